@@ -1,0 +1,12 @@
+//! Ordinary files with the speed of a raw device, for databases: the public library.
+#![forbid(unsafe_code)]
+
+pub use block::{
+    AlignedBuf, BlockDevice, Completion, DeviceCounters, DeviceQueue, EngineReport, Error as DeviceError, ErrorKind as DeviceErrorKind, Geometry,
+    QueueOptions, Request, RequestKind, Segment,
+};
+pub use fs::{
+    AllocateMode, Attr, CheckReport, CounterSnapshot, DirEntry, Error, ErrorKind, ExtentInfo, File, FileKind, FileSystem, Finding, FindingKind,
+    FormatOptions, FormatReport, FsInfo, InodeLockSetting, InodeNo, IoMode, LogInfo, MountOptions, NewFile, OpenOptions, Queue, QueueCompletion,
+    Reason, RecoveryReport, RenameMode, Result, SetAttr, Statfs, Timestamp, split_mode_suffix,
+};

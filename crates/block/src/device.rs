@@ -1,0 +1,107 @@
+//! The one trait every device implements, and what a device states about itself.
+
+use std::fmt::Debug;
+
+use crate::{DeviceQueue, QueueOptions, Result};
+
+/// States what a device is able to do. Everything here is read from the system, never assumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// The smallest addressable unit in bytes; every offset and length given to the device is a multiple of it.
+    pub logical_block_size: u32,
+    /// The unit in bytes that the medium writes without read-modify-write; at least `logical_block_size`.
+    pub physical_block_size: u32,
+    /// The alignment in bytes that a buffer's address must have.
+    pub buffer_align: u32,
+    /// The largest write in bytes that a power cut leaves wholly there or wholly absent; at least `logical_block_size`.
+    pub untorn_unit: u32,
+    /// Whether acknowledged writes may sit in a volatile cache until the next flush.
+    pub volatile_cache: bool,
+    /// Whether the device refuses writes.
+    pub read_only: bool,
+}
+
+/// Says which engine serves a device, and why not the preferred one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineReport {
+    /// `"io_uring"`, `"threads"`, `"memory"`, `"simulated"`.
+    pub name: &'static str,
+    /// The reason for a fallback; `None` where the preferred engine is in use.
+    pub fallback: Option<String>,
+}
+
+/// Counts what reached the device since it was opened (monotonic; read without a lock, so a snapshot is not atomic).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Completed reads.
+    pub reads: u64,
+    /// Bytes of completed reads.
+    pub read_bytes: u64,
+    /// Completed writes.
+    pub writes: u64,
+    /// Bytes of completed writes.
+    pub written_bytes: u64,
+    /// Completed flushes.
+    pub flushes: u64,
+    /// Operations that failed.
+    pub errors: u64,
+    /// How often a submission found every server thread busy (thread engine only).
+    pub saturated: u64,
+}
+
+/// A thing with sectors.
+///
+/// All methods may be called from any number of threads at once. Offsets and lengths are multiples of
+/// [`Geometry::logical_block_size`] and buffer addresses of [`Geometry::buffer_align`]; anything else is refused with
+/// [`ErrorKind::Unaligned`](crate::ErrorKind::Unaligned). An access beyond the end is refused with `OutOfRange` and moves nothing.
+/// A write is durable once a [`flush`](Self::flush) that was called after the write returned has returned `Ok`.
+pub trait BlockDevice: Send + Sync + Debug {
+    /// Returns the name for messages: a path, or `memory`.
+    fn name(&self) -> &str;
+    /// Returns what the device states about itself.
+    fn geometry(&self) -> Geometry;
+    /// Returns the current size in bytes, a multiple of the logical block size.
+    fn size_bytes(&self) -> u64;
+    /// Asks the system again for the size (a device can grow) and returns it.
+    ///
+    /// # Errors
+    /// `Io` when the system does not answer.
+    fn refresh_size(&self) -> Result<u64> {
+        Ok(self.size_bytes())
+    }
+    /// Fills `buf` from `offset`.
+    ///
+    /// # Errors
+    /// `Unaligned`, `OutOfRange`, or `Io`; after an error the content of `buf` is unspecified.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
+    /// Writes all of `buf` at `offset`.
+    ///
+    /// # Errors
+    /// `Unaligned`, `OutOfRange`, `ReadOnly`, `NoSpace` (a sparse image on a full file system) or `Io`; after an error any subset of the
+    /// sectors may have been written.
+    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()>;
+    /// Makes every write that returned before this call durable.
+    ///
+    /// # Errors
+    /// `Io`; after an error nothing written since the last good flush may be taken as durable, ever.
+    fn flush(&self) -> Result<()>;
+    /// Writes zeros over a range, offloaded where the device is able to.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()>;
+    /// Tells the device that a range is no longer needed; its content is unspecified afterwards. Returns whether the device took the hint.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at), except that lack of support is `Ok(false)`.
+    fn discard(&self, offset: u64, len: u64) -> Result<bool>;
+    /// Opens one thread's submission and completion pair.
+    ///
+    /// # Errors
+    /// `Io` when the system refuses the resources.
+    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>>;
+    /// Returns which engine serves the device.
+    fn engine(&self) -> EngineReport;
+    /// Returns the counters.
+    fn counters(&self) -> DeviceCounters;
+}

@@ -1,0 +1,13 @@
+//! Devices: aligned reads, writes and flushes, and the engines that carry them.
+//!
+//! This is the lowest room. It knows nothing of files, and it is the only room in the storage path where `unsafe` may live.
+
+mod buffer;
+mod device;
+mod error;
+mod queue;
+
+pub use buffer::AlignedBuf;
+pub use device::{BlockDevice, DeviceCounters, EngineReport, Geometry};
+pub use error::{Error, ErrorKind, Operation, Result};
+pub use queue::{Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};

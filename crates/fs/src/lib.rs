@@ -1,0 +1,24 @@
+//! The file system on one [`block::BlockDevice`]: names, inodes, extents, I/O modes, the intent log and recovery.
+#![forbid(unsafe_code)]
+
+mod error;
+mod options;
+mod stats;
+mod types;
+
+mod file;
+mod filesystem;
+mod queue;
+mod report;
+
+pub use error::{Error, ErrorKind, Result};
+pub use file::File;
+pub use filesystem::{FileSystem, split_mode_suffix};
+pub use options::{FormatOptions, InodeLockSetting, MountOptions, OpenOptions};
+pub use queue::{Queue, QueueCompletion};
+pub use report::{CheckReport, Finding, FindingKind, FormatReport, FsInfo, LogInfo, RecoveryReport};
+pub use stats::{CounterSnapshot, Reason};
+pub use types::{
+    AllocateMode, Attr, BlockNo, DirEntry, Epoch, ExtentInfo, FileBlock, FileKind, InodeNo, IoMode, Lsn, NewFile, RenameMode, SetAttr, Statfs,
+    Timestamp,
+};

@@ -1,0 +1,122 @@
+//! Options: plain structs, passed whole, validated once.
+
+use std::time::Duration;
+
+use crate::IoMode;
+
+/// Options of `format`.
+#[derive(Debug, Clone)]
+pub struct FormatOptions {
+    /// Allocation unit in bytes: a power of two, 512 to 65,536, not below the device's logical block size.
+    pub block_size: u32,
+    /// Size of the intent log in bytes; `None`: 1/256 of the volume, 1 MiB to 128 MiB (a separate log device is used whole, up to 1 GiB).
+    pub log_bytes: Option<u64>,
+    /// Formats although the device already holds a volume.
+    pub force: bool,
+    /// Owner of the root directory.
+    pub uid: u32,
+    /// Group of the root directory.
+    pub gid: u32,
+}
+
+impl Default for FormatOptions {
+    fn default() -> Self {
+        Self { block_size: 4096, log_bytes: None, force: false, uid: 0, gid: 0 }
+    }
+}
+
+/// How the inode lock is taken by writers in `direct` mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InodeLockSetting {
+    /// Byte ranges: disjoint writes run in parallel.
+    #[default]
+    Range,
+    /// The whole file, as JFS2's Direct I/O had it; for comparison.
+    Whole,
+}
+
+/// Options of `mount`.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// The mode of files that neither an open, nor the file, nor its directory gives one.
+    pub mode: IoMode,
+    /// Refuses every change; replays the log in memory only.
+    pub read_only: bool,
+    /// Locking of `direct` writers.
+    pub inode_lock: InodeLockSetting,
+    /// Cap of the library cache in bytes.
+    pub cache_bytes: u64,
+    /// First read-ahead window in bytes; doubles with every sequential hit.
+    pub read_ahead_bytes_min: u32,
+    /// Largest read-ahead window in bytes; 0 turns read-ahead off.
+    pub read_ahead_bytes_max: u32,
+    /// How often the sync daemon writes dirty pages, the log and, when due, the metadata.
+    pub sync_interval: Duration,
+    /// Cap in bytes of the metadata tree's cache.
+    pub metadata_cache_bytes: u64,
+    /// Whether reads update the access time at most once a day (`relatime`); otherwise never.
+    pub relatime: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            mode: IoMode::Cached,
+            read_only: false,
+            inode_lock: InodeLockSetting::Range,
+            cache_bytes: 128 << 20,
+            read_ahead_bytes_min: 64 << 10,
+            read_ahead_bytes_max: 2 << 20,
+            sync_interval: Duration::from_secs(5),
+            metadata_cache_bytes: 64 << 20,
+            relatime: true,
+        }
+    }
+}
+
+/// Options of one open.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// Allows reads.
+    pub read: bool,
+    /// Allows writes.
+    pub write: bool,
+    /// Every write goes to the end of the file.
+    pub append: bool,
+    /// Cuts the file to zero.
+    pub truncate: bool,
+    /// Creates the file when the name is free; with the permission bits below (path interface only).
+    pub create: bool,
+    /// Refuses an existing file (with `create`).
+    pub exclusive: bool,
+    /// Permission bits of a file that this open creates.
+    pub permissions: u32,
+    /// The mode this open asks for; the highest precedence.
+    pub mode: Option<IoMode>,
+    /// The open carried `O_DIRECT`: never served with less than `direct`.
+    pub direct_flag: bool,
+    /// Every write is durable before it returns (`O_DSYNC`).
+    pub data_sync: bool,
+    /// The caller caches by itself (the kernel's page cache above a mount): `cached` is served without the library cache.
+    pub caller_caches: bool,
+}
+
+impl OpenOptions {
+    /// Returns options that allow reads only.
+    #[must_use]
+    pub fn read_only() -> Self {
+        Self { read: true, ..Self::default() }
+    }
+
+    /// Returns options that allow reads and writes.
+    #[must_use]
+    pub fn read_write() -> Self {
+        Self { read: true, write: true, ..Self::default() }
+    }
+
+    /// Returns options that allow reads and writes and create the file with permissions `0o644`.
+    #[must_use]
+    pub fn create() -> Self {
+        Self { read: true, write: true, create: true, permissions: 0o644, ..Self::default() }
+    }
+}

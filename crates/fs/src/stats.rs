@@ -1,0 +1,138 @@
+//! What is counted, per file and for the whole file system.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use serde::Serialize;
+
+/// Why an I/O was not served the way its mode asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[repr(usize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The offset is not a multiple of the I/O alignment.
+    UnalignedOffset,
+    /// The length is not a multiple of the I/O alignment.
+    UnalignedLength,
+    /// The buffer's address is not aligned.
+    UnalignedBuffer,
+    /// A write filled a hole: blocks were allocated.
+    Hole,
+    /// A write converted unwritten blocks.
+    Unwritten,
+    /// A write extended the file.
+    Extend,
+    /// A write or read ended within the file's last block.
+    Tail,
+    /// The I/O spanned several extents.
+    Split,
+    /// The file was open in conflicting modes and was served `cached`.
+    MixedOpen,
+    /// The device wants a larger alignment than the block size.
+    DeviceAlignment,
+    /// A block was shared with a checkpoint and went to a new place.
+    Shared,
+}
+
+impl Reason {
+    /// All reasons, in the order of their indexes.
+    pub const ALL: [Self; 11] = [
+        Self::UnalignedOffset,
+        Self::UnalignedLength,
+        Self::UnalignedBuffer,
+        Self::Hole,
+        Self::Unwritten,
+        Self::Extend,
+        Self::Tail,
+        Self::Split,
+        Self::MixedOpen,
+        Self::DeviceAlignment,
+        Self::Shared,
+    ];
+
+    /// Returns the name as statistics print it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::UnalignedOffset => "unaligned_offset",
+            Self::UnalignedLength => "unaligned_length",
+            Self::UnalignedBuffer => "unaligned_buffer",
+            Self::Hole => "hole",
+            Self::Unwritten => "unwritten",
+            Self::Extend => "extend",
+            Self::Tail => "tail",
+            Self::Split => "split",
+            Self::MixedOpen => "mixed_open",
+            Self::DeviceAlignment => "device_alignment",
+            Self::Shared => "shared",
+        }
+    }
+}
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// Live counters; updated without a lock.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $(pub(crate) $name: AtomicU64,)+
+            pub(crate) reasons: [AtomicU64; Reason::ALL.len()],
+        }
+
+        /// A snapshot of the counters; single values are exact, the whole is not atomic.
+        #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+        pub struct CounterSnapshot {
+            $($(#[doc = $doc])+ pub $name: u64,)+
+            /// How often each [`Reason`] kept an I/O from being served as its mode asks, in the order of [`Reason::ALL`].
+            pub reasons: [u64; Reason::ALL.len()],
+        }
+
+        impl Counters {
+            pub(crate) fn snapshot(&self) -> CounterSnapshot {
+                CounterSnapshot {
+                    $($name: self.$name.load(Relaxed),)+
+                    reasons: std::array::from_fn(|i| self.reasons[i].load(Relaxed)),
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Reads served.
+    reads,
+    /// Bytes read.
+    read_bytes,
+    /// Writes served.
+    writes,
+    /// Bytes written.
+    written_bytes,
+    /// I/Os that went direct, without a bounce buffer or the cache.
+    direct,
+    /// I/Os that went through a bounce buffer because something was not aligned.
+    misaligned,
+    /// Reads answered by the library cache.
+    cache_hits,
+    /// Reads that had to go to the device to fill the library cache.
+    cache_misses,
+    /// Times the file went over to `cached` because of a conflicting open, and back.
+    mode_transitions,
+    /// Syncs asked for.
+    syncs,
+}
+
+impl Counters {
+    pub(crate) fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Relaxed);
+    }
+
+    pub(crate) fn reason(&self, reason: Reason) {
+        self.reasons[reason as usize].fetch_add(1, Relaxed);
+    }
+}
+
+impl CounterSnapshot {
+    /// Returns how often `reason` was counted.
+    #[must_use]
+    pub fn reason(&self, reason: Reason) -> u64 {
+        self.reasons[reason as usize]
+    }
+}

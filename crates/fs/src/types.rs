@@ -1,0 +1,270 @@
+//! Addresses, ordinals and the plain values of the interface.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+/// Identifies a file for as long as it exists; numbers are not reused while the volume lives. The root directory is [`InodeNo::ROOT`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct InodeNo(pub u64);
+
+impl InodeNo {
+    /// The root directory.
+    pub const ROOT: Self = Self(1);
+}
+
+/// Ordinal of a block on the volume; its byte address is this times the block size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct BlockNo(pub u64);
+
+/// Ordinal of a block within a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct FileBlock(pub u64);
+
+/// Ordinal of a record in the intent log, from 1; 0 stands before the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
+pub struct Lsn(pub u64);
+
+/// Counts checkpoints: an extent remembers the epoch it was born in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
+pub struct Epoch(pub u32);
+
+/// Nanoseconds since the Unix epoch, negative before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
+pub struct Timestamp(pub i64);
+
+impl Timestamp {
+    /// Returns the present.
+    #[must_use]
+    pub fn now() -> Self {
+        Self::from(SystemTime::now())
+    }
+}
+
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Self {
+        let nanos = |d: Duration| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX);
+        Self(match time.duration_since(UNIX_EPOCH) {
+            Ok(after) => nanos(after),
+            Err(before) => -nanos(before.duration()),
+        })
+    }
+}
+
+impl From<Timestamp> for SystemTime {
+    fn from(time: Timestamp) -> Self {
+        let distance = Duration::from_nanos(time.0.unsigned_abs());
+        if time.0 >= 0 { UNIX_EPOCH + distance } else { UNIX_EPOCH - distance }
+    }
+}
+
+/// What kind of object an inode is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[repr(u8)]
+#[serde(rename_all = "lowercase")]
+pub enum FileKind {
+    /// A regular file.
+    File = 1,
+    /// A directory.
+    Directory = 2,
+    /// A symbolic link.
+    Symlink = 3,
+    /// A named pipe.
+    Fifo = 4,
+    /// A socket.
+    Socket = 5,
+    /// A character device node.
+    CharDevice = 6,
+    /// A block device node.
+    BlockDevice = 7,
+}
+
+/// How one open file moves its data (DESIGN section 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[repr(u8)]
+pub enum IoMode {
+    /// Library cache with read-ahead and write-behind; lock shared / exclusive.
+    #[serde(rename = "cached")]
+    Cached = 1,
+    /// No cache; byte-range shared / byte-range exclusive.
+    #[serde(rename = "direct")]
+    Direct = 2,
+    /// No cache; shared / shared.
+    #[serde(rename = "concurrent")]
+    Concurrent = 3,
+    /// Reads cached; writes go direct, then the cached copy is refreshed; shared / shared.
+    #[serde(rename = "concurrent+cache")]
+    ConcurrentCache = 4,
+}
+
+impl IoMode {
+    /// All modes, in the order of their on-disk codes.
+    pub const ALL: [Self; 4] = [Self::Cached, Self::Direct, Self::Concurrent, Self::ConcurrentCache];
+
+    /// Returns the name as users write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cached => "cached",
+            Self::Direct => "direct",
+            Self::Concurrent => "concurrent",
+            Self::ConcurrentCache => "concurrent+cache",
+        }
+    }
+}
+
+impl std::fmt::Display for IoMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for IoMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|mode| mode.name() == text)
+            .ok_or_else(|| format!("unknown I/O mode '{text}': use cached, direct, concurrent or concurrent+cache"))
+    }
+}
+
+/// What `stat` tells of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Attr {
+    /// The inode.
+    pub ino: InodeNo,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits with set-user-ID, set-group-ID and sticky (`0o7777`).
+    pub mode: u32,
+    /// Number of names.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node, as `makedev(3)` builds it.
+    pub rdev: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Allocated bytes.
+    pub allocated_bytes: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Birth.
+    pub btime: Timestamp,
+    /// The I/O mode set on the file, or on the directory for what is created in it.
+    pub io_mode: Option<IoMode>,
+}
+
+/// Changes to a file's attributes; `None` leaves a field alone.
+#[derive(Debug, Clone, Default)]
+pub struct SetAttr {
+    /// New permission bits.
+    pub mode: Option<u32>,
+    /// New owner.
+    pub uid: Option<u32>,
+    /// New group.
+    pub gid: Option<u32>,
+    /// New size in bytes: truncates or extends with a hole.
+    pub size: Option<u64>,
+    /// New access time.
+    pub atime: Option<Timestamp>,
+    /// New modification time.
+    pub mtime: Option<Timestamp>,
+    /// New change time (write-back caches send it); the present where absent.
+    pub ctime: Option<Timestamp>,
+}
+
+/// Who creates a file and with which permission bits (the caller has applied its umask).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NewFile {
+    /// Permission bits, `0o7777`.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group; a directory with the set-group-ID bit overrides it with its own.
+    pub gid: u32,
+}
+
+/// One name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name: 1 to 255 bytes, neither `/` nor NUL in it.
+    pub name: Vec<u8>,
+    /// The inode it names.
+    pub ino: InodeNo,
+    /// What that is.
+    pub kind: FileKind,
+}
+
+/// How `rename` treats an existing target (`renameat2(2)`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RenameMode {
+    /// Replaces the target.
+    #[default]
+    Replace,
+    /// Refuses with `Exists`.
+    NoReplace,
+    /// Exchanges both names.
+    Exchange,
+    /// Replaces the target and leaves a whiteout (a character device 0/0) at the source.
+    Whiteout,
+}
+
+/// What `fallocate(2)` can ask of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AllocateMode {
+    /// Allocates unwritten blocks; extends the size unless `keep_size`.
+    Preallocate {
+        /// Leaves the size alone.
+        keep_size: bool,
+    },
+    /// Frees the blocks wholly inside the range and zeroes the edges; the size stays.
+    PunchHole,
+    /// Makes the range read as zeros while keeping it allocated; extends the size unless `keep_size`.
+    ZeroRange {
+        /// Leaves the size alone.
+        keep_size: bool,
+    },
+    /// Removes the range and moves what follows down; block-aligned.
+    CollapseRange,
+    /// Inserts a hole and moves what follows up; block-aligned.
+    InsertRange,
+}
+
+/// One piece of a file's extent map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ExtentInfo {
+    /// Offset in the file, bytes.
+    pub file_offset: u64,
+    /// Offset on the volume, bytes.
+    pub volume_offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Allocated but not yet written: reads as zeros.
+    pub unwritten: bool,
+    /// The epoch it was born in.
+    pub birth: Epoch,
+}
+
+/// Totals of the file system, in bytes and inodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Statfs {
+    /// Block size in bytes.
+    pub block_size: u32,
+    /// Size of the file system in bytes, without superblocks and log.
+    pub total_bytes: u64,
+    /// Free bytes.
+    pub free_bytes: u64,
+    /// Free bytes less the reserve kept so that a full volume can still delete.
+    pub available_bytes: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+}
