@@ -1,8 +1,11 @@
 //! The file system on one [`block::BlockDevice`]: names, inodes, extents, I/O modes, the intent log and recovery.
 #![forbid(unsafe_code)]
 
+mod checksum;
+mod decode;
 mod error;
 mod options;
+mod row;
 mod stats;
 mod types;
 

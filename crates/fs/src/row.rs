@@ -1,0 +1,277 @@
+//! The rows of the metadata tables: keys, images and changes.
+//!
+//! Keys are big-endian, so that byte order is the order scans want. Values are little-endian. `docs/format.md` has every byte.
+//!
+//! | table   | key                  | value                                  |
+//! | ------- | -------------------- | -------------------------------------- |
+//! | inode   | inode                | [`InodeRow`]                           |
+//! | dentry  | directory, name      | child inode, kind                      |
+//! | extent  | inode, file block    | [`ExtentRow`]                          |
+//! | xattr   | inode, name          | value                                  |
+//! | orphan  | inode                | empty                                  |
+//! | setting | name                 | depends on the name                    |
+
+use crate::decode::Reader;
+use crate::{BlockNo, Epoch, Error, FileBlock, FileKind, InodeNo, IoMode, Result, Timestamp};
+
+/// A metadata table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub(crate) enum Table {
+    Inode = 1,
+    Dentry = 2,
+    Extent = 3,
+    Xattr = 4,
+    Orphan = 5,
+    Setting = 6,
+}
+
+impl Table {
+    pub(crate) const ALL: [Self; 6] = [Self::Inode, Self::Dentry, Self::Extent, Self::Xattr, Self::Orphan, Self::Setting];
+
+    pub(crate) fn from_code(code: u8) -> Result<Self> {
+        Self::ALL.into_iter().find(|t| *t as u8 == code).ok_or_else(|| Error::corrupt(format!("unknown metadata table {code}")))
+    }
+
+    /// Index into arrays of one element a table.
+    pub(crate) fn index(self) -> usize {
+        self as usize - 1
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Inode => "inode",
+            Self::Dentry => "dentry",
+            Self::Extent => "extent",
+            Self::Xattr => "xattr",
+            Self::Orphan => "orphan",
+            Self::Setting => "setting",
+        }
+    }
+}
+
+/// The new image of one row: `None` removes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RowChange {
+    pub(crate) table: Table,
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Option<Vec<u8>>,
+}
+
+impl RowChange {
+    pub(crate) fn put(table: Table, key: Vec<u8>, value: Vec<u8>) -> Self {
+        Self { table, key, value: Some(value) }
+    }
+
+    pub(crate) fn delete(table: Table, key: Vec<u8>) -> Self {
+        Self { table, key, value: None }
+    }
+}
+
+pub(crate) fn inode_key(ino: InodeNo) -> Vec<u8> {
+    ino.0.to_be_bytes().to_vec()
+}
+
+pub(crate) fn pair_key(ino: InodeNo, rest: &[u8]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(8 + rest.len());
+    key.extend_from_slice(&ino.0.to_be_bytes());
+    key.extend_from_slice(rest);
+    key
+}
+
+pub(crate) fn extent_key(ino: InodeNo, block: FileBlock) -> Vec<u8> {
+    pair_key(ino, &block.0.to_be_bytes())
+}
+
+/// Splits a key of the inode, dentry, xattr, extent or orphan table after its inode.
+pub(crate) fn split_key(key: &[u8]) -> Result<(InodeNo, &[u8])> {
+    let Some((ino, rest)) = key.split_first_chunk::<8>() else {
+        return Err(Error::corrupt(format!("a metadata key of {} bytes is too short to hold an inode", key.len())));
+    };
+    Ok((InodeNo(u64::from_be_bytes(*ino)), rest))
+}
+
+pub(crate) fn split_extent_key(key: &[u8]) -> Result<(InodeNo, FileBlock)> {
+    let (ino, rest) = split_key(key)?;
+    let block: [u8; 8] =
+        rest.try_into().map_err(|_| Error::corrupt(format!("an extent key of inode {} has {} bytes instead of 16", ino.0, key.len())))?;
+    Ok((ino, FileBlock(u64::from_be_bytes(block))))
+}
+
+/// What a name in a directory points to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DentryRow {
+    pub(crate) ino: InodeNo,
+    pub(crate) kind: FileKind,
+}
+
+impl DentryRow {
+    pub(crate) fn encode(self) -> Vec<u8> {
+        let mut out = self.ino.0.to_le_bytes().to_vec();
+        out.push(self.kind as u8);
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::new(bytes, "a directory entry");
+        let row = Self { ino: InodeNo(r.u64()?), kind: kind_from_code(r.u8()?)? };
+        r.end()?;
+        Ok(row)
+    }
+}
+
+pub(crate) fn kind_from_code(code: u8) -> Result<FileKind> {
+    Ok(match code {
+        1 => FileKind::File,
+        2 => FileKind::Directory,
+        3 => FileKind::Symlink,
+        4 => FileKind::Fifo,
+        5 => FileKind::Socket,
+        6 => FileKind::CharDevice,
+        7 => FileKind::BlockDevice,
+        _ => return Err(Error::corrupt(format!("unknown kind of file {code}"))),
+    })
+}
+
+/// One extent: `len` volume blocks from `start` hold `len` file blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExtentRow {
+    pub(crate) start: BlockNo,
+    /// Length in blocks, at least 1.
+    pub(crate) len: u32,
+    pub(crate) unwritten: bool,
+    pub(crate) birth: Epoch,
+}
+
+impl ExtentRow {
+    const UNWRITTEN: u8 = 1;
+
+    pub(crate) fn encode(self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(17);
+        out.extend_from_slice(&self.start.0.to_le_bytes());
+        out.extend_from_slice(&self.len.to_le_bytes());
+        out.extend_from_slice(&self.birth.0.to_le_bytes());
+        out.push(if self.unwritten { Self::UNWRITTEN } else { 0 });
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::new(bytes, "an extent");
+        let (start, len, birth, flags) = (BlockNo(r.u64()?), r.u32()?, Epoch(r.u32()?), r.u8()?);
+        r.end()?;
+        if len == 0 || flags & !Self::UNWRITTEN != 0 {
+            return Err(Error::corrupt(format!("an extent at volume block {} has length {len} and flags {flags:#x}", start.0)));
+        }
+        Ok(Self { start, len, unwritten: flags & Self::UNWRITTEN != 0, birth })
+    }
+}
+
+/// Everything durable about an inode but its names, extents and attributes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct InodeRow {
+    pub(crate) kind: FileKind,
+    pub(crate) mode: u32,
+    pub(crate) nlink: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) rdev: u32,
+    pub(crate) size: u64,
+    /// Allocated blocks, unwritten ones included.
+    pub(crate) blocks: u64,
+    pub(crate) atime: Timestamp,
+    pub(crate) mtime: Timestamp,
+    pub(crate) ctime: Timestamp,
+    pub(crate) btime: Timestamp,
+    pub(crate) io_mode: Option<IoMode>,
+    /// The directory that holds a directory; 0 for everything else.
+    pub(crate) parent: InodeNo,
+    /// The target of a symbolic link; empty for everything else.
+    pub(crate) target: Vec<u8>,
+}
+
+impl InodeRow {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(96 + self.target.len());
+        out.push(self.kind as u8);
+        out.push(self.io_mode.map_or(0, |mode| mode as u8));
+        for word in [self.mode, self.nlink, self.uid, self.gid, self.rdev] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        for word in [self.size, self.blocks, self.parent.0] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        for time in [self.atime, self.mtime, self.ctime, self.btime] {
+            out.extend_from_slice(&time.0.to_le_bytes());
+        }
+        out.extend_from_slice(&self.target);
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::new(bytes, "an inode");
+        let kind = kind_from_code(r.u8()?)?;
+        let io_mode = mode_from_code(r.u8()?)?;
+        let (mode, nlink, uid, gid, rdev) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?, r.u32()?);
+        let (size, blocks, parent) = (r.u64()?, r.u64()?, InodeNo(r.u64()?));
+        let mut time = || r.i64().map(Timestamp);
+        let (atime, mtime, ctime, btime) = (time()?, time()?, time()?, time()?);
+        Ok(Self { kind, mode, nlink, uid, gid, rdev, size, blocks, atime, mtime, ctime, btime, io_mode, parent, target: r.rest().to_vec() })
+    }
+}
+
+fn mode_from_code(code: u8) -> Result<Option<IoMode>> {
+    if code == 0 {
+        return Ok(None);
+    }
+    match IoMode::ALL.into_iter().find(|mode| *mode as u8 == code) {
+        Some(mode) => Ok(Some(mode)),
+        None => Err(Error::corrupt(format!("unknown I/O mode {code}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_survive_encoding() {
+        let extent = ExtentRow { start: BlockNo(7), len: 3, unwritten: true, birth: Epoch(9) };
+        assert_eq!(ExtentRow::decode(&extent.encode()).unwrap(), extent);
+        let dentry = DentryRow { ino: InodeNo(5), kind: FileKind::Fifo };
+        assert_eq!(DentryRow::decode(&dentry.encode()).unwrap(), dentry);
+        let inode = InodeRow {
+            kind: FileKind::Symlink,
+            mode: 0o777,
+            nlink: 1,
+            uid: 2,
+            gid: 3,
+            rdev: 4,
+            size: 5,
+            blocks: 6,
+            atime: Timestamp(-1),
+            mtime: Timestamp(2),
+            ctime: Timestamp(3),
+            btime: Timestamp(4),
+            io_mode: Some(IoMode::Concurrent),
+            parent: InodeNo(1),
+            target: b"over/there".to_vec(),
+        };
+        assert_eq!(InodeRow::decode(&inode.encode()).unwrap(), inode);
+    }
+
+    #[test]
+    fn hostile_rows_are_refused() {
+        for bytes in [&[][..], &[9; 9], &[1; 40], &[0; 17]] {
+            assert!(ExtentRow::decode(bytes).is_err());
+        }
+        assert!(InodeRow::decode(&[1; 20]).is_err());
+        assert!(DentryRow::decode(&[0; 9]).is_err());
+        assert!(split_extent_key(&[0; 15]).is_err());
+    }
+
+    #[test]
+    fn extent_keys_sort_by_file_block() {
+        assert!(extent_key(InodeNo(1), FileBlock(255)) < extent_key(InodeNo(1), FileBlock(256)));
+        assert!(extent_key(InodeNo(1), FileBlock(u64::MAX)) < extent_key(InodeNo(2), FileBlock(0)));
+    }
+}
