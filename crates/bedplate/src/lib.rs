@@ -8,5 +8,6 @@ pub use block::{
 pub use fs::{
     AllocateMode, Attr, CheckReport, CounterSnapshot, DirEntry, Error, ErrorKind, ExtentInfo, File, FileKind, FileSystem, Finding, FindingKind,
     FormatOptions, FormatReport, FsInfo, InodeLockSetting, InodeNo, IoMode, LogInfo, MountOptions, NewFile, OpenOptions, Queue, QueueCompletion,
-    Reason, RecoveryReport, RenameMode, Result, SetAttr, Statfs, Timestamp, split_mode_suffix,
+    Reason, RecoveryReport, RenameMode, Result, SetAttr, Statfs, Timestamp, format_duration, format_size, parse_duration, parse_size,
+    split_mode_suffix,
 };

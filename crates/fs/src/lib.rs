@@ -13,6 +13,7 @@ mod file;
 mod filesystem;
 mod queue;
 mod report;
+mod units;
 
 pub use error::{Error, ErrorKind, Result};
 pub use file::File;
@@ -25,3 +26,4 @@ pub use types::{
     AllocateMode, Attr, BlockNo, DirEntry, Epoch, ExtentInfo, FileBlock, FileKind, InodeNo, IoMode, Lsn, NewFile, RenameMode, SetAttr, Statfs,
     Timestamp,
 };
+pub use units::{format_duration, format_size, parse_duration, parse_size};
