@@ -3,7 +3,7 @@
 
 pub use block::{
     AlignedBuf, BlockDevice, Completion, DeviceCounters, DeviceQueue, EngineReport, Error as DeviceError, ErrorKind as DeviceErrorKind, Geometry,
-    QueueOptions, Request, RequestKind, Segment,
+    MemoryDevice, QueueOptions, Request, RequestKind, Segment,
 };
 pub use fs::{
     AllocateMode, Attr, CheckReport, CounterSnapshot, DirEntry, Error, ErrorKind, ExtentInfo, File, FileKind, FileSystem, Finding, FindingKind,

@@ -8,8 +8,17 @@ use std::ptr::NonNull;
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
-    /// Slot in the registered-buffer table of the queue that made it.
-    pub(crate) slot: Option<u16>,
+    /// Place in the buffer table of the queue that made it.
+    pub(crate) slot: Option<Slot>,
+}
+
+/// A place in one queue's table of registered buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// Which table, unique in the process.
+    pub pool: u64,
+    /// Which entry.
+    pub index: u16,
 }
 
 // SAFETY: the buffer owns its memory exclusively; nothing about it is tied to a thread.

@@ -3,11 +3,17 @@
 //! This is the lowest room. It knows nothing of files, and it is the only room in the storage path where `unsafe` may live.
 
 mod buffer;
+mod check;
+mod counters;
 mod device;
 mod error;
+mod inline;
+mod memory;
+mod pool;
 mod queue;
 
 pub use buffer::AlignedBuf;
 pub use device::{BlockDevice, DeviceCounters, EngineReport, Geometry};
 pub use error::{Error, ErrorKind, Operation, Result};
+pub use memory::MemoryDevice;
 pub use queue::{Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};

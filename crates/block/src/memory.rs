@@ -1,0 +1,268 @@
+//! A device in memory: sparse, and as parallel as its chunks.
+//!
+//! ```text
+//!   root ─► mid (16 GiB) ─► leaf (16 MiB) ─► chunk (16 KiB, behind its own lock)
+//! ```
+//! A table or a chunk comes into being when it is first written; a hole reads as zeros. So a device of 100 TiB costs what is stored on
+//! it. Two transfers meet only in the lock of a chunk they share; one that spans chunks is atomic chunk by chunk, as on a disk.
+
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::RwLock;
+
+use crate::check::{Limits, assert_geometry};
+use crate::counters::Counters;
+use crate::inline::{InlineQueue, Positioned};
+use crate::{BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, Operation, QueueOptions, Request, Result};
+
+const CHUNK_BYTES: usize = 16 << 10;
+const FAN_OUT: usize = 1024;
+const LEAF_BYTES: u64 = (CHUNK_BYTES * FAN_OUT) as u64;
+const MID_BYTES: u64 = LEAF_BYTES * FAN_OUT as u64;
+
+/// `None` once discarded: reads as zeros.
+type Chunk = RwLock<Option<Box<[u8]>>>;
+type Table<T> = Box<[OnceLock<T>]>;
+
+fn table<T>(len: usize) -> Table<T> {
+    (0..len).map(|_| OnceLock::new()).collect()
+}
+
+/// A sparse device in memory. Nothing survives the process; a flush only counts.
+#[derive(Debug)]
+pub struct MemoryDevice {
+    shared: Arc<Memory>,
+}
+
+struct Memory {
+    limits: Limits,
+    root: Table<Table<Table<Chunk>>>,
+    counters: Counters,
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Memory({} bytes)", self.limits.size_bytes)
+    }
+}
+
+impl MemoryDevice {
+    /// The geometry of [`MemoryDevice::new`]: as strict as a disk with 512-byte sectors, so that code tested on memory runs on a disk.
+    pub const GEOMETRY: Geometry =
+        Geometry { logical_block_size: 512, physical_block_size: 4096, buffer_align: 512, untorn_unit: 512, volatile_cache: false, read_only: false };
+
+    /// Makes a device of `size_bytes` that reads as zeros; memory is taken as it is written. The size is rounded down to a whole sector.
+    #[must_use]
+    pub fn new(size_bytes: u64) -> Arc<Self> {
+        Self::with_geometry(size_bytes, Self::GEOMETRY)
+    }
+
+    /// Makes a device that states and enforces `geometry`.
+    ///
+    /// # Panics
+    /// When the geometry breaks its own rules (sizes are powers of two, a physical block holds a logical one).
+    #[must_use]
+    pub fn with_geometry(size_bytes: u64, geometry: Geometry) -> Arc<Self> {
+        assert_geometry(&geometry);
+        let size_bytes = size_bytes - size_bytes % u64::from(geometry.logical_block_size);
+        let mids = usize::try_from(size_bytes.div_ceil(MID_BYTES)).expect("a device's table fits the address space");
+        let shared = Memory { limits: Limits { geometry, size_bytes }, root: table(mids), counters: Counters::default() };
+        Arc::new(Self { shared: Arc::new(shared) })
+    }
+}
+
+/// Where a device offset lives.
+struct Place {
+    mid: usize,
+    leaf: usize,
+    chunk: usize,
+    byte: usize,
+}
+
+fn place(offset: u64) -> Place {
+    Place {
+        mid: (offset / MID_BYTES) as usize,
+        leaf: (offset % MID_BYTES / LEAF_BYTES) as usize,
+        chunk: (offset % LEAF_BYTES) as usize / CHUNK_BYTES,
+        byte: offset as usize % CHUNK_BYTES,
+    }
+}
+
+/// Splits a range into pieces that each lie within one chunk: device offset, and length.
+fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize)> {
+    let end = offset + len;
+    std::iter::successors(Some(offset), |at| Some((at / CHUNK_BYTES as u64 + 1) * CHUNK_BYTES as u64))
+        .take_while(move |at| *at < end)
+        .map(move |at| (at, (end - at).min(CHUNK_BYTES as u64 - at % CHUNK_BYTES as u64) as usize))
+}
+
+impl Memory {
+    fn chunk(&self, at: &Place) -> Option<&Chunk> {
+        self.root[at.mid].get()?[at.leaf].get()?[at.chunk].get()
+    }
+
+    fn chunk_or_new(&self, at: &Place) -> &Chunk {
+        let mid = self.root[at.mid].get_or_init(|| table(FAN_OUT));
+        let leaf = mid[at.leaf].get_or_init(|| table(FAN_OUT));
+        leaf[at.chunk].get_or_init(|| RwLock::new(None))
+    }
+
+    fn read_pieces(&self, mut buf: &mut [u8], offset: u64) {
+        for (at, len) in pieces(offset, buf.len() as u64) {
+            let (part, rest) = buf.split_at_mut(len);
+            let at = place(at);
+            match self.chunk(&at).map(|chunk| chunk.read()).as_deref() {
+                Some(Some(bytes)) => part.copy_from_slice(&bytes[at.byte..at.byte + len]),
+                Some(None) | None => part.fill(0),
+            }
+            buf = rest;
+        }
+    }
+
+    fn write_pieces(&self, mut buf: &[u8], offset: u64) {
+        for (at, len) in pieces(offset, buf.len() as u64) {
+            let (part, rest) = buf.split_at(len);
+            let at = place(at);
+            let mut chunk = self.chunk_or_new(&at).write();
+            let bytes = chunk.get_or_insert_with(|| vec![0; CHUNK_BYTES].into_boxed_slice());
+            bytes[at.byte..at.byte + len].copy_from_slice(part);
+            buf = rest;
+        }
+    }
+
+    /// Zeroes a range and gives whole chunks back. Skips holes table by table, so a whole sparse device is quick.
+    fn clear(&self, offset: u64, len: u64) {
+        let end = offset + len;
+        let mut next = offset;
+        while next < end {
+            let at = place(next);
+            let Some(mid) = self.root[at.mid].get() else {
+                next = (next / MID_BYTES + 1) * MID_BYTES;
+                continue;
+            };
+            let Some(leaf) = mid[at.leaf].get() else {
+                next = (next / LEAF_BYTES + 1) * LEAF_BYTES;
+                continue;
+            };
+            let stop = end.min((next / CHUNK_BYTES as u64 + 1) * CHUNK_BYTES as u64);
+            if let Some(chunk) = leaf[at.chunk].get() {
+                clear_chunk(chunk, at.byte, (stop - next) as usize);
+            }
+            next = stop;
+        }
+    }
+}
+
+fn clear_chunk(chunk: &Chunk, byte: usize, len: usize) {
+    let mut chunk = chunk.write();
+    if len == CHUNK_BYTES {
+        *chunk = None;
+    } else if let Some(bytes) = &mut *chunk {
+        bytes[byte..byte + len].fill(0);
+    }
+}
+
+const NAME: &str = "memory";
+
+impl Positioned for Memory {
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let checked = self.limits.transfer(NAME, Operation::Read, offset, buf.len(), buf.as_ptr() as usize);
+        self.counters.count(Operation::Read, buf.len() as u64, checked)?;
+        self.read_pieces(buf, offset);
+        Ok(())
+    }
+
+    fn write(&self, buf: &[u8], offset: u64) -> Result<()> {
+        let checked = self.limits.transfer(NAME, Operation::Write, offset, buf.len(), buf.as_ptr() as usize);
+        self.counters.count(Operation::Write, buf.len() as u64, checked)?;
+        self.write_pieces(buf, offset);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.counters.count(Operation::Flush, 0, Ok(()))
+    }
+
+    fn check(&self, request: &Request) -> Result<()> {
+        self.counters.count(Operation::Queue, 0, self.limits.request(NAME, request))
+    }
+}
+
+impl BlockDevice for MemoryDevice {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.shared.limits.geometry
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.shared.limits.size_bytes
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.shared.read(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        self.shared.write(buf, offset)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.shared.flush()
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        let checked = self.shared.limits.range(NAME, offset, len);
+        self.shared.counters.count(Operation::Write, len, checked)?;
+        self.shared.clear(offset, len);
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<bool> {
+        self.shared.limits.range(NAME, offset, len)?;
+        self.shared.clear(offset, len);
+        Ok(true)
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
+        Ok(Box::new(InlineQueue::new(Arc::clone(&self.shared), options)))
+    }
+
+    fn engine(&self) -> EngineReport {
+        EngineReport { name: "memory", fallback: None }
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.shared.counters.snapshot()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::AlignedBuf;
+
+    #[test]
+    fn a_hundred_tebibytes_cost_what_is_stored() {
+        let device = MemoryDevice::new(100 << 40);
+        let page = AlignedBuf::from_slice(&[7; 4096]);
+        for offset in [0, 1 << 30, 50 << 40, (100 << 40) - 4096] {
+            device.write_at(&page, offset).unwrap();
+        }
+        let mut back = AlignedBuf::zeroed(8192);
+        device.read_at(&mut back, (100 << 40) - 8192).unwrap();
+        assert!(back[..4096].iter().all(|b| *b == 0) && back[4096..].iter().all(|b| *b == 7));
+        assert!(device.discard(0, 100 << 40).unwrap());
+        device.read_at(&mut back[..4096], 50 << 40).unwrap();
+        assert!(back[..4096].iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn pieces_cover_a_range_once() {
+        let got: Vec<_> = pieces(512, 2 * CHUNK_BYTES as u64).collect();
+        assert_eq!(got, vec![(512, CHUNK_BYTES - 512), (CHUNK_BYTES as u64, CHUNK_BYTES), (2 * CHUNK_BYTES as u64, 512)]);
+        assert_eq!(pieces(512, 0).count(), 0);
+    }
+}
