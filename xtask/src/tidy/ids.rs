@@ -1,0 +1,168 @@
+//! Rules on ids: an invariant (`I-LOG-3`) that a module's head states is asserted and tested; a clause of the semantics (`S-12`) is tested.
+//!
+//! An id counts as asserted where code outside tests names it (in an assert's message or the comment beside it), and as tested where a test
+//! names it: `I-LOG-3`, or `i_log_3` in a test's name.
+
+use std::collections::BTreeMap;
+
+use super::Text;
+
+/// Where an id was seen.
+#[derive(Debug, Default, Clone, Copy)]
+struct Seen {
+    asserted: bool,
+    tested: bool,
+}
+
+/// Returns what breaks the rules.
+pub fn check(texts: &[Text]) -> Vec<String> {
+    let mut findings = Vec::new();
+    invariants(texts, &mut findings);
+    clauses(texts, &mut findings);
+    findings
+}
+
+fn invariants(texts: &[Text], findings: &mut Vec<String>) {
+    let mut stated: BTreeMap<String, String> = BTreeMap::new();
+    for text in texts.iter().filter(|text| is_product(text)) {
+        for (number, line) in text.content.lines().enumerate() {
+            if line.trim_start().starts_with("//!") {
+                for id in ids(line, "I-") {
+                    stated.entry(id).or_insert_with(|| text.finding(number + 1, ""));
+                }
+            }
+        }
+    }
+    let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
+    for text in texts.iter().filter(|text| is_product(text)) {
+        note(text, &mut seen);
+    }
+    for (id, place) in stated {
+        let found = seen.get(&id).copied().unwrap_or_default();
+        if !found.asserted {
+            findings.push(format!("{place}{id} is stated, and no assert names it"));
+        }
+        if !found.tested {
+            findings.push(format!("{place}{id} is stated, and no test names it"));
+        }
+    }
+}
+
+/// The product's own sources: this toolbox talks about ids without having any.
+fn is_product(text: &Text) -> bool {
+    text.is_rust() && !text.path.starts_with("xtask/src/tidy/")
+}
+
+/// Adds every id that `text` names outside module heads.
+fn note(text: &Text, seen: &mut BTreeMap<String, Seen>) {
+    let mut in_tests = is_test_file(&text.path);
+    for line in text.content.lines() {
+        in_tests |= line.trim_start().starts_with("mod tests {");
+        if line.trim_start().starts_with("//!") {
+            continue;
+        }
+        let names = names_in_functions(line, "i_");
+        for id in ids(line, "I-").into_iter().chain(names) {
+            let entry = seen.entry(id).or_default();
+            entry.tested |= in_tests;
+            entry.asserted |= !in_tests;
+        }
+    }
+}
+
+fn is_test_file(path: &str) -> bool {
+    path.contains("/tests/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs") || path.starts_with("crates/sim/")
+}
+
+fn clauses(texts: &[Text], findings: &mut Vec<String>) {
+    let Some(semantics) = texts.iter().find(|text| text.path == "docs/semantics.md") else { return };
+    for (number, line) in semantics.content.lines().enumerate() {
+        let Some(id) = line.strip_prefix("**S-").and_then(|rest| rest.split_once("**")).map(|(number, _)| format!("S-{number}")) else { continue };
+        if !texts.iter().any(|text| is_product(text) && names_clause(text, &id)) {
+            findings.push(semantics.finding(number + 1, format_args!("{id} is promised, and no test names it")));
+        }
+    }
+}
+
+fn names_clause(text: &Text, id: &str) -> bool {
+    let mut in_tests = is_test_file(&text.path) || text.path.starts_with("xtask/src/real/");
+    for line in text.content.lines() {
+        in_tests |= line.trim_start().starts_with("mod tests {");
+        if in_tests && (ids(line, "S-").iter().any(|named| named == id) || names_in_functions(line, "s_").iter().any(|named| named == id)) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Returns the ids in `line` that start with `prefix` and end with a number: `I-LOG-3`, `S-12`.
+fn ids(line: &str, prefix: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (at, _) in line.match_indices(prefix) {
+        if line[..at].chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '-' || c == '_') {
+            continue;
+        }
+        let id: String = line[at..].chars().take_while(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || *c == '-').collect();
+        let id = id.trim_end_matches('-');
+        if id.rsplit_once('-').is_some_and(|(start, number)| number.parse::<u32>().is_ok() && (prefix == "S-" || start.len() > 2)) {
+            found.push(id.to_owned());
+        }
+    }
+    found
+}
+
+/// Returns the ids that the name of a function on this line carries: `fn i_log_3_…` is `I-LOG-3`, `fn s_12_…` is `S-12`, several in a row count.
+fn names_in_functions(line: &str, prefix: &str) -> Vec<String> {
+    let Some((_, rest)) = line.split_once("fn ") else { return Vec::new() };
+    let name: String = rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+    let mut parts = name.split('_').peekable();
+    let mut found = Vec::new();
+    while parts.peek() == Some(&prefix.trim_end_matches('_')) {
+        let mut id = vec![parts.next().unwrap_or_default().to_uppercase()];
+        for part in parts.by_ref() {
+            id.push(part.to_uppercase());
+            if part.parse::<u32>().is_ok() {
+                found.push(id.join("-"));
+                break;
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::text;
+    use super::*;
+
+    #[test]
+    fn ids_are_read_from_lines_and_names() {
+        assert_eq!(ids("see I-LOG-3, I-FREE-12 and AI-X-1", "I-"), ["I-LOG-3", "I-FREE-12"]);
+        assert_eq!(ids("S-12: a (S-3) POSIX-1", "S-"), ["S-12", "S-3"]);
+        assert_eq!(ids("I-1 and I-TAIL", "I-"), Vec::<String>::new());
+        assert_eq!(names_in_functions("    fn i_log_3_holds() {", "i_"), ["I-LOG-3"]);
+        assert_eq!(names_in_functions("fn s_1_s_2_rename_is_atomic() {", "s_"), ["S-1", "S-2"]);
+        assert_eq!(names_in_functions("fn size() {", "s_"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_stated_invariant_needs_an_assert_and_a_test() {
+        let head = "//! I-LOG-3: order\n";
+        let assert = "fn a() {\n    assert!(true, \"I-LOG-3\");\n}\n";
+        let test = "mod tests {\n    fn i_log_3_order() {}\n}\n";
+        let count = |content: String| check(&[text("crates/fs/src/log.rs", &content)]).len();
+        assert_eq!(count(head.to_owned()), 2);
+        assert_eq!(count(format!("{head}{assert}")), 1);
+        assert_eq!(count(format!("{head}{test}")), 1);
+        assert_eq!(count(format!("{head}{assert}{test}")), 0);
+    }
+
+    #[test]
+    fn a_promised_clause_needs_a_test() {
+        let semantics = || text("docs/semantics.md", "**S-1** A.\n\n**S-2** B.\n");
+        let named = text("crates/fs/tests/all.rs", "// S-1\nfn a() {}\nfn s_2_b() {}\n");
+        assert_eq!(check(&[semantics()]).len(), 2);
+        assert!(check(&[semantics(), named]).is_empty());
+        assert_eq!(check(&[semantics(), text("crates/fs/src/a.rs", "// S-1 S-2\n")]).len(), 2);
+    }
+}
