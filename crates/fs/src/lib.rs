@@ -4,6 +4,7 @@
 mod checksum;
 mod decode;
 mod error;
+mod extent;
 mod log;
 mod options;
 mod row;

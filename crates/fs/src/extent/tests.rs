@@ -1,0 +1,207 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What one block of the file maps to, the naive way.
+type Cell = (u64, ExtentState, Epoch);
+/// The naive map: one entry a block.
+type Model = BTreeMap<u64, Cell>;
+
+const FILE_BLOCKS: u64 = 40;
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// Maps a range to fresh volume blocks that begin `gap` blocks after the last ones given out.
+    Fill {
+        at: u64,
+        blocks: u64,
+        gap: u64,
+        state: ExtentState,
+        birth: u32,
+    },
+    Remove {
+        at: u64,
+        blocks: u64,
+    },
+    Convert {
+        at: u64,
+        blocks: u64,
+        state: ExtentState,
+    },
+    Collapse {
+        at: u64,
+        blocks: u64,
+    },
+    Insert {
+        at: u64,
+        blocks: u64,
+    },
+}
+
+fn state() -> impl Strategy<Value = ExtentState> {
+    prop_oneof![Just(ExtentState::Written), Just(ExtentState::Unwritten)]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let place = || (0..FILE_BLOCKS, 1..12u64);
+    prop_oneof![
+        4 => (place(), prop_oneof![3 => Just(0u64), 1 => 1..3u64], state(), 1..3u32)
+            .prop_map(|((at, blocks), gap, state, birth)| Step::Fill { at, blocks, gap, state, birth }),
+        2 => place().prop_map(|(at, blocks)| Step::Remove { at, blocks }),
+        2 => (place(), state()).prop_map(|((at, blocks), state)| Step::Convert { at, blocks, state }),
+        1 => place().prop_map(|(at, blocks)| Step::Collapse { at, blocks }),
+        1 => place().prop_map(|(at, blocks)| Step::Insert { at, blocks }),
+    ]
+}
+
+fn model_of(map: &ExtentMap) -> Model {
+    map.iter()
+        .flat_map(|(at, extent)| (0..u64::from(extent.blocks)).map(move |i| (at.0 + i, (extent.start.0 + i, extent.state, extent.birth))))
+        .collect()
+}
+
+fn volume_blocks(runs: &[Run]) -> Vec<u64> {
+    let mut blocks: Vec<u64> = runs.iter().flat_map(|run| run.start.0..run.end()).collect();
+    blocks.sort_unstable();
+    blocks
+}
+
+fn step_model(model: &mut Model, step: &Step, next: &mut u64) -> Vec<u64> {
+    let mut freed = Vec::new();
+    match *step {
+        Step::Fill { at, blocks, gap, state, birth } => {
+            *next += gap;
+            for i in 0..blocks {
+                freed.extend(model.insert(at + i, (*next + i, state, Epoch(birth))).map(|cell| cell.0));
+            }
+            *next += blocks;
+        }
+        Step::Remove { at, blocks } => freed.extend((at..at + blocks).filter_map(|b| model.remove(&b)).map(|cell| cell.0)),
+        Step::Convert { at, blocks, state } => model.range_mut(at..at + blocks).for_each(|(_, cell)| cell.1 = state),
+        Step::Collapse { at, blocks } => {
+            freed.extend((at..at + blocks).filter_map(|b| model.remove(&b)).map(|cell| cell.0));
+            *model = model.iter().map(|(b, cell)| (if *b < at { *b } else { b - blocks }, *cell)).collect();
+        }
+        Step::Insert { at, blocks } => *model = model.iter().map(|(b, cell)| (if *b < at { *b } else { b + blocks }, *cell)).collect(),
+    }
+    freed.sort_unstable();
+    freed
+}
+
+fn plan(map: &ExtentMap, step: &Step, next: u64) -> ExtentPlan {
+    match *step {
+        Step::Fill { at, blocks, gap, state, birth } => {
+            let extent = Extent { start: BlockNo(next + gap), blocks: narrow(blocks), state, birth: Epoch(birth) };
+            map.plan_replace(at..at + blocks, &[(FileBlock(at), extent)])
+        }
+        Step::Remove { at, blocks } => map.plan_remove(at..at + blocks),
+        Step::Convert { at, blocks, state } => map.plan_convert(at..at + blocks, state),
+        Step::Collapse { at, blocks } => map.plan_collapse(at..at + blocks),
+        Step::Insert { at, blocks } => map.plan_insert(at, blocks),
+    }
+}
+
+fn check_shape(map: &ExtentMap) {
+    let extents: Vec<_> = map.iter().collect();
+    for pair in extents.windows(2) {
+        let ((a, first), (b, second)) = (pair[0], pair[1]);
+        let end = a.0 + u64::from(first.blocks);
+        assert!(end <= b.0, "I-EXT-1");
+        assert!(end != b.0 || first.joined(second).is_none(), "I-EXT-2: {first:?} {second:?}");
+    }
+    assert_eq!(map.blocks(), extents.iter().map(|(_, extent)| u64::from(extent.blocks)).sum::<u64>());
+    assert_eq!(map.end(), extents.last().map_or(0, |(at, extent)| at.0 + u64::from(extent.blocks)));
+}
+
+fn check_views(map: &ExtentMap, model: &Model) {
+    for block in 0..FILE_BLOCKS * 2 {
+        let found = map.lookup(block).map(|extent| (extent.start.0, extent.state, extent.birth));
+        assert_eq!(found, model.get(&block).copied(), "block {block}");
+    }
+    for (from, to) in [(0, FILE_BLOCKS * 2), (3, 17), (9, 10), (5, 5)] {
+        let mut at = from;
+        for piece in map.pieces(from..to) {
+            assert_eq!(piece.file_block, at, "pieces leave no gap");
+            assert!(piece.blocks > 0);
+            for i in 0..piece.blocks {
+                let cell = piece.mapped.map(|mapped| (mapped.start.0 + i, mapped.state, mapped.birth));
+                assert_eq!(cell, model.get(&(at + i)).copied());
+            }
+            at += piece.blocks;
+        }
+        assert_eq!(at, to, "pieces cover the range");
+    }
+}
+
+proptest! {
+    #[test]
+    fn plans_do_what_a_map_of_single_blocks_does(steps in prop::collection::vec(step(), 1..60)) {
+        let (mut map, mut model, mut next) = (ExtentMap::default(), Model::new(), 1000);
+        let mut rows: BTreeMap<u64, Extent> = BTreeMap::new();
+        for step in &steps {
+            let plan = plan(&map, step, next);
+            let freed = step_model(&mut model, step, &mut next);
+            prop_assert_eq!(volume_blocks(&plan.freed), freed);
+            for change in &plan.changes {
+                match change {
+                    ExtentChange::Put(at, extent) => prop_assert_ne!(rows.insert(at.0, *extent), Some(*extent), "a put that changes nothing"),
+                    ExtentChange::Delete(at) => prop_assert!(rows.remove(&at.0).is_some(), "a delete of no row"),
+                }
+            }
+            map.apply(&plan.changes);
+            check_shape(&map);
+            prop_assert_eq!(&model_of(&map), &model);
+            check_views(&map, &model);
+            let reread = ExtentMap::from_rows(rows.iter().map(|(at, extent)| (FileBlock(*at), *extent))).expect("own rows are sound");
+            prop_assert_eq!(&reread, &map, "rows and memory agree");
+        }
+    }
+}
+
+fn extent(start: u64, blocks: u32) -> Extent {
+    Extent { start: BlockNo(start), blocks, state: ExtentState::Written, birth: Epoch(1) }
+}
+
+#[test]
+fn an_append_to_a_contiguous_file_changes_one_row() {
+    let mut map = ExtentMap::default();
+    map.apply(&map.plan_replace(0..8, &[(FileBlock(0), extent(100, 8))]).changes);
+    let plan = map.plan_replace(8..9, &[(FileBlock(8), extent(108, 1))]);
+    assert_eq!(plan.changes, [ExtentChange::Put(FileBlock(0), extent(100, 9))]);
+}
+
+#[test]
+fn extents_stop_growing_at_their_bound() {
+    let mut map = ExtentMap::default();
+    map.apply(&map.plan_replace(0..u64::from(u32::MAX), &[(FileBlock(0), extent(0, u32::MAX))]).changes);
+    let end = u64::from(u32::MAX);
+    map.apply(&map.plan_replace(end..end + 1, &[(FileBlock(end), extent(end, 1))]).changes);
+    assert_eq!(map.len(), 2);
+    assert_eq!(map.lookup(end).map(|extent| extent.start), Some(BlockNo(end)));
+}
+
+#[test]
+fn rows_that_overlap_are_refused() {
+    let rows = [(FileBlock(0), extent(10, 4)), (FileBlock(3), extent(50, 1))];
+    assert_eq!(ExtentMap::from_rows(rows), Err(FileBlock(3)));
+    assert_eq!(ExtentMap::from_rows([(FileBlock(0), extent(10, 0))]), Err(FileBlock(0)));
+    assert_eq!(ExtentMap::from_rows([(FileBlock(u64::MAX), extent(10, 2))]), Err(FileBlock(u64::MAX)));
+    assert_eq!(ExtentMap::from_rows([(FileBlock(1), extent(u64::MAX, 2))]), Err(FileBlock(1)));
+}
+
+#[test]
+fn a_tail_is_cut_in_bounded_steps() {
+    let mut map = ExtentMap::default();
+    let scattered: Vec<_> = (0..10).map(|i| (FileBlock(i * 2), extent(1000 - i * 10, 1))).collect();
+    map.apply(&map.plan_replace(0..20, &scattered).changes);
+    let mut steps = Vec::new();
+    while map.end() > 3 {
+        let from = map.tail_start(3, 3);
+        map.apply(&map.plan_remove(from..u64::MAX).changes);
+        steps.push(from);
+    }
+    assert_eq!(steps, [14, 8, 3]);
+    assert_eq!(map.len(), 2);
+}
