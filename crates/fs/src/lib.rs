@@ -1,6 +1,7 @@
 //! The file system on one [`block::BlockDevice`]: names, inodes, extents, I/O modes, the intent log and recovery.
 #![forbid(unsafe_code)]
 
+mod cache;
 mod checksum;
 mod decode;
 mod error;
