@@ -9,6 +9,7 @@ mod extent;
 mod log;
 mod options;
 mod row;
+mod space;
 mod stats;
 mod types;
 

@@ -1,0 +1,240 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::FileBlock;
+
+const BLOCK_SIZE: u32 = 65_536;
+/// The smallest volume whose reserve (1 MiB = 16 blocks) leaves room to play.
+const BLOCKS: u64 = 256;
+
+fn space() -> Space {
+    Claims::new(BLOCK_SIZE, BLOCKS).into_space().expect("nothing is claimed")
+}
+
+fn want(blocks: u64) -> Want {
+    Want { goal: None, blocks, ahead: None, class: SpaceClass::Data }
+}
+
+fn run(start: u64, blocks: u64) -> Run {
+    Run { start: BlockNo(start), blocks }
+}
+
+fn check(space: &Space) {
+    let inner = space.inner.lock();
+    let mut last_end = None;
+    for (start, len) in &inner.by_start {
+        assert!(*len > 0 && last_end < Some(*start) && start + len <= inner.end, "I-SPC-1");
+        assert!(inner.by_len.contains(&(*len, *start)), "I-SPC-1");
+        last_end = Some(start + len);
+    }
+    assert_eq!(inner.by_len.len(), inner.by_start.len());
+    assert_eq!(inner.free, inner.by_start.values().sum::<u64>());
+    assert_eq!(inner.kept, inner.ahead.values().map(|run| run.blocks).sum::<u64>());
+    assert_eq!(inner.left, inner.leaving.iter().map(|(_, _, blocks)| blocks).sum::<u64>());
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    One {
+        goal: Option<u64>,
+        blocks: u64,
+        ahead: Option<(u64, u64)>,
+        class: SpaceClass,
+    },
+    All {
+        blocks: u64,
+        ahead: Option<(u64, u64)>,
+    },
+    Contiguous {
+        blocks: u64,
+    },
+    /// Frees the n-th run that is held.
+    Free {
+        index: usize,
+    },
+    Release {
+        index: usize,
+    },
+    Settle,
+    DropAhead {
+        ino: u64,
+    },
+    Grow {
+        by: u64,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let ahead = || prop::option::of((1..4u64, 0..20u64));
+    let class = prop_oneof![Just(SpaceClass::Data), Just(SpaceClass::Metadata)];
+    prop_oneof![
+        4 => (prop::option::of(0..BLOCKS), 1..40u64, ahead(), class).prop_map(|(goal, blocks, ahead, class)| Step::One { goal, blocks, ahead, class }),
+        2 => (1..100u64, ahead()).prop_map(|(blocks, ahead)| Step::All { blocks, ahead }),
+        1 => (1..60u64).prop_map(|blocks| Step::Contiguous { blocks }),
+        3 => any::<usize>().prop_map(|index| Step::Free { index }),
+        2 => any::<usize>().prop_map(|index| Step::Release { index }),
+        1 => Just(Step::Settle),
+        1 => (1..4u64).prop_map(|ino| Step::DropAhead { ino }),
+        1 => (0..10u64).prop_map(|by| Step::Grow { by }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_block_is_ever_given_out_twice(steps in prop::collection::vec(step(), 1..80)) {
+        let space = space();
+        let (mut blocks_total, mut lsn) = (BLOCKS, 0);
+        let mut held: Vec<Run> = Vec::new();
+        let mut leaving: Vec<Run> = Vec::new();
+        for step in steps {
+            let before = space.totals();
+            let runs = match step {
+                Step::One { goal, blocks, ahead, class } => {
+                    let want = Want { goal: goal.map(BlockNo), blocks, ahead: ahead.map(|(ino, n)| (InodeNo(ino), n)), class };
+                    space.allocate(want).into_iter().collect()
+                }
+                Step::All { blocks, ahead } => {
+                    let want = Want { ahead: ahead.map(|(ino, n)| (InodeNo(ino), n)), ..want(blocks) };
+                    let left = leaving.iter().map(|run| run.blocks).sum::<u64>();
+                    match space.allocate_all(want) {
+                        Ok(runs) => {
+                            prop_assert_eq!(runs.iter().map(|run| run.blocks).sum::<u64>(), blocks);
+                            prop_assert!(before.free - left >= blocks + before.reserve, "I-SPC-3");
+                            runs
+                        }
+                        Err(error) => {
+                            prop_assert_eq!(error.kind, ErrorKind::NoSpace);
+                            prop_assert!(before.free - left < blocks + before.reserve, "refused although it fits");
+                            prop_assert_eq!(space.totals().free, before.free, "a refusal takes nothing");
+                            vec![]
+                        }
+                    }
+                }
+                Step::Contiguous { blocks } => space.allocate_contiguous(blocks, SpaceClass::Metadata).into_iter().collect(),
+                Step::Free { index } => {
+                    if !held.is_empty() { space.free(held.swap_remove(index % held.len())); }
+                    vec![]
+                }
+                Step::Release { index } => {
+                    lsn += 1;
+                    if !held.is_empty() {
+                        let run = held.swap_remove(index % held.len());
+                        space.release_after(Lsn(lsn), run);
+                        leaving.push(run);
+                    }
+                    vec![]
+                }
+                Step::Settle => {
+                    prop_assert_eq!(space.settle(Lsn(lsn)), !leaving.is_empty());
+                    leaving.clear();
+                    vec![]
+                }
+                Step::DropAhead { ino } => { space.drop_ahead(InodeNo(ino)); vec![] }
+                Step::Grow { by } => { blocks_total += by; space.grow(blocks_total); vec![] }
+            };
+            held.extend(runs);
+            check(&space);
+            let mut taken: Vec<Run> = held.iter().chain(&leaving).copied().collect();
+            taken.sort_unstable();
+            prop_assert!(taken.windows(2).all(|pair| pair[0].end() <= pair[1].start.0), "two owners: {:?}", taken);
+            prop_assert_eq!(space.totals().free, blocks_total - held.iter().map(|run| run.blocks).sum::<u64>());
+        }
+    }
+}
+
+#[test]
+fn an_allocation_continues_its_goal_first() {
+    let space = space();
+    let first = space.allocate(want(8)).unwrap();
+    let other = space.allocate(want(8)).unwrap();
+    assert_eq!(other.start.0, first.end());
+    let next = space.allocate(Want { goal: Some(BlockNo(other.end())), ..want(4) }).unwrap();
+    assert_eq!(next.start.0, other.end());
+}
+
+#[test]
+fn without_a_goal_the_tightest_run_is_taken_and_long_ones_are_spared() {
+    let mut claims = Claims::new(BLOCK_SIZE, BLOCKS);
+    claims.mark_used(Claim::new(BlockNo(10), 5, Owner::Region("log"))).unwrap();
+    claims.mark_used(Claim::new(BlockNo(20), 5, Owner::Region("metadata"))).unwrap();
+    let space = claims.into_space().unwrap();
+    assert_eq!(space.totals().runs, 3);
+    assert_eq!(space.allocate(want(4)).unwrap(), run(15, 4));
+    assert_eq!(space.allocate(want(7)).unwrap(), run(0, 7));
+    assert_eq!(space.allocate(want(300)).unwrap(), run(25, BLOCKS - 10 - 4 - 7 - 16));
+}
+
+#[test]
+fn two_files_that_append_in_turn_stay_contiguous() {
+    let space = space();
+    let mut runs = [Vec::new(), Vec::new()];
+    for _ in 0..8 {
+        for (ino, runs) in (1..).zip(&mut runs) {
+            let goal = runs.last().map(|run: &Run| BlockNo(run.end()));
+            runs.push(space.allocate(Want { goal, ahead: Some((InodeNo(ino), 15)), ..want(1) }).unwrap());
+        }
+    }
+    for runs in runs {
+        assert!(runs.windows(2).all(|pair| pair[0].end() == pair[1].start.0), "{runs:?}");
+    }
+    space.drop_ahead(InodeNo(1));
+    space.drop_ahead(InodeNo(2));
+    assert_eq!(space.totals().runs, 2);
+}
+
+#[test]
+fn what_is_kept_ahead_is_taken_back_when_space_runs_out() {
+    let space = space();
+    space.allocate(Want { ahead: Some((InodeNo(1), 100)), ..want(1) }).unwrap();
+    let all = space.allocate_all(want(BLOCKS - 1 - 16)).unwrap();
+    assert_eq!(all.iter().map(|run| run.blocks).sum::<u64>(), BLOCKS - 17);
+    assert_eq!(space.allocate(want(1)).unwrap_err().kind, ErrorKind::NoSpace);
+}
+
+#[test]
+fn the_reserve_is_kept_for_metadata() {
+    let space = space();
+    space.allocate_all(want(BLOCKS - 16)).unwrap();
+    assert_eq!(space.allocate(want(1)).unwrap_err().kind, ErrorKind::NoSpace);
+    assert_eq!(space.allocate_contiguous(16, SpaceClass::Metadata).unwrap().blocks, 16);
+}
+
+#[test]
+fn freed_blocks_wait_for_their_record() {
+    let space = space();
+    let all = space.allocate_all(want(BLOCKS - 16)).unwrap();
+    space.release_after(Lsn(7), all[0]);
+    assert!(!space.settle(Lsn(6)));
+    assert!(space.allocate(want(1)).is_err(), "I-SPC-2");
+    assert_eq!(space.waiting_for(), Some(Lsn(7)));
+    assert!(space.would_fit(1));
+    assert!(space.settle(Lsn(7)));
+    assert!(space.allocate(want(1)).is_ok());
+}
+
+#[test]
+fn hostile_claims_are_refused_by_name() {
+    let mut claims = Claims::new(BLOCK_SIZE, BLOCKS);
+    let owner = Owner::Extent(InodeNo(5), FileBlock(3));
+    for (start, blocks) in [(BLOCKS, 1), (0, BLOCKS + 1), (u64::MAX, 2), (3, u64::MAX), (3, 0)] {
+        let error = claims.mark_used(Claim::new(BlockNo(start), blocks, owner)).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Corrupt);
+        assert!(error.message.contains("inode 5 at file block 3"), "{error}");
+    }
+    claims.mark_used(Claim::new(BlockNo(0), 10, Owner::Region("the log"))).unwrap();
+    claims.mark_used(Claim::new(BlockNo(9), 1, owner)).unwrap();
+    let error = claims.into_space().unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Corrupt);
+    assert!(error.message.contains("the log") && error.message.contains("inode 5"), "{error}");
+}
+
+#[test]
+fn every_overlap_is_found_also_below_a_long_claim() {
+    let mut claims = Claims::new(BLOCK_SIZE, BLOCKS);
+    for (at, (start, blocks)) in [(0, 100), (10, 5), (50, 5), (90, 20), (105, 2)].into_iter().enumerate() {
+        claims.mark_used(Claim::new(BlockNo(start), blocks, Owner::Extent(InodeNo(1), FileBlock(at as u64)))).unwrap();
+    }
+    let mut shared = Vec::new();
+    claims.overlaps(|_, _, run| shared.push(run));
+    assert_eq!(shared, [run(10, 5), run(50, 5), run(90, 10), run(105, 2)]);
+}
