@@ -11,9 +11,15 @@ mod inline;
 mod memory;
 mod pool;
 mod queue;
+mod sim;
+mod snapshot;
 
 pub use buffer::AlignedBuf;
 pub use device::{BlockDevice, DeviceCounters, EngineReport, Geometry};
 pub use error::{Error, ErrorKind, Operation, Result};
 pub use memory::MemoryDevice;
 pub use queue::{Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
+pub use sim::{
+    CrashChoice, CrashStep, Fault, FaultRule, FlushFault, FlushOutcome, ReadFault, Recorded, SimulatedDevice, SimulatedOptions, Trigger, WriteFault,
+};
+pub use snapshot::Snapshot;

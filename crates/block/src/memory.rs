@@ -4,7 +4,7 @@
 //!   root ─► mid (16 GiB) ─► leaf (16 MiB) ─► chunk (16 KiB, behind its own lock)
 //! ```
 //! A table or a chunk comes into being when it is first written; a hole reads as zeros. So a device of 100 TiB costs what is stored on
-//! it. Two transfers meet only in the lock of a chunk they share; one that spans chunks is atomic chunk by chunk, as on a disk.
+//! it. A device may start from a [`Snapshot`], of which it copies a chunk when it first writes there. Two transfers meet only in the lock of a chunk they share; one that spans chunks is atomic chunk by chunk, as on a disk.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,7 +13,7 @@ use parking_lot::RwLock;
 use crate::check::{Limits, assert_geometry};
 use crate::counters::Counters;
 use crate::inline::{InlineQueue, Positioned};
-use crate::{BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, Operation, QueueOptions, Request, Result};
+use crate::{BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, Operation, QueueOptions, Request, Result, Snapshot};
 
 const CHUNK_BYTES: usize = 16 << 10;
 const FAN_OUT: usize = 1024;
@@ -37,6 +37,9 @@ pub struct MemoryDevice {
 struct Memory {
     limits: Limits,
     root: Table<Table<Table<Chunk>>>,
+    /// What chunks that do not exist read as; `None`: zeros. Held shared while a chunk is made and exclusive while a range is cleared,
+    /// so that no chunk is made from bytes that were just cleared. Taken before a chunk's lock.
+    base: Option<RwLock<Snapshot>>,
     counters: Counters,
 }
 
@@ -63,11 +66,30 @@ impl MemoryDevice {
     /// When the geometry breaks its own rules (sizes are powers of two, a physical block holds a logical one).
     #[must_use]
     pub fn with_geometry(size_bytes: u64, geometry: Geometry) -> Arc<Self> {
+        Self::build(size_bytes, geometry, None)
+    }
+
+    /// Makes a device that starts with the content of `snapshot` and states `geometry`. Takes constant time.
+    ///
+    /// # Panics
+    /// As [`with_geometry`](Self::with_geometry).
+    #[must_use]
+    pub fn from_snapshot(snapshot: &Snapshot, geometry: Geometry) -> Arc<Self> {
+        Self::build(snapshot.size_bytes(), geometry, Some(RwLock::new(snapshot.clone())))
+    }
+
+    fn build(size_bytes: u64, geometry: Geometry, base: Option<RwLock<Snapshot>>) -> Arc<Self> {
         assert_geometry(&geometry);
         let size_bytes = size_bytes - size_bytes % u64::from(geometry.logical_block_size);
         let mids = usize::try_from(size_bytes.div_ceil(MID_BYTES)).expect("a device's table fits the address space");
-        let shared = Memory { limits: Limits { geometry, size_bytes }, root: table(mids), counters: Counters::default() };
-        Arc::new(Self { shared: Arc::new(shared) })
+        let limits = Limits { geometry, size_bytes };
+        Arc::new(Self { shared: Arc::new(Memory { limits, root: table(mids), base, counters: Counters::default() }) })
+    }
+
+    /// Returns the content; takes time in proportion to what was written. Writes that run meanwhile may be in it or not, chunk by chunk.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.shared.snapshot()
     }
 }
 
@@ -77,6 +99,21 @@ struct Place {
     leaf: usize,
     chunk: usize,
     byte: usize,
+}
+
+impl Place {
+    fn offset(&self) -> u64 {
+        self.mid as u64 * MID_BYTES + self.leaf as u64 * LEAF_BYTES + (self.chunk * CHUNK_BYTES + self.byte) as u64
+    }
+
+    /// Copies the chunk of this place out of `base`; beyond its end there are zeros.
+    fn copy_chunk(&self, base: &Snapshot) -> Box<[u8]> {
+        let start = self.offset() - self.byte as u64;
+        let len = (CHUNK_BYTES as u64).min(base.size_bytes() - start);
+        let mut bytes = vec![0; CHUNK_BYTES].into_boxed_slice();
+        base.read(&mut bytes[..len as usize], start);
+        bytes
+    }
 }
 
 fn place(offset: u64) -> Place {
@@ -103,8 +140,12 @@ impl Memory {
 
     fn chunk_or_new(&self, at: &Place) -> &Chunk {
         let mid = self.root[at.mid].get_or_init(|| table(FAN_OUT));
-        let leaf = mid[at.leaf].get_or_init(|| table(FAN_OUT));
-        leaf[at.chunk].get_or_init(|| RwLock::new(None))
+        let chunk = &mid[at.leaf].get_or_init(|| table(FAN_OUT))[at.chunk];
+        if let Some(chunk) = chunk.get() {
+            return chunk;
+        }
+        let base = self.base.as_ref().map(RwLock::read);
+        chunk.get_or_init(|| RwLock::new(base.map(|base| at.copy_chunk(&base))))
     }
 
     fn read_pieces(&self, mut buf: &mut [u8], offset: u64) {
@@ -113,10 +154,35 @@ impl Memory {
             let at = place(at);
             match self.chunk(&at).map(|chunk| chunk.read()).as_deref() {
                 Some(Some(bytes)) => part.copy_from_slice(&bytes[at.byte..at.byte + len]),
-                Some(None) | None => part.fill(0),
+                Some(None) => part.fill(0),
+                None => self.read_base(part, at.offset()),
             }
             buf = rest;
         }
+    }
+
+    fn read_base(&self, part: &mut [u8], offset: u64) {
+        match &self.base {
+            Some(base) => base.read().read(part, offset),
+            None => part.fill(0),
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let mut content = self.base.as_ref().map_or_else(|| Snapshot::empty(self.limits.size_bytes), |base| base.read().clone());
+        let mids = self.root.iter().enumerate().filter_map(|(mid, table)| Some((mid, table.get()?)));
+        let leaves = mids.flat_map(|(mid, table)| table.iter().enumerate().filter_map(move |(leaf, table)| Some((mid, leaf, table.get()?))));
+        for (mid, leaf, table) in leaves {
+            for (chunk, bytes) in table.iter().enumerate().filter_map(|(chunk, bytes)| Some((chunk, bytes.get()?))) {
+                let start = Place { mid, leaf, chunk, byte: 0 }.offset();
+                let len = (CHUNK_BYTES as u64).min(self.limits.size_bytes - start);
+                match &*bytes.read() {
+                    Some(bytes) => content.write(&bytes[..len as usize], start),
+                    None => content.clear(start, len),
+                }
+            }
+        }
+        content
     }
 
     fn write_pieces(&self, mut buf: &[u8], offset: u64) {
@@ -132,6 +198,10 @@ impl Memory {
 
     /// Zeroes a range and gives whole chunks back. Skips holes table by table, so a whole sparse device is quick.
     fn clear(&self, offset: u64, len: u64) {
+        let mut base = self.base.as_ref().map(RwLock::write);
+        if let Some(base) = &mut base {
+            base.clear(offset, len);
+        }
         let end = offset + len;
         let mut next = offset;
         while next < end {
@@ -257,6 +327,26 @@ mod tests {
         assert!(device.discard(0, 100 << 40).unwrap());
         device.read_at(&mut back[..4096], 50 << 40).unwrap();
         assert!(back[..4096].iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn a_device_made_from_a_snapshot_changes_without_changing_it() {
+        let first = MemoryDevice::new(1 << 20);
+        first.write_at(&AlignedBuf::from_slice(&[1; 65536]), 8192).unwrap();
+        let snapshot = first.snapshot();
+        let second = MemoryDevice::from_snapshot(&snapshot, MemoryDevice::GEOMETRY);
+        second.write_at(&AlignedBuf::from_slice(&[2; 512]), 8192).unwrap();
+        second.write_zeroes(16384, 20000 / 512 * 512).unwrap();
+        let mut expected = snapshot.clone();
+        expected.write(&[2; 512], 8192);
+        expected.clear(16384, 20000 / 512 * 512);
+        assert_eq!(second.snapshot().first_difference(&expected), None);
+        assert_eq!(first.snapshot().first_difference(&snapshot), None);
+        let mut back = AlignedBuf::zeroed(65536);
+        second.read_at(&mut back, 8192).unwrap();
+        let mut bytes = vec![0; 65536];
+        expected.read(&mut bytes, 8192);
+        assert!(back[..] == bytes[..]);
     }
 
     #[test]

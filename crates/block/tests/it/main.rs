@@ -1,0 +1,4 @@
+//! Every engine keeps the promises of the traits; the simulated device breaks them only as told.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod simulated;
