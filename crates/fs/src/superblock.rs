@@ -1,0 +1,240 @@
+//! The superblock: who the volume is and where its regions lie.
+//!
+//! Two copies with equal content: A at byte 0, B at [`COPY_B`]. An update writes A, flushes, writes B, flushes, so that at every moment one of
+//! them is whole. Each carries a generation and a CRC-32C; the newer whole one counts.
+//!
+//! ```text
+//! 0          64 KiB                  8 MiB        +64 KiB
+//! | copy A   | log, metadata, data … | copy B     | data …
+//! ```
+//!
+//! Invariants:
+//! - I-SB-1: at every moment, also inside an update, at least one copy decodes.
+//! - I-SB-2: every region it names lies inside the volume, beside the copies, and overlaps no other region.
+
+use std::sync::Arc;
+
+use block::{AlignedBuf, BlockDevice};
+
+use crate::checksum::crc32c;
+use crate::decode::Reader;
+use crate::{Error, ErrorKind, Result};
+
+/// Format version this software writes and reads.
+pub(crate) const VERSION: u32 = 1;
+/// Bytes set aside for each copy.
+pub(crate) const COPY_BYTES: u64 = 64 << 10;
+/// Byte address of copy B: beyond what partition tools and stray `dd`s overwrite, and independent of the size.
+pub(crate) const COPY_B: u64 = 8 << 20;
+/// The smallest volume.
+pub(crate) const VOLUME_BYTES_MIN: u64 = 32 << 20;
+/// The smallest log.
+pub(crate) const LOG_BYTES_MIN: u64 = 1 << 20;
+/// How many chunks the metadata region may have.
+pub(crate) const CHUNKS_MAX: usize = 128;
+
+const MAGIC: &[u8; 8] = b"BEDPLATE";
+/// Bytes of a copy that carry content.
+const CONTENT_BYTES: usize = 4096;
+const CRC_AT: usize = 12;
+
+/// A run of bytes on the volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ByteRun {
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+}
+
+impl ByteRun {
+    pub(crate) fn end(self) -> u64 {
+        self.start + self.len
+    }
+}
+
+/// The decoded superblock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub(crate) uuid: [u8; 16],
+    pub(crate) generation: u64,
+    pub(crate) block_size: u32,
+    /// Size of the file system in bytes, a multiple of the block size.
+    pub(crate) size_bytes: u64,
+    /// Whether the last mount ended with an unmount.
+    pub(crate) clean: bool,
+    /// Whether the log lives on a device of its own.
+    pub(crate) log_separate: bool,
+    /// Place of the log on its device.
+    pub(crate) log: ByteRun,
+    /// Logical length in bytes of the metadata tree's file, spread over the chunks.
+    pub(crate) metadata_len: u64,
+    /// Where the metadata region lies, in order.
+    pub(crate) chunks: Vec<ByteRun>,
+}
+
+/// A superblock and how it was found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) superblock: Superblock,
+    /// What is wrong with copy A or B, if anything.
+    pub(crate) damage: Vec<String>,
+    /// Whether copy B had to be used.
+    pub(crate) second: bool,
+}
+
+impl Superblock {
+    /// Encodes to [`CONTENT_BYTES`] bytes.
+    fn encode(&self) -> Vec<u8> {
+        assert!(self.chunks.len() <= CHUNKS_MAX, "a superblock holds {CHUNKS_MAX} chunks");
+        let mut out = Vec::with_capacity(CONTENT_BYTES);
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.uuid);
+        out.extend_from_slice(&self.generation.to_le_bytes());
+        out.extend_from_slice(&self.block_size.to_le_bytes());
+        out.extend_from_slice(&(u32::from(self.clean) | u32::from(self.log_separate) << 1).to_le_bytes());
+        for word in [self.size_bytes, self.log.start, self.log.len, self.metadata_len] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        out.extend_from_slice(&u32::try_from(self.chunks.len()).expect("at most CHUNKS_MAX").to_le_bytes());
+        for chunk in &self.chunks {
+            out.extend_from_slice(&chunk.start.to_le_bytes());
+            out.extend_from_slice(&chunk.len.to_le_bytes());
+        }
+        out.resize(CONTENT_BYTES, 0);
+        let crc = crc32c(&out);
+        out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Decodes one copy; `at` is its address for messages.
+    fn decode(bytes: &[u8], at: u64) -> Result<Self> {
+        let mut r = Reader::new(bytes, "a superblock");
+        if r.take(8)? != MAGIC {
+            return Err(Error::new(ErrorKind::NotAVolume, format!("no Bedplate superblock at byte {at}: the magic number is missing")));
+        }
+        let version = r.u32()?;
+        let crc = r.u32()?;
+        let mut content = bytes.to_vec();
+        content[CRC_AT..CRC_AT + 4].fill(0);
+        if crc32c(&content) != crc {
+            return Err(Error::corrupt(format!("the superblock at byte {at} is damaged: its checksum does not match")));
+        }
+        if version > VERSION {
+            return Err(Error::new(
+                ErrorKind::NewerFormat,
+                format!("the volume has format version {version}, this software reads up to {VERSION}: use a newer bedplate"),
+            ));
+        }
+        if version == 0 {
+            return Err(Error::corrupt(format!("the superblock at byte {at} has format version 0")));
+        }
+        let uuid = r.take(16)?.try_into().expect("16 bytes were taken");
+        let (generation, block_size, flags) = (r.u64()?, r.u32()?, r.u32()?);
+        let (size_bytes, log, metadata_len) = (r.u64()?, ByteRun { start: r.u64()?, len: r.u64()? }, r.u64()?);
+        let count = r.u32()? as usize;
+        if count > CHUNKS_MAX {
+            return Err(Error::corrupt(format!("the superblock at byte {at} names {count} metadata chunks, more than {CHUNKS_MAX}")));
+        }
+        let chunks = (0..count).map(|_| Ok(ByteRun { start: r.u64()?, len: r.u64()? })).collect::<Result<Vec<_>>>()?;
+        let superblock =
+            Self { uuid, generation, block_size, size_bytes, clean: flags & 1 != 0, log_separate: flags & 2 != 0, log, metadata_len, chunks };
+        superblock.validate(at)?;
+        Ok(superblock)
+    }
+
+    /// Keeps I-SB-2 against hostile content.
+    fn validate(&self, at: u64) -> Result<()> {
+        let bad = |field: &str, value: u64| Err(Error::corrupt(format!("the superblock at byte {at} has an impossible {field}: {value}")));
+        if !self.block_size.is_power_of_two() || !(512..=65536).contains(&self.block_size) {
+            return bad("block size", self.block_size.into());
+        }
+        let block = u64::from(self.block_size);
+        if self.size_bytes < VOLUME_BYTES_MIN || !self.size_bytes.is_multiple_of(block) {
+            return bad("size", self.size_bytes);
+        }
+        if self.log.len < LOG_BYTES_MIN || self.log.start.checked_add(self.log.len).is_none() {
+            return bad("log length", self.log.len);
+        }
+        let mut regions = self.regions();
+        for region in &regions {
+            if region.start.checked_add(region.len).is_none_or(|end| end > self.size_bytes) || !(region.start | region.len).is_multiple_of(block) {
+                return bad("region at byte", region.start);
+            }
+        }
+        regions.sort_by_key(|region| region.start);
+        if let Some(pair) = regions.windows(2).find(|pair| pair[0].end() > pair[1].start) {
+            return bad("overlap of regions at byte", pair[1].start);
+        }
+        let capacity: u64 = self.chunks.iter().map(|chunk| chunk.len).sum();
+        if self.metadata_len > capacity {
+            return bad("metadata length", self.metadata_len);
+        }
+        Ok(())
+    }
+
+    /// Returns every reserved region of the volume: copies, log (when on the volume), metadata chunks.
+    pub(crate) fn regions(&self) -> Vec<ByteRun> {
+        let mut regions = vec![ByteRun { start: 0, len: COPY_BYTES }, ByteRun { start: COPY_B, len: COPY_BYTES }];
+        if !self.log_separate {
+            regions.push(self.log);
+        }
+        regions.extend_from_slice(&self.chunks);
+        regions
+    }
+
+    /// Writes both copies, each made durable before the next is touched (I-SB-1).
+    pub(crate) fn write(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        debug_assert!(self.validate(0).is_ok(), "I-SB-2: {:?}", self.validate(0));
+        let mut buf = AlignedBuf::zeroed(CONTENT_BYTES.max(device.geometry().logical_block_size as usize));
+        buf[..CONTENT_BYTES].copy_from_slice(&self.encode());
+        for at in [0, COPY_B] {
+            device.write_at(&buf, at)?;
+            device.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Reads both copies and returns the newer whole one.
+    pub(crate) fn read(device: &Arc<dyn BlockDevice>) -> Result<Found> {
+        if device.size_bytes() < VOLUME_BYTES_MIN {
+            return Err(Error::new(
+                ErrorKind::NotAVolume,
+                format!(
+                    "{}: {} bytes are fewer than the smallest volume has ({VOLUME_BYTES_MIN}): not a Bedplate volume",
+                    device.name(),
+                    device.size_bytes()
+                ),
+            ));
+        }
+        let copy = |at: u64| -> Result<Self> {
+            let mut buf = AlignedBuf::zeroed(CONTENT_BYTES.max(device.geometry().logical_block_size as usize));
+            device.read_at(&mut buf, at)?;
+            Self::decode(&buf[..CONTENT_BYTES], at)
+        };
+        match (copy(0), copy(COPY_B)) {
+            (Ok(a), Ok(b)) if a.uuid == b.uuid && b.generation > a.generation => {
+                Ok(Found { superblock: b, damage: vec!["superblock A (byte 0) is older than copy B".into()], second: true })
+            }
+            (Ok(a), Ok(b)) if a == b => Ok(Found { superblock: a, damage: Vec::new(), second: false }),
+            (Ok(a), Ok(_)) => Ok(Found { superblock: a, damage: vec![format!("superblock B (byte {COPY_B}) differs from copy A")], second: false }),
+            (Ok(a), Err(e)) => Ok(Found { superblock: a, damage: vec![e.message], second: false }),
+            (Err(e), Ok(b)) if e.kind != ErrorKind::NewerFormat => Ok(Found { superblock: b, damage: vec![e.message], second: true }),
+            (Err(mut e), second) => {
+                if e.kind == ErrorKind::NotAVolume && second.as_ref().is_err_and(|b| b.kind != ErrorKind::NotAVolume) {
+                    e = second.expect_err("tested above");
+                }
+                e.message = format!("{}: {}", device.name(), e.message);
+                if e.kind == ErrorKind::NotAVolume {
+                    e.message.push_str("; format it first, or check the path");
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// Returns the identity as people write it.
+    pub(crate) fn uuid_text(&self) -> String {
+        uuid::Uuid::from_bytes(self.uuid).to_string()
+    }
+}
