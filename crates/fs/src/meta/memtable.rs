@@ -1,0 +1,41 @@
+//! Rows that the metadata tree does not hold yet.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::row::{RowChange, Table};
+
+/// The newest image of every changed row, by table; `None` stands for a removed row.
+#[derive(Debug, Default)]
+pub(super) struct Memtable {
+    tables: [BTreeMap<Vec<u8>, Option<Arc<[u8]>>>; Table::ALL.len()],
+    /// Rough size in bytes, for pacing.
+    bytes: usize,
+}
+
+impl Memtable {
+    /// Rough cost in bytes of an entry beside its key and value.
+    const ENTRY_BYTES: usize = 64;
+
+    pub(super) fn apply(&mut self, row: RowChange) {
+        self.bytes += Self::ENTRY_BYTES + row.key.len() + row.value.as_ref().map_or(0, Vec::len);
+        self.tables[row.table.index()].insert(row.key, row.value.map(Arc::from));
+    }
+
+    /// Returns `None` where this table knows nothing of the key.
+    pub(super) fn get(&self, table: Table, key: &[u8]) -> Option<Option<Arc<[u8]>>> {
+        self.tables[table.index()].get(key).cloned()
+    }
+
+    pub(super) fn table(&self, table: Table) -> &BTreeMap<Vec<u8>, Option<Arc<[u8]>>> {
+        &self.tables[table.index()]
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.tables.iter().all(BTreeMap::is_empty)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}

@@ -1,0 +1,99 @@
+//! One ordered view over the tree and the memtables above it.
+
+use std::iter::Peekable;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::Result;
+
+type Overlay<'a> = Peekable<Box<dyn Iterator<Item = (&'a Vec<u8>, &'a Option<Arc<[u8]>>)> + 'a>>;
+
+/// Walks keys in order; a layer further up hides the same key below, and its `None` hides it altogether.
+pub(super) fn merge(
+    mut layers: Vec<Overlay<'_>>,
+    mut below: impl FnMut() -> Result<Option<(Vec<u8>, Vec<u8>)>>,
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>,
+) -> Result<()> {
+    let mut base = below()?;
+    loop {
+        let least = layers.iter_mut().filter_map(|layer| layer.peek().map(|(key, _)| *key)).min();
+        let flow = match (least, &base) {
+            (None, None) => return Ok(()),
+            (Some(key), base_row) if base_row.as_ref().is_none_or(|(base_key, _)| key <= base_key) => {
+                let hides = base_row.as_ref().is_some_and(|(base_key, _)| base_key == key);
+                let top = pop(&mut layers, key);
+                if hides {
+                    base = below()?;
+                }
+                top.as_ref().map_or(Ok(ControlFlow::Continue(())), |value| visit(key, value))?
+            }
+            (_, Some((key, value))) => {
+                let flow = visit(key, value)?;
+                base = below()?;
+                flow
+            }
+            (Some(_), None) => unreachable!("the second arm takes every overlay key when the tree is exhausted"),
+        };
+        if flow.is_break() {
+            return Ok(());
+        }
+    }
+}
+
+/// Takes `key` from every layer that has it and returns the topmost value.
+fn pop(layers: &mut [Overlay<'_>], key: &[u8]) -> Option<Arc<[u8]>> {
+    let mut top = None;
+    for layer in layers {
+        if let Some((_, value)) = layer.next_if(|(k, _)| k.as_slice() == key) {
+            top.get_or_insert_with(|| value.clone());
+        }
+    }
+    top.flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn layer(map: &BTreeMap<Vec<u8>, Option<Arc<[u8]>>>) -> Overlay<'_> {
+        let iter: Box<dyn Iterator<Item = _>> = Box::new(map.iter());
+        iter.peekable()
+    }
+
+    #[test]
+    fn upper_layers_hide_lower_ones() {
+        let value = |n: u8| Some(Arc::from([n].as_slice()));
+        let active = BTreeMap::from([(vec![1], value(11)), (vec![3], None)]);
+        let frozen = BTreeMap::from([(vec![1], value(21)), (vec![3], value(23)), (vec![5], value(25))]);
+        let mut tree = [(vec![1], vec![31]), (vec![2], vec![32]), (vec![3], vec![33]), (vec![4], vec![34])].into_iter();
+        let mut seen = Vec::new();
+        merge(
+            vec![layer(&active), layer(&frozen)],
+            || Ok(tree.next()),
+            |key, value| {
+                seen.push((key[0], value[0]));
+                Ok(ControlFlow::Continue(()))
+            },
+        )
+        .unwrap();
+        assert_eq!(seen, [(1, 11), (2, 32), (4, 34), (5, 25)]);
+    }
+
+    #[test]
+    fn a_break_ends_the_walk() {
+        let mut tree = [(vec![1], vec![1]), (vec![2], vec![2])].into_iter();
+        let mut count = 0;
+        merge(
+            vec![],
+            || Ok(tree.next()),
+            |_, _| {
+                count += 1;
+                Ok(ControlFlow::Break(()))
+            },
+        )
+        .unwrap();
+        assert_eq!(count, 1);
+    }
+}

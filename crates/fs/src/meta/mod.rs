@@ -1,0 +1,22 @@
+//! Metadata: rows in memory over rows in a tree, made durable by the intent log.
+//!
+//! ```text
+//!  commit(record) ──► log buffer ──sync()──► log            reads: active, frozen, tree
+//!        │
+//!        └──► active memtable ──freeze──► frozen ──metadata_commit()──► tree (redb), then the log's tail moves
+//! ```
+//!
+//! Invariants:
+//! - I-META-1: the order of records in the log is the order in which rows reach the memtable (one lock covers both).
+//! - I-META-2: the tree's durable commit holds exactly the records up to the log position stored in the same commit.
+//! - I-META-3: that commit starts only after the log is durable up to that position (or, when the log is full, after those
+//!   records left the log's buffer for good).
+//! - I-META-4: a reader sees every row in one of active, frozen and tree at every moment of a metadata commit.
+
+mod memtable;
+mod merge;
+mod region;
+mod store;
+
+pub(crate) use region::{GrowRegion, Region};
+pub(crate) use store::{MetaStore, format_tree, open_tree, stored_position};

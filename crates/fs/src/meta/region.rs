@@ -1,0 +1,306 @@
+//! The metadata tree's file: a growable run of bytes scattered over chunks of the volume.
+//!
+//! Invariants:
+//! - I-REG-1: a chunk and the new length are durable in both superblocks before the tree may use them.
+//! - I-REG-2: after the first failed write or flush every later one fails (a retried flush may lie).
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use block::{AlignedBuf, BlockDevice};
+use parking_lot::{Mutex, RwLock};
+use redb::StorageBackend;
+
+use crate::superblock::{ByteRun, CHUNKS_MAX, Superblock};
+use crate::{Error, ErrorKind, Result};
+
+/// Finds room for the region to grow: asked for bytes, answers with runs that sum up to at least that many.
+pub(crate) type GrowRegion = Box<dyn Fn(u64) -> Result<Vec<ByteRun>> + Send + Sync>;
+
+/// The region, shared by the tree's backend and the file system.
+pub(crate) struct Region {
+    device: Arc<dyn BlockDevice>,
+    /// Present content of the superblock; the lock also orders its updates.
+    superblock: RwLock<Superblock>,
+    grow: Mutex<Option<GrowRegion>>,
+    failed: Mutex<Option<Error>>,
+    /// Writes of a read-only mount stay here.
+    overlay: Option<Mutex<Overlay>>,
+}
+
+/// Pages that a read-only mount would have written.
+#[derive(Default)]
+struct Overlay {
+    pages: std::collections::BTreeMap<u64, Box<[u8]>>,
+    len: u64,
+}
+
+const PAGE: u64 = 4096;
+
+impl Region {
+    pub(crate) fn new(device: Arc<dyn BlockDevice>, superblock: Superblock, read_only: bool) -> Self {
+        let overlay = read_only.then(|| Mutex::new(Overlay { len: superblock.metadata_len, ..Overlay::default() }));
+        Self { device, superblock: RwLock::new(superblock), grow: Mutex::new(None), failed: Mutex::new(None), overlay }
+    }
+
+    /// Lets the region grow; before this call it is fixed.
+    pub(crate) fn set_grow(&self, grow: GrowRegion) {
+        *self.grow.lock() = Some(grow);
+    }
+
+    pub(crate) fn superblock(&self) -> Superblock {
+        self.superblock.read().clone()
+    }
+
+    /// Changes the superblock and makes both copies durable.
+    pub(crate) fn update_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let mut guard = self.superblock.write();
+        let mut next = guard.clone();
+        change(&mut next);
+        next.generation += 1;
+        self.latch(next.write(&self.device))?;
+        *guard = next;
+        Ok(())
+    }
+
+    fn latch<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(e) = &result {
+            self.failed.lock().get_or_insert_with(|| e.clone());
+        }
+        result
+    }
+
+    fn check(&self) -> Result<()> {
+        self.failed.lock().clone().map_or(Ok(()), Err)
+    }
+
+    /// Splits a run of the tree's file into runs of the volume.
+    fn plan(&self, offset: u64, len: u64) -> Result<Vec<ByteRun>> {
+        let superblock = self.superblock.read();
+        plan_runs(&superblock.chunks, offset, len)
+            .ok_or_else(|| Error::corrupt(format!("the metadata tree reaches for bytes {offset}+{len}, beyond its region")))
+    }
+
+    fn read_device(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let sector = u64::from(self.device.geometry().logical_block_size);
+        let mut done = 0;
+        for run in self.plan(offset, out.len() as u64)? {
+            let (start, end) = (run.start / sector * sector, run.end().next_multiple_of(sector));
+            let mut buf = AlignedBuf::zeroed(usize_from(end - start)?);
+            self.device.read_at(&mut buf, start)?;
+            let skip = usize_from(run.start - start)?;
+            let len = usize_from(run.len)?;
+            out[done..done + len].copy_from_slice(&buf[skip..skip + len]);
+            done += len;
+        }
+        Ok(())
+    }
+
+    fn write_device(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.check()?;
+        let sector = u64::from(self.device.geometry().logical_block_size);
+        let mut done = 0;
+        for run in self.plan(offset, data.len() as u64)? {
+            let (start, end) = (run.start / sector * sector, run.end().next_multiple_of(sector));
+            let len = usize_from(run.len)?;
+            let mut buf = AlignedBuf::zeroed(usize_from(end - start)?);
+            if (start, end) != (run.start, run.end()) {
+                self.device.read_at(&mut buf, start)?;
+            }
+            let skip = usize_from(run.start - start)?;
+            buf[skip..skip + len].copy_from_slice(&data[done..done + len]);
+            self.latch(self.device.write_at(&buf, start).map_err(Error::from))?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    fn resize(&self, len: u64) -> Result<()> {
+        self.check()?;
+        let (old_len, capacity) = {
+            let superblock = self.superblock.read();
+            (superblock.metadata_len, superblock.chunks.iter().map(|chunk| chunk.len).sum::<u64>())
+        };
+        let mut chunks = Vec::new();
+        if len > capacity {
+            let grow = self.grow.lock();
+            let grow = grow.as_ref().ok_or_else(|| Error::new(ErrorKind::NoSpace, "the metadata region cannot grow before the volume is mounted"))?;
+            chunks = grow(len - capacity)?;
+        }
+        let mut all = self.superblock.read().chunks.clone();
+        for chunk in chunks {
+            match all.last_mut() {
+                Some(last) if last.end() == chunk.start => last.len += chunk.len,
+                _ => all.push(chunk),
+            }
+        }
+        if all.len() > CHUNKS_MAX {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!("the free space is too fragmented for the metadata region to grow: more than {CHUNKS_MAX} chunks"),
+            ));
+        }
+        if len > old_len {
+            for run in plan_runs(&all, old_len, len - old_len).expect("the capacity was just provided") {
+                self.zero(run)?;
+            }
+            self.latch(self.device.flush().map_err(Error::from))?;
+        }
+        self.update_superblock(|superblock| {
+            superblock.chunks = all;
+            superblock.metadata_len = len;
+        })
+    }
+
+    /// Zeroes a run whose ends need not be aligned to sectors; what shares its last sector is not in use yet.
+    fn zero(&self, run: ByteRun) -> Result<()> {
+        let sector = u64::from(self.device.geometry().logical_block_size);
+        assert!(run.start.is_multiple_of(sector), "the tree's file grows in pages");
+        self.latch(self.device.write_zeroes(run.start, run.len.next_multiple_of(sector)).map_err(Error::from))
+    }
+}
+
+fn plan_runs(chunks: &[ByteRun], offset: u64, len: u64) -> Option<Vec<ByteRun>> {
+    let mut runs = Vec::with_capacity(1);
+    let (mut skip, mut left) = (offset, len);
+    for chunk in chunks {
+        if left == 0 {
+            break;
+        }
+        if skip >= chunk.len {
+            skip -= chunk.len;
+            continue;
+        }
+        let take = left.min(chunk.len - skip);
+        runs.push(ByteRun { start: chunk.start + skip, len: take });
+        (skip, left) = (0, left - take);
+    }
+    (left == 0).then_some(runs)
+}
+
+fn usize_from(n: u64) -> Result<usize> {
+    usize::try_from(n).map_err(|_| Error::new(ErrorKind::TooLarge, format!("{n} bytes do not fit the address space")))
+}
+
+/// The region as the tree's storage backend.
+pub(super) struct Backend(pub(super) Arc<Region>);
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "metadata region on {}", self.0.device.name())
+    }
+}
+
+fn io_error(error: Error) -> io::Error {
+    io::Error::other(error)
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        Ok(match &self.0.overlay {
+            Some(overlay) => overlay.lock().len,
+            None => self.0.superblock.read().metadata_len,
+        })
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        match &self.0.overlay {
+            Some(overlay) => overlay.lock().read(&self.0, offset, out),
+            None => self.0.read_device(offset, out),
+        }
+        .map_err(io_error)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        match &self.0.overlay {
+            Some(overlay) => overlay.lock().len = len,
+            None => self.0.resize(len).map_err(io_error)?,
+        }
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        if self.0.overlay.is_some() {
+            return Ok(());
+        }
+        self.0.check().and_then(|()| self.0.latch(self.0.device.flush().map_err(Error::from))).map_err(io_error)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        match &self.0.overlay {
+            Some(overlay) => overlay.lock().write(&self.0, offset, data),
+            None => self.0.write_device(offset, data),
+        }
+        .map_err(io_error)
+    }
+}
+
+impl Overlay {
+    fn read(&self, region: &Region, offset: u64, out: &mut [u8]) -> Result<()> {
+        for (page, at, range) in pages(offset, out.len()) {
+            match self.pages.get(&page) {
+                Some(bytes) => out[range.clone()].copy_from_slice(&bytes[at..at + range.len()]),
+                None => Self::read_below(region, page * PAGE + at as u64, &mut out[range])?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads from the volume; what lies beyond the region there is zero.
+    fn read_below(region: &Region, offset: u64, out: &mut [u8]) -> Result<()> {
+        let below = region.superblock.read().metadata_len;
+        let have = usize_from(below.saturating_sub(offset))?.min(out.len());
+        out[have..].fill(0);
+        if have == 0 { Ok(()) } else { region.read_device(offset, &mut out[..have]) }
+    }
+
+    fn write(&mut self, region: &Region, offset: u64, data: &[u8]) -> Result<()> {
+        for (page, at, range) in pages(offset, data.len()) {
+            if !self.pages.contains_key(&page) {
+                let mut bytes = vec![0; usize_from(PAGE)?].into_boxed_slice();
+                Self::read_below(region, page * PAGE, &mut bytes)?;
+                self.pages.insert(page, bytes);
+            }
+            let bytes = self.pages.get_mut(&page).expect("inserted above");
+            bytes[at..at + range.len()].copy_from_slice(&data[range]);
+        }
+        Ok(())
+    }
+}
+
+/// Splits a run of bytes at page borders: (page, offset in the page, range in the caller's bytes).
+fn pages(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+    let page_size = usize::try_from(PAGE).expect("4096 fits");
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == len {
+            return None;
+        }
+        let position = offset + done as u64;
+        let at = usize::try_from(position % PAGE).expect("below 4096");
+        let take = (page_size - at).min(len - done);
+        done += take;
+        Some((position / PAGE, at, done - take..done))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_split_at_chunk_borders() {
+        let chunks = [ByteRun { start: 100, len: 10 }, ByteRun { start: 200, len: 20 }];
+        assert_eq!(plan_runs(&chunks, 5, 10), Some(vec![ByteRun { start: 105, len: 5 }, ByteRun { start: 200, len: 5 }]));
+        assert_eq!(plan_runs(&chunks, 10, 20), Some(vec![ByteRun { start: 200, len: 20 }]));
+        assert_eq!(plan_runs(&chunks, 20, 11), None);
+        assert_eq!(plan_runs(&chunks, 0, 0), Some(vec![]));
+    }
+
+    #[test]
+    fn pages_split_at_page_borders() {
+        let all: Vec<_> = pages(4090, 10).collect();
+        assert_eq!(all, vec![(0, 4090, 0..6), (1, 0, 6..10)]);
+    }
+}

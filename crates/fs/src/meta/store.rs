@@ -1,0 +1,373 @@
+//! The store: commit, read, and the metadata commit that moves rows into the tree.
+
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use block::BlockDevice;
+use parking_lot::{Mutex, RwLock};
+use redb::{Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, TableDefinition};
+
+use super::memtable::Memtable;
+use super::merge::merge;
+use super::region::{Backend, Region};
+use crate::log::{IntentLog, LogParts, LogPosition, Record, SyncOutcome};
+use crate::row::{RowChange, Table};
+use crate::{Error, ErrorKind, LogInfo, Lsn, Result};
+
+type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
+
+const fn definition(table: Table) -> Definition {
+    TableDefinition::new(match table {
+        Table::Inode => "inode",
+        Table::Dentry => "dentry",
+        Table::Extent => "extent",
+        Table::Xattr => "xattr",
+        Table::Orphan => "orphan",
+        Table::Setting => "setting",
+    })
+}
+
+/// Name of the setting that holds the log position of the last metadata commit.
+const POSITION: &[u8] = b"log_position";
+
+/// Bytes in the active memtable from which operations wait for a metadata commit.
+const ACTIVE_BYTES_MAX: usize = 64 << 20;
+/// Bytes in the active memtable from which the sync daemon starts a metadata commit.
+const ACTIVE_BYTES_DUE: usize = 16 << 20;
+
+/// The tree as of its last durable commit.
+struct Snapshot {
+    tables: Vec<ReadOnlyTable<&'static [u8], &'static [u8]>>,
+}
+
+struct State {
+    active: Memtable,
+    frozen: Option<Arc<Memtable>>,
+    snapshot: Arc<Snapshot>,
+}
+
+/// All metadata of a mounted file system. Every method may be called from any thread.
+pub(crate) struct MetaStore {
+    /// `None` once the tree is closed.
+    db: Mutex<Option<Database>>,
+    region: Arc<Region>,
+    device: Arc<dyn BlockDevice>,
+    /// Unset on a read-only mount, and until recovery is through.
+    log: OnceLock<IntentLog>,
+    /// Rank 5: taken after every inode lock, before the log's buffer.
+    state: RwLock<State>,
+    /// One metadata commit at a time; rank 4.5, never taken while `state` is held.
+    committing: Mutex<()>,
+    active_bytes: AtomicUsize,
+    metadata_commits: AtomicU64,
+    failed: Mutex<Option<Error>>,
+}
+
+fn tree_error(context: &str, error: impl Into<redb::Error>) -> Error {
+    let error = error.into();
+    if let redb::Error::Io(io) = &error
+        && let Some(inner) = io.get_ref().and_then(|e| e.downcast_ref::<Error>())
+    {
+        return inner.clone();
+    }
+    let kind = if matches!(error, redb::Error::Corrupted(_)) { ErrorKind::Corrupt } else { ErrorKind::Io };
+    Error::new(kind, format!("{context}: {error}"))
+}
+
+/// Opens the tree, making an empty one in an empty region.
+pub(crate) fn open_tree(region: &Arc<Region>, cache_bytes: u64) -> Result<Database> {
+    let cache = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
+    let open = || redb::Builder::new().set_cache_size(cache).create_with_backend(Backend(Arc::clone(region)));
+    open().map_err(|e| tree_error("the metadata tree does not open", e))
+}
+
+/// Writes the first rows of a new file system and closes the tree.
+pub(crate) fn format_tree(region: &Arc<Region>, position: &LogPosition, rows: &[RowChange]) -> Result<()> {
+    let db = open_tree(region, 16 << 20)?;
+    write_rows(&db, position, rows.iter().map(|row| (row.table, row.key.as_slice(), row.value.as_deref())))
+}
+
+/// Reads the log position that the tree's last commit holds.
+pub(crate) fn stored_position(db: &Database) -> Result<LogPosition> {
+    let snapshot = Snapshot::take(db)?;
+    let row = snapshot.get(Table::Setting, POSITION)?;
+    LogPosition::decode(&row.ok_or_else(|| Error::corrupt("the metadata tree holds no log position"))?)
+}
+
+fn write_rows<'a>(db: &Database, position: &LogPosition, rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>) -> Result<()> {
+    let context = "a metadata commit failed";
+    let mut txn = db.begin_write().map_err(|e| tree_error(context, e))?;
+    txn.set_durability(Durability::Immediate).map_err(|e| Error::new(ErrorKind::Io, format!("{context}: {e}")))?;
+    txn.set_quick_repair(true);
+    {
+        let mut tables = Vec::with_capacity(Table::ALL.len());
+        for table in Table::ALL {
+            tables.push(txn.open_table(definition(table)).map_err(|e| tree_error(context, e))?);
+        }
+        for (table, key, value) in rows {
+            let target = &mut tables[table.index()];
+            match value {
+                Some(value) => target.insert(key, value).map(drop),
+                None => target.remove(key).map(drop),
+            }
+            .map_err(|e| tree_error(context, e))?;
+        }
+        tables[Table::Setting.index()].insert(POSITION, position.encode().as_slice()).map_err(|e| tree_error(context, e))?;
+    }
+    txn.commit().map_err(|e| tree_error(context, e))
+}
+
+impl Snapshot {
+    fn take(db: &Database) -> Result<Self> {
+        let context = "the metadata tree cannot be read";
+        let txn = db.begin_read().map_err(|e| tree_error(context, e))?;
+        let tables =
+            Table::ALL.into_iter().map(|table| txn.open_table(definition(table)).map_err(|e| tree_error(context, e))).collect::<Result<_>>()?;
+        Ok(Self { tables })
+    }
+
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let row = self.tables[table.index()].get(key).map_err(|e| tree_error("the metadata tree cannot be read", e))?;
+        Ok(row.map(|guard| guard.value().to_vec()))
+    }
+}
+
+impl MetaStore {
+    /// Takes over an open tree; the log follows with [`start`](Self::start).
+    pub(crate) fn new(db: Database, region: Arc<Region>, device: Arc<dyn BlockDevice>) -> Result<Self> {
+        let snapshot = Arc::new(Snapshot::take(&db)?);
+        Ok(Self {
+            db: Mutex::new(Some(db)),
+            region,
+            device,
+            log: OnceLock::new(),
+            state: RwLock::new(State { active: Memtable::default(), frozen: None, snapshot }),
+            committing: Mutex::new(()),
+            active_bytes: AtomicUsize::new(0),
+            metadata_commits: AtomicU64::new(0),
+            failed: Mutex::new(None),
+        })
+    }
+
+    /// Ends recovery: what was replayed becomes durable together with the position of a new log incarnation, and the log opens there.
+    pub(crate) fn start(&self, parts: LogParts, next: LogPosition) -> Result<()> {
+        self.device.flush()?;
+        let (frozen, _) = self.freeze();
+        self.write_frozen(&frozen, &next)?;
+        assert!(self.log.set(IntentLog::open(parts, next)?).is_ok(), "the log is opened once");
+        Ok(())
+    }
+
+    /// Closes the tree. The caller has made everything durable.
+    pub(crate) fn close(&self) {
+        let _one = self.committing.lock();
+        *self.db.lock() = None;
+    }
+
+    fn log(&self) -> &IntentLog {
+        self.log.get().expect("a writable mount opened its log")
+    }
+
+    /// Returns the last record appended; 0 on a read-only mount.
+    pub(crate) fn last_lsn(&self) -> Lsn {
+        self.log.get().map_or(Lsn(0), IntentLog::last_lsn)
+    }
+
+    /// Returns the last sealed record: blocks freed up to it may be reused.
+    pub(crate) fn sealed_lsn(&self) -> Lsn {
+        self.log.get().map_or(Lsn(0), IntentLog::sealed_lsn)
+    }
+
+    /// Returns whether records wait to be written.
+    pub(crate) fn has_unwritten_records(&self) -> bool {
+        self.log.get().is_some_and(|log| log.last_lsn() > log.durable_lsn())
+    }
+
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Returns the log's counters.
+    pub(crate) fn log_info(&self) -> LogInfo {
+        let mut info = self.log.get().map(IntentLog::info).unwrap_or_default();
+        info.metadata_commits = self.metadata_commits.load(Ordering::Relaxed);
+        info
+    }
+
+    /// Returns the number of rows of a table as of the last metadata commit.
+    pub(crate) fn row_count(&self, table: Table) -> Result<u64> {
+        let snapshot = Arc::clone(&self.state.read().snapshot);
+        snapshot.tables[table.index()].len().map_err(|e| tree_error("the metadata tree cannot be read", e))
+    }
+
+    /// Returns the first failure of a write or flush, if there was one.
+    pub(crate) fn failed(&self) -> Option<Error> {
+        self.failed.lock().clone().or_else(|| self.log.get().and_then(IntentLog::failed))
+    }
+
+    /// Logs a record and makes its rows visible (I-META-1). Nothing is durable before [`sync`](Self::sync).
+    pub(crate) fn commit(&self, record: Record) -> Lsn {
+        let mut state = self.state.write();
+        let lsn = self.log().append(&record);
+        self.apply(&mut state, record.rows);
+        lsn
+    }
+
+    /// Makes rows visible that came out of the log.
+    pub(crate) fn replay(&self, rows: Vec<RowChange>) {
+        self.apply(&mut self.state.write(), rows);
+    }
+
+    fn apply(&self, state: &mut State, rows: Vec<RowChange>) {
+        for row in rows {
+            state.active.apply(row);
+        }
+        self.active_bytes.store(state.active.bytes(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let snapshot = {
+            let state = self.state.read();
+            let above = state.active.get(table, key).or_else(|| state.frozen.as_ref().and_then(|frozen| frozen.get(table, key)));
+            if let Some(row) = above {
+                return Ok(row.map(|bytes| bytes.to_vec()));
+            }
+            Arc::clone(&state.snapshot)
+        };
+        snapshot.get(table, key)
+    }
+
+    /// Visits rows with `from <= key < to` in key order (I-META-4: as of one moment).
+    pub(crate) fn scan(
+        &self,
+        table: Table,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let context = "the metadata tree cannot be read";
+        let state = self.state.read();
+        let mut range = state.snapshot.tables[table.index()].range::<&[u8]>((from, to)).map_err(|e| tree_error(context, e))?;
+        let mut layers = Vec::with_capacity(2);
+        for memtable in [Some(&state.active), state.frozen.as_deref()].into_iter().flatten() {
+            let iter: Box<dyn Iterator<Item = _>> = Box::new(memtable.table(table).range::<[u8], _>((from, to)));
+            layers.push(iter.peekable());
+        }
+        let below = || match range.next() {
+            None => Ok(None),
+            Some(Ok((key, value))) => Ok(Some((key.value().to_vec(), value.value().to_vec()))),
+            Some(Err(e)) => Err(tree_error(context, e)),
+        };
+        merge(layers, below, visit)
+    }
+
+    /// Visits every row of a table.
+    pub(crate) fn scan_all(&self, table: Table, visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>) -> Result<()> {
+        self.scan(table, Bound::Unbounded, Bound::Unbounded, visit)
+    }
+
+    /// Makes every record up to `lsn` durable and flushes the data device once (shared with whoever else waits).
+    pub(crate) fn sync(&self, lsn: Lsn) -> Result<()> {
+        self.check()?;
+        match self.log.get().map(|log| log.sync(lsn)).transpose()? {
+            None | Some(SyncOutcome::Durable) => Ok(()),
+            Some(SyncOutcome::NeedsCommit) => self.metadata_commit(),
+        }
+    }
+
+    /// Makes sure that recovery accepts every record up to `lsn` without looking at the data it exposes.
+    pub(crate) fn seal(&self, lsn: Lsn) -> Result<()> {
+        self.check()?;
+        match self.log.get().map(|log| log.seal(lsn)).transpose()? {
+            None | Some(SyncOutcome::Durable) => Ok(()),
+            Some(SyncOutcome::NeedsCommit) => self.metadata_commit(),
+        }
+    }
+
+    /// Makes it safe to overwrite, in place, bytes that record `lsn` exposed.
+    pub(crate) fn permit_overwrite(&self, lsn: Lsn) -> Result<()> {
+        self.check()?;
+        match self.log().permit_overwrite(lsn)? {
+            SyncOutcome::Durable => Ok(()),
+            SyncOutcome::NeedsCommit => self.metadata_commit(),
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        self.failed().map_or(Ok(()), Err)
+    }
+
+    /// Returns whether the sync daemon should start a metadata commit. Cheap: called for every record.
+    pub(crate) fn commit_due(&self) -> bool {
+        self.active_bytes.load(Ordering::Relaxed) > ACTIVE_BYTES_DUE
+    }
+
+    /// Returns whether the log is more than half full.
+    pub(crate) fn log_half_full(&self) -> bool {
+        let log = self.log_info();
+        log.used_bytes > log.size_bytes / 2
+    }
+
+    /// Holds an operation back while the memtable is too large. Called before an operation takes any lock.
+    pub(crate) fn throttle(&self) -> Result<()> {
+        if self.active_bytes.load(Ordering::Relaxed) > ACTIVE_BYTES_MAX { self.metadata_commit() } else { Ok(()) }
+    }
+
+    /// Moves everything committed so far into the tree, durably, and the log's tail behind it.
+    pub(crate) fn metadata_commit(&self) -> Result<()> {
+        let _one = self.committing.lock();
+        self.check()?;
+        let result = self.metadata_commit_locked();
+        if let Err(e) = &result {
+            self.failed.lock().get_or_insert_with(|| e.clone());
+        }
+        result
+    }
+
+    fn metadata_commit_locked(&self) -> Result<()> {
+        let log = self.log();
+        let (frozen, lsn) = self.freeze();
+        if matches!(log.sync(lsn)?, SyncOutcome::NeedsCommit) {
+            self.device.flush()?;
+        }
+        let position = log.position_after(lsn);
+        assert!(position.applied == lsn, "I-META-2: the commit holds records up to {lsn:?}, the position says {:?}", position.applied);
+        self.write_frozen(&frozen, &position)?;
+        log.trim(position);
+        log.skip_to(lsn);
+        Ok(())
+    }
+
+    /// Writes the frozen rows into the tree, durably, and lets readers see them there (I-META-4).
+    fn write_frozen(&self, frozen: &Memtable, position: &LogPosition) -> Result<()> {
+        let rows =
+            Table::ALL.into_iter().flat_map(|table| frozen.table(table).iter().map(move |(key, value)| (table, key.as_slice(), value.as_deref())));
+        let snapshot = {
+            let db = self.db.lock();
+            let db = db.as_ref().ok_or_else(|| Error::new(ErrorKind::Busy, "the volume was unmounted"))?;
+            write_rows(db, position, rows)?;
+            Arc::new(Snapshot::take(db)?)
+        };
+        let mut state = self.state.write();
+        state.snapshot = snapshot;
+        state.frozen = None;
+        drop(state);
+        self.metadata_commits.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn freeze(&self) -> (Arc<Memtable>, Lsn) {
+        let mut state = self.state.write();
+        assert!(state.frozen.is_none(), "a failed metadata commit latches the store, so no second one starts");
+        let frozen = Arc::new(std::mem::take(&mut state.active));
+        state.frozen = Some(Arc::clone(&frozen));
+        self.active_bytes.store(0, Ordering::Relaxed);
+        (frozen, self.last_lsn())
+    }
+
+    /// Returns whether rows wait for a metadata commit.
+    pub(crate) fn has_pending_rows(&self) -> bool {
+        !self.state.read().active.is_empty()
+    }
+}
