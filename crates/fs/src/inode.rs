@@ -1,0 +1,313 @@
+//! An inode in memory, and the table of those that are loaded.
+//!
+//! Lock ranks are in `docs/locks.md`; an inode's attributes have rank 4: above its extent map, below the metadata store.
+//!
+//! Invariants:
+//! - I-INO-1: an inode row is built and committed while the attribute lock is held, so images in the log never go backwards.
+//! - I-INO-2: an inode with a pin stays in the table; one without names and pins is dead, and only one thread reclaims it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::io::FileState;
+use crate::row::{InodeRow, RowChange, Table, inode_key};
+use crate::stats::Counters;
+use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, Lsn, Result, Timestamp};
+
+/// How many unpinned inodes a shard keeps before it drops some.
+const SHARD_INODES_MAX: usize = 4096;
+const SHARDS: usize = 16;
+
+/// What keeps an inode in memory.
+#[derive(Debug, Default)]
+struct Life {
+    /// Opens, and retentions by the front end.
+    pins: u64,
+    /// Being reclaimed: nobody may pin it again.
+    dead: bool,
+}
+
+/// A loaded inode.
+pub(crate) struct Inode {
+    pub(crate) ino: InodeNo,
+    pub(crate) kind: FileKind,
+    /// Rank 4. `size` in it is the size that the log knows.
+    attr: Mutex<InodeRow>,
+    /// The size that readers see; larger than the logged one while cached writes wait.
+    pub(crate) size: Arc<AtomicU64>,
+    /// Modification time of overwrites, not yet in the row; `i64::MIN` when there is none.
+    lazy_mtime: AtomicI64,
+    /// Access time not yet in the row; `i64::MIN` when there is none.
+    lazy_atime: AtomicI64,
+    /// Whether the inode stands in the file system's list of inodes with lazy times.
+    pub(crate) times_listed: AtomicBool,
+    /// The last record that changed this inode or its names.
+    meta_lsn: AtomicU64,
+    /// The last record that is needed to read its data back.
+    data_lsn: AtomicU64,
+    life: Mutex<Life>,
+    pub(crate) counters: Counters,
+    /// Everything about its data: locks, extent map, opens, cache.
+    pub(crate) data: FileState,
+}
+
+const NO_TIME: i64 = i64::MIN;
+
+/// The attributes, locked (I-INO-1).
+pub(crate) struct AttrGuard<'a> {
+    inode: &'a Inode,
+    pub(crate) row: MutexGuard<'a, InodeRow>,
+}
+
+impl AttrGuard<'_> {
+    /// Moves lazy times into the row, so that what is set next is newer.
+    pub(crate) fn settle_times(&mut self) {
+        self.inode.merge_lazy(&mut self.row);
+    }
+
+    /// Returns the row's present image as a change.
+    pub(crate) fn change(&mut self) -> RowChange {
+        self.inode.merge_lazy(&mut self.row);
+        RowChange::put(Table::Inode, inode_key(self.inode.ino), self.row.encode())
+    }
+}
+
+impl Inode {
+    pub(crate) fn new(ino: InodeNo, row: InodeRow) -> Self {
+        Self {
+            ino,
+            kind: row.kind,
+            size: Arc::new(AtomicU64::new(row.size)),
+            attr: Mutex::new(row),
+            lazy_mtime: AtomicI64::new(NO_TIME),
+            lazy_atime: AtomicI64::new(NO_TIME),
+            times_listed: AtomicBool::new(false),
+            meta_lsn: AtomicU64::new(0),
+            data_lsn: AtomicU64::new(0),
+            life: Mutex::new(Life::default()),
+            counters: Counters::default(),
+            data: FileState::default(),
+        }
+    }
+
+    pub(crate) fn attr_lock(&self) -> AttrGuard<'_> {
+        AttrGuard { inode: self, row: self.attr.lock() }
+    }
+
+    fn merge_lazy(&self, row: &mut InodeRow) {
+        let mtime = self.lazy_mtime.swap(NO_TIME, Ordering::Relaxed);
+        if mtime != NO_TIME {
+            row.mtime = Timestamp(mtime);
+            row.ctime = row.ctime.max(Timestamp(mtime));
+        }
+        let atime = self.lazy_atime.swap(NO_TIME, Ordering::Relaxed);
+        if atime != NO_TIME {
+            row.atime = Timestamp(atime);
+        }
+    }
+
+    /// Notes an overwrite's time without touching the row.
+    pub(crate) fn note_mtime(&self, now: Timestamp) {
+        self.lazy_mtime.store(now.0, Ordering::Relaxed);
+    }
+
+    /// Notes a read's time without touching the row.
+    pub(crate) fn note_atime(&self, now: Timestamp) {
+        self.lazy_atime.store(now.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_lazy_times(&self) -> bool {
+        self.lazy_mtime.load(Ordering::Relaxed) != NO_TIME || self.lazy_atime.load(Ordering::Relaxed) != NO_TIME
+    }
+
+    /// Remembers a record that concerns the inode; `data` when the data cannot be read back without it.
+    pub(crate) fn note_lsn(&self, lsn: Lsn, data: bool) {
+        self.meta_lsn.fetch_max(lsn.0, Ordering::AcqRel);
+        if data {
+            self.data_lsn.fetch_max(lsn.0, Ordering::AcqRel);
+        }
+    }
+
+    pub(crate) fn meta_lsn(&self) -> Lsn {
+        Lsn(self.meta_lsn.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn data_lsn(&self) -> Lsn {
+        Lsn(self.data_lsn.load(Ordering::Acquire))
+    }
+
+    /// Returns what `stat` tells.
+    pub(crate) fn stat(&self, block_size: u32) -> Attr {
+        let row = self.attr.lock();
+        let lazy = |time: &AtomicI64, logged: Timestamp| match time.load(Ordering::Relaxed) {
+            NO_TIME => logged,
+            nanos => Timestamp(nanos),
+        };
+        let mtime = lazy(&self.lazy_mtime, row.mtime);
+        Attr {
+            ino: self.ino,
+            kind: row.kind,
+            mode: row.mode,
+            nlink: row.nlink,
+            uid: row.uid,
+            gid: row.gid,
+            rdev: row.rdev,
+            size: if row.kind == FileKind::File { self.size.load(Ordering::Acquire) } else { row.size },
+            allocated_bytes: row.blocks * u64::from(block_size),
+            atime: lazy(&self.lazy_atime, row.atime),
+            mtime,
+            ctime: if mtime == row.mtime { row.ctime } else { row.ctime.max(mtime) },
+            btime: row.btime,
+            io_mode: row.io_mode,
+        }
+    }
+
+    /// Pins the inode.
+    pub(crate) fn pin(&self) -> Result<()> {
+        let mut life = self.life.lock();
+        if life.dead {
+            return Err(Error::new(ErrorKind::NotFound, format!("inode {} was removed", self.ino.0)));
+        }
+        life.pins += 1;
+        Ok(())
+    }
+
+    /// Gives back `count` pins; returns whether the caller must reclaim the inode now.
+    #[must_use]
+    pub(crate) fn unpin(&self, count: u64) -> bool {
+        let mut life = self.life.lock();
+        assert!(life.pins >= count, "I-INO-2: inode {} has {} pins, {count} are given back", self.ino.0, life.pins);
+        life.pins -= count;
+        self.claim_dead(&mut life)
+    }
+
+    /// Returns whether the caller must reclaim the inode, after its last name went.
+    #[must_use]
+    pub(crate) fn lost_name(&self) -> bool {
+        self.claim_dead(&mut self.life.lock())
+    }
+
+    fn claim_dead(&self, life: &mut Life) -> bool {
+        let dying = life.pins == 0 && !life.dead && self.attr.lock().nlink == 0;
+        life.dead |= dying;
+        dying
+    }
+
+    fn is_idle(&self) -> bool {
+        self.life.lock().pins == 0 && !self.has_lazy_times() && self.data.is_idle()
+    }
+}
+
+/// The loaded inodes, in shards.
+pub(crate) struct InodeTable {
+    shards: [Mutex<HashMap<InodeNo, Arc<Inode>>>; SHARDS],
+}
+
+impl InodeTable {
+    pub(crate) fn new() -> Self {
+        Self { shards: std::array::from_fn(|_| Mutex::new(HashMap::new())) }
+    }
+
+    fn shard(&self, ino: InodeNo) -> &Mutex<HashMap<InodeNo, Arc<Inode>>> {
+        &self.shards[usize::try_from(ino.0 % SHARDS as u64).expect("below SHARDS")]
+    }
+
+    /// Returns a loaded inode, or loads it with `load` (called with the shard locked, so that nobody loads it twice).
+    pub(crate) fn get_or_load(&self, ino: InodeNo, load: impl FnOnce() -> Result<InodeRow>) -> Result<Arc<Inode>> {
+        let mut shard = self.shard(ino).lock();
+        if let Some(inode) = shard.get(&ino) {
+            return Ok(Arc::clone(inode));
+        }
+        let inode = Arc::new(Inode::new(ino, load()?));
+        Self::shrink(&mut shard);
+        shard.insert(ino, Arc::clone(&inode));
+        Ok(inode)
+    }
+
+    pub(crate) fn loaded(&self, ino: InodeNo) -> Option<Arc<Inode>> {
+        self.shard(ino).lock().get(&ino).cloned()
+    }
+
+    pub(crate) fn insert(&self, inode: Arc<Inode>) {
+        let mut shard = self.shard(inode.ino).lock();
+        Self::shrink(&mut shard);
+        shard.insert(inode.ino, inode);
+    }
+
+    pub(crate) fn remove(&self, ino: InodeNo) {
+        self.shard(ino).lock().remove(&ino);
+    }
+
+    /// Returns every loaded inode.
+    pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
+        self.shards.iter().flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>()).collect()
+    }
+
+    /// Drops unpinned inodes from a full shard: half of it at once, so that the cost is constant an inode.
+    fn shrink(shard: &mut HashMap<InodeNo, Arc<Inode>>) {
+        if shard.len() < SHARD_INODES_MAX || !shard.len().is_power_of_two() {
+            return;
+        }
+        let mut spare = SHARD_INODES_MAX / 2;
+        shard.retain(|_, inode| {
+            if spare > 0 && Arc::strong_count(inode) == 1 && inode.is_idle() {
+                spare -= 1;
+                return false;
+            }
+            true
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(nlink: u32) -> InodeRow {
+        let time = Timestamp(1);
+        InodeRow {
+            kind: FileKind::File,
+            mode: 0o644,
+            nlink,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            io_mode: None,
+            parent: InodeNo(0),
+            target: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn only_one_caller_reclaims() {
+        let inode = Inode::new(InodeNo(2), row(0));
+        inode.pin().unwrap();
+        inode.pin().unwrap();
+        assert!(!inode.lost_name(), "it is still pinned");
+        assert!(!inode.unpin(1));
+        assert!(inode.unpin(1), "the last pin of a nameless inode reclaims");
+        assert!(!inode.lost_name());
+        assert!(inode.pin().is_err(), "I-INO-2: a dead inode cannot be pinned");
+    }
+
+    #[test]
+    fn lazy_times_reach_the_row_and_stat() {
+        let inode = Inode::new(InodeNo(2), row(1));
+        inode.note_mtime(Timestamp(50));
+        assert_eq!(inode.stat(4096).mtime, Timestamp(50));
+        assert!(inode.has_lazy_times());
+        let change = inode.attr_lock().change();
+        let logged = InodeRow::decode(&change.value.unwrap()).unwrap();
+        assert_eq!((logged.mtime, logged.ctime), (Timestamp(50), Timestamp(50)));
+        assert!(!inode.has_lazy_times());
+    }
+}
