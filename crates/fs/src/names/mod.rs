@@ -1,0 +1,89 @@
+//! Names: directories, links, renames, attributes, extended attributes, paths.
+//!
+//! Every change of names holds the one names lock (rank 1), plans its rows from what it finds, and commits them as one record:
+//! it is atomic in memory and after a crash.
+
+mod attr;
+mod dir;
+pub(crate) mod make;
+mod path;
+mod remove;
+mod rename;
+mod xattr;
+
+pub use path::split_mode_suffix;
+
+use std::sync::Arc;
+
+use crate::inode::{AttrGuard, Inode};
+use crate::row::{DentryRow, RowChange, Table, pair_key};
+use crate::state::Fs;
+use crate::{Error, ErrorKind, FileKind, InodeNo, Result};
+
+/// Longest name in bytes.
+pub(crate) const NAME_BYTES_MAX: usize = 255;
+
+/// Refuses names that no directory may hold.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {} bytes is longer than {NAME_BYTES_MAX}", name.len())));
+    }
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
+        return Err(Error::new(ErrorKind::Invalid, format!("'{}' cannot be a name", name.escape_ascii())));
+    }
+    Ok(())
+}
+
+impl Fs {
+    /// Returns a directory that still exists.
+    pub(crate) fn directory(&self, ino: InodeNo) -> Result<Arc<Inode>> {
+        let inode = self.inode(ino)?;
+        if inode.kind != FileKind::Directory {
+            return Err(Error::new(ErrorKind::NotDirectory, format!("inode {} is not a directory", ino.0)));
+        }
+        if inode.attr_lock().row.nlink == 0 {
+            return Err(Error::new(ErrorKind::NotFound, format!("directory {} was removed", ino.0)));
+        }
+        Ok(inode)
+    }
+
+    /// Returns what a name points to.
+    pub(crate) fn find(&self, dir: InodeNo, name: &[u8]) -> Result<Option<DentryRow>> {
+        self.meta.get(Table::Dentry, &pair_key(dir, name))?.map(|bytes| DentryRow::decode(&bytes)).transpose()
+    }
+
+    /// Returns what a name points to, or `NotFound`.
+    pub(crate) fn need(&self, dir: InodeNo, name: &[u8]) -> Result<DentryRow> {
+        self.find(dir, name)?.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("'{}' does not exist", name.escape_ascii())))
+    }
+
+    /// Refuses a name that exists.
+    pub(crate) fn need_free(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        match self.find(dir, name)? {
+            None => Ok(()),
+            Some(_) => Err(Error::new(ErrorKind::Exists, format!("'{}' exists", name.escape_ascii()))),
+        }
+    }
+}
+
+fn put_name(dir: InodeNo, name: &[u8], ino: InodeNo, kind: FileKind) -> RowChange {
+    RowChange::put(Table::Dentry, pair_key(dir, name), DentryRow { ino, kind }.encode())
+}
+
+fn delete_name(dir: InodeNo, name: &[u8]) -> RowChange {
+    RowChange::delete(Table::Dentry, pair_key(dir, name))
+}
+
+/// Changes a directory's link count (for a subdirectory that came or went) and its times, and adds its row; the lock is to be held until
+/// the rows are committed (I-INO-1).
+#[must_use]
+fn touch_directory<'a>(dir: &'a Inode, links: i32, rows: &mut Vec<RowChange>) -> AttrGuard<'a> {
+    let mut attr = dir.attr_lock();
+    attr.row.nlink = attr.row.nlink.checked_add_signed(links).expect("a directory counts each subdirectory once");
+    let now = Fs::now();
+    attr.settle_times();
+    attr.row.mtime = now;
+    attr.row.ctime = now;
+    rows.push(attr.change());
+    attr
+}

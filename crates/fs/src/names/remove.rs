@@ -1,0 +1,84 @@
+//! Removing names.
+
+use std::sync::Arc;
+
+use super::{check_name, delete_name, touch_directory};
+use crate::inode::Inode;
+use crate::log::RecordKind;
+use crate::row::{RowChange, Table, inode_key};
+use crate::state::Fs;
+use crate::{Error, ErrorKind, FileKind, InodeNo, Result};
+
+impl Fs {
+    pub(crate) fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        self.begin_change()?;
+        let inode = {
+            let _names = self.names.lock();
+            let parent = self.directory(dir)?;
+            let dentry = self.need(dir, name)?;
+            if dentry.kind == FileKind::Directory {
+                return Err(Error::new(ErrorKind::IsDirectory, format!("'{}' is a directory", name.escape_ascii())));
+            }
+            let inode = self.inode(dentry.ino)?;
+            let mut rows = vec![delete_name(dir, name)];
+            let locks = (touch_directory(&parent, 0, &mut rows), drop_name(&inode, &mut rows));
+            let lsn = self.commit(RecordKind::Unlink, rows);
+            drop(locks);
+            inode.note_lsn(lsn, false);
+            parent.note_lsn(lsn, false);
+            inode
+        };
+        self.reclaim_if_dead(&inode);
+        Ok(())
+    }
+
+    pub(crate) fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        self.begin_change()?;
+        let inode = {
+            let _names = self.names.lock();
+            let parent = self.directory(dir)?;
+            let inode = self.inode(self.need(dir, name)?.ino)?;
+            if inode.kind != FileKind::Directory {
+                return Err(Error::new(ErrorKind::NotDirectory, format!("'{}' is not a directory", name.escape_ascii())));
+            }
+            self.need_empty(inode.ino, name)?;
+            let mut rows = vec![delete_name(dir, name)];
+            let locks = (touch_directory(&parent, -1, &mut rows), drop_name(&inode, &mut rows));
+            let lsn = self.commit(RecordKind::Unlink, rows);
+            drop(locks);
+            inode.note_lsn(lsn, false);
+            parent.note_lsn(lsn, false);
+            inode
+        };
+        self.reclaim_if_dead(&inode);
+        Ok(())
+    }
+
+    pub(crate) fn need_empty(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        if self.read_dir(dir, None, 1)?.is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::NotEmpty, format!("directory '{}' is not empty", name.escape_ascii())))
+    }
+
+    /// Reclaims an inode that lost its last name and is pinned by nobody.
+    pub(crate) fn reclaim_if_dead(&self, inode: &Arc<Inode>) {
+        if inode.lost_name() {
+            self.reclaim_or_leave(inode);
+        }
+    }
+}
+
+/// Takes one name from an inode (a directory loses all of its links) and adds its rows; the lock is to be held until they are committed.
+pub(super) fn drop_name<'a>(inode: &'a Inode, rows: &mut Vec<RowChange>) -> crate::inode::AttrGuard<'a> {
+    let mut attr = inode.attr_lock();
+    attr.row.nlink = if inode.kind == FileKind::Directory { 0 } else { attr.row.nlink.saturating_sub(1) };
+    attr.row.ctime = Fs::now();
+    rows.push(attr.change());
+    if attr.row.nlink == 0 {
+        rows.push(RowChange::put(Table::Orphan, inode_key(inode.ino), Vec::new()));
+    }
+    attr
+}

@@ -1,0 +1,88 @@
+//! Extended attributes.
+
+use std::ops::{Bound, ControlFlow};
+
+use super::NAME_BYTES_MAX;
+use crate::log::RecordKind;
+use crate::row::{RowChange, Table, pair_key, split_key};
+use crate::state::Fs;
+use crate::{Error, ErrorKind, InodeNo, Result};
+
+/// Longest value in bytes (`XATTR_SIZE_MAX`).
+const VALUE_BYTES_MAX: usize = 65536;
+
+fn missing(ino: InodeNo, name: &[u8]) -> Error {
+    Error::new(ErrorKind::NoAttribute, format!("inode {} has no attribute '{}'", ino.0, name.escape_ascii()))
+}
+
+impl Fs {
+    pub(crate) fn get_xattr(&self, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
+        self.inode(ino)?;
+        self.meta.get(Table::Xattr, &pair_key(ino, name))?.ok_or_else(|| missing(ino, name))
+    }
+
+    pub(crate) fn set_xattr(&self, ino: InodeNo, name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || value.len() > VALUE_BYTES_MAX {
+            return Err(Error::new(
+                ErrorKind::Range,
+                format!(
+                    "an attribute has 1 to {NAME_BYTES_MAX} bytes of name and up to {VALUE_BYTES_MAX} of value, not {} and {}",
+                    name.len(),
+                    value.len()
+                ),
+            ));
+        }
+        self.begin_change()?;
+        let _names = self.names.lock();
+        let key = pair_key(ino, name);
+        let inode = self.inode(ino)?;
+        let exists = self.meta.get(Table::Xattr, &key)?.is_some();
+        if create && exists {
+            return Err(Error::new(ErrorKind::Exists, format!("inode {} has an attribute '{}' already", ino.0, name.escape_ascii())));
+        }
+        if replace && !exists {
+            return Err(missing(ino, name));
+        }
+        if !self.space.would_fit(1) {
+            return Err(Error::new(ErrorKind::NoSpace, "the volume is full: delete something, or grow it"));
+        }
+        self.change_xattr(&inode, RowChange::put(Table::Xattr, key, value.to_vec()));
+        Ok(())
+    }
+
+    pub(crate) fn remove_xattr(&self, ino: InodeNo, name: &[u8]) -> Result<()> {
+        self.begin_change()?;
+        let _names = self.names.lock();
+        let key = pair_key(ino, name);
+        let inode = self.inode(ino)?;
+        if self.meta.get(Table::Xattr, &key)?.is_none() {
+            return Err(missing(ino, name));
+        }
+        self.change_xattr(&inode, RowChange::delete(Table::Xattr, key));
+        Ok(())
+    }
+
+    fn change_xattr(&self, inode: &crate::inode::Inode, change: RowChange) {
+        let mut attr = inode.attr_lock();
+        attr.row.ctime = Self::now();
+        let row = attr.change();
+        let lsn = self.commit(RecordKind::Xattr, vec![change, row]);
+        inode.note_lsn(lsn, false);
+    }
+
+    pub(crate) fn list_xattr(&self, ino: InodeNo) -> Result<Vec<Vec<u8>>> {
+        self.inode(ino)?;
+        self.xattr_keys(ino)?.iter().map(|key| Ok(split_key(key)?.1.to_vec())).collect()
+    }
+
+    /// Returns the keys of all attributes of an inode.
+    pub(crate) fn xattr_keys(&self, ino: InodeNo) -> Result<Vec<Vec<u8>>> {
+        let (from, to) = (ino.0.to_be_bytes(), (ino.0 + 1).to_be_bytes());
+        let mut keys = Vec::new();
+        self.meta.scan(Table::Xattr, Bound::Included(&from), Bound::Excluded(&to), |key, _| {
+            keys.push(key.to_vec());
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(keys)
+    }
+}
