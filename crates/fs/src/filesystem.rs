@@ -4,17 +4,30 @@ use std::path::Path;
 use std::sync::Arc;
 
 use block::BlockDevice;
+use parking_lot::Mutex;
 
+use crate::daemon::Daemon;
+use crate::names::make::Making;
+use crate::state::Fs;
+use crate::superblock::Superblock;
 use crate::{
-    Attr, CheckReport, DirEntry, File, FileKind, FormatOptions, FormatReport, FsInfo, InodeNo, IoMode, MountOptions, NewFile, OpenOptions,
-    RenameMode, Result, SetAttr, Statfs,
+    Attr, CheckReport, DirEntry, Error, ErrorKind, File, FileKind, FormatOptions, FormatReport, FsInfo, InodeNo, IoMode, MountOptions, NewFile,
+    OpenOptions, RenameMode, Result, SetAttr, Statfs, check, format, info, mount,
 };
 
 /// A mounted file system. Cheap to clone; every method may be called from any number of threads.
 ///
 /// The last clone dropped without [`unmount`](Self::unmount) leaves the volume as a crash would: sound, to be recovered at the next mount.
 #[derive(Clone)]
-pub struct FileSystem {}
+pub struct FileSystem {
+    inner: Arc<Inner>,
+}
+
+/// Dropped with the last clone: the daemon first.
+struct Inner {
+    daemon: Mutex<Option<Daemon>>,
+    fs: Arc<Fs>,
+}
 
 impl FileSystem {
     /// Writes an empty file system onto `device`, with the intent log on `log` when one is given.
@@ -22,59 +35,69 @@ impl FileSystem {
     /// # Errors
     /// `Exists` when either device holds a volume and `force` is off; `Invalid` for options out of range or a device too small; device errors.
     pub fn format(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>, options: &FormatOptions) -> Result<FormatReport> {
-        todo!()
+        format::format(device, log, options)
     }
     /// Mounts: reads the superblock, recovers, rebuilds the free space, removes orphans.
     ///
     /// # Errors
     /// `NotAVolume`, `NewerFormat`, `Corrupt` with offset and field, `NotFound` when the log device is missing or another volume's, device errors.
     pub fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, options: MountOptions) -> Result<Self> {
-        todo!()
+        let fs = mount::mount(device, log, options)?;
+        let daemon = if fs.options.read_only { None } else { Some(Daemon::start(&fs).map_err(no_thread)?) };
+        Ok(Self { inner: Arc::new(Inner { daemon: Mutex::new(daemon), fs }) })
     }
     /// Reads the superblock only and says whether a separate log device is needed and which volume this is.
     ///
     /// # Errors
     /// As [`mount`](Self::mount).
     pub fn probe(device: &Arc<dyn BlockDevice>) -> Result<FormatReport> {
-        todo!()
+        let superblock = Superblock::read(device)?.superblock;
+        Ok(FormatReport {
+            uuid: superblock.uuid_text(),
+            block_size: superblock.block_size,
+            size_bytes: superblock.size_bytes,
+            log_bytes: superblock.log.len,
+            log_separate: superblock.log_separate,
+        })
     }
     /// Makes everything durable and marks the volume clean. Files still open keep failing with `Busy` afterwards.
     ///
     /// # Errors
     /// `Io` when the last writes fail.
     pub fn unmount(self) -> Result<()> {
-        todo!()
+        drop(self.inner.daemon.lock().take());
+        mount::unmount(&self.inner.fs)
     }
     /// Checks an unmounted volume; with `repair` mends what can be mended without guessing.
     ///
     /// # Errors
     /// Only what keeps the check from running at all; inconsistencies are findings.
     pub fn check(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>, repair: bool) -> Result<CheckReport> {
-        todo!()
+        check::check(device, log, repair)
     }
     /// Makes everything that was acknowledged durable.
     ///
     /// # Errors
     /// The latched error after a failed write or flush.
     pub fn sync(&self) -> Result<()> {
-        todo!()
+        self.inner.fs.sync_everything()
     }
     /// Takes over the device's present size; returns the new size in bytes. Does nothing where the device did not grow.
     ///
     /// # Errors
     /// `Invalid` when the device shrank; device errors.
     pub fn grow(&self) -> Result<u64> {
-        todo!()
+        mount::grow(&self.inner.fs)
     }
     /// Returns totals.
     #[must_use]
     pub fn statfs(&self) -> Statfs {
-        todo!()
+        info::statfs(&self.inner.fs)
     }
     /// Returns everything worth knowing.
     #[must_use]
     pub fn info(&self) -> FsInfo {
-        todo!()
+        info::info(&self.inner.fs)
     }
 
     // ---- inode interface, for translators ----
@@ -84,151 +107,156 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NameTooLong`.
     pub fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Attr> {
-        todo!()
+        self.inner.fs.lookup(dir, name)
     }
     /// Returns an inode's attributes.
     ///
     /// # Errors
     /// `NotFound`.
     pub fn attr(&self, ino: InodeNo) -> Result<Attr> {
-        todo!()
+        self.inner.fs.attr(ino)
     }
     /// Changes attributes; permission checks are the front end's.
     ///
     /// # Errors
     /// `NotFound`, `ReadOnly`, `TooLarge`, `IsDirectory` for a size.
     pub fn set_attr(&self, ino: InodeNo, change: &SetAttr) -> Result<Attr> {
-        todo!()
+        self.inner.fs.set_attr(ino, change)
     }
     /// Keeps an inode alive (also without a name) until the matching [`forget`](Self::forget)s.
     ///
     /// # Errors
     /// `NotFound`.
     pub fn retain(&self, ino: InodeNo) -> Result<()> {
-        todo!()
+        self.inner.fs.inode(ino)?.pin()
     }
     /// Gives back `count` retentions.
     pub fn forget(&self, ino: InodeNo, count: u64) {
-        todo!()
+        if let Some(inode) = self.inner.fs.inodes.loaded(ino) {
+            self.inner.fs.unpin(&inode, count);
+        }
     }
     /// Makes a file, directory, device node, pipe or socket (not a symbolic link). The new object inherits the directory's I/O mode.
     ///
     /// # Errors
     /// `Exists`, `NotFound`, `NotDirectory`, `NameTooLong`, `Invalid` name, `NoSpace`, `ReadOnly`.
     pub fn make(&self, dir: InodeNo, name: &[u8], kind: FileKind, new: NewFile, rdev: u32) -> Result<Attr> {
-        todo!()
+        if kind == FileKind::Symlink {
+            return Err(Error::new(ErrorKind::Invalid, "a symbolic link needs a target: use symlink"));
+        }
+        self.inner.fs.make(dir, name, &Making { kind, new, rdev, target: &[] })
     }
     /// Makes an unnamed file that lives until it is closed, or gets a name by [`link`](Self::link) (`O_TMPFILE`). It is retained once.
     ///
     /// # Errors
     /// As [`make`](Self::make).
     pub fn make_unnamed(&self, dir: InodeNo, new: NewFile) -> Result<Attr> {
-        todo!()
+        self.inner.fs.make_unnamed(dir, new)
     }
     /// Makes a symbolic link.
     ///
     /// # Errors
     /// As [`make`](Self::make); `Invalid` for a target that is empty or longer than 4,095 bytes.
     pub fn symlink(&self, dir: InodeNo, name: &[u8], target: &[u8], new: NewFile) -> Result<Attr> {
-        todo!()
+        self.inner.fs.symlink(dir, name, target, new)
     }
     /// Reads a symbolic link.
     ///
     /// # Errors
     /// `Invalid` when it is none.
     pub fn read_link(&self, ino: InodeNo) -> Result<Vec<u8>> {
-        todo!()
+        self.inner.fs.read_link(ino)
     }
     /// Gives an inode another name.
     ///
     /// # Errors
     /// `Exists`, `NotPermitted` for a directory, `TooManyLinks`.
     pub fn link(&self, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Attr> {
-        todo!()
+        self.inner.fs.link(ino, dir, name)
     }
     /// Removes a name of something that is not a directory; an open file lives on until closed.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`.
     pub fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
-        todo!()
+        self.inner.fs.unlink(dir, name)
     }
     /// Removes an empty directory.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NotEmpty`.
     pub fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
-        todo!()
+        self.inner.fs.rmdir(dir, name)
     }
     /// Renames, atomically also across a crash.
     ///
     /// # Errors
     /// As `rename(2)`; `Invalid` when a directory would move below itself.
     pub fn rename(&self, from_dir: InodeNo, from: &[u8], to_dir: InodeNo, to: &[u8], mode: RenameMode) -> Result<()> {
-        todo!()
+        self.inner.fs.rename(from_dir, from, to_dir, to, mode)
     }
     /// Returns up to `limit` entries (without `.` and `..`) whose names come after `after` in byte order.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`.
     pub fn read_dir(&self, dir: InodeNo, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
-        todo!()
+        self.inner.fs.read_dir(dir, after, limit)
     }
     /// Returns the directory that holds `dir`; the root is its own parent.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`.
     pub fn parent(&self, dir: InodeNo) -> Result<InodeNo> {
-        todo!()
+        self.inner.fs.parent(dir)
     }
     /// Returns an extended attribute's value.
     ///
     /// # Errors
     /// `NoAttribute`, `NotFound`.
     pub fn get_xattr(&self, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
-        todo!()
+        self.inner.fs.get_xattr(ino, name)
     }
     /// Sets an extended attribute: up to 255 bytes of name, 65,536 of value. `create`: refuse an existing one; `replace`: refuse a missing one.
     ///
     /// # Errors
     /// `Exists`, `NoAttribute`, `Range`, `NoSpace`.
     pub fn set_xattr(&self, ino: InodeNo, name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
-        todo!()
+        self.inner.fs.set_xattr(ino, name, value, create, replace)
     }
     /// Returns the names of the extended attributes.
     ///
     /// # Errors
     /// `NotFound`.
     pub fn list_xattr(&self, ino: InodeNo) -> Result<Vec<Vec<u8>>> {
-        todo!()
+        self.inner.fs.list_xattr(ino)
     }
     /// Removes an extended attribute.
     ///
     /// # Errors
     /// `NoAttribute`.
     pub fn remove_xattr(&self, ino: InodeNo, name: &[u8]) -> Result<()> {
-        todo!()
+        self.inner.fs.remove_xattr(ino, name)
     }
     /// Makes an inode's own metadata and, for a directory, its entries durable.
     ///
     /// # Errors
     /// The latched error after a failed write or flush.
     pub fn sync_inode(&self, ino: InodeNo) -> Result<()> {
-        todo!()
+        self.inner.fs.sync_inode(ino)
     }
     /// Opens a regular file.
     ///
     /// # Errors
     /// `IsDirectory`, `Invalid` for special nodes, `ReadOnly`.
     pub fn open_inode(&self, ino: InodeNo, options: &OpenOptions) -> Result<File> {
-        todo!()
+        crate::io::open(&self.inner.fs, &self.inner.fs.inode(ino)?, options)
     }
     /// Sets the I/O mode of a file (also a live one) or directory; `None` lets it fall back to the mount's.
     ///
     /// # Errors
     /// `NotFound`, `Invalid` for other kinds, `ReadOnly`.
     pub fn set_io_mode(&self, ino: InodeNo, mode: Option<IoMode>) -> Result<()> {
-        todo!()
+        self.inner.fs.set_io_mode(ino, mode)
     }
 
     // ---- path interface ----
@@ -238,40 +266,42 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`, `NotDirectory`, `TooManyLinks` after 40 symbolic links.
     pub fn resolve(&self, path: impl AsRef<Path>) -> Result<Attr> {
-        todo!()
+        self.inner.fs.resolve(path.as_ref())
     }
     /// Opens a file by path; a suffix (`users.dbf::concurrent`) asks for a mode.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve) and [`open_inode`](Self::open_inode).
     pub fn open(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
-        todo!()
+        let (ino, suffix) = self.inner.fs.resolve_for_open(path.as_ref(), options)?;
+        let options = OpenOptions { mode: suffix.or(options.mode), ..options.clone() };
+        self.open_inode(ino, &options)
     }
     /// Makes a directory and the missing ones above it.
     ///
     /// # Errors
     /// As [`make`](Self::make).
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<Attr> {
-        todo!()
+        self.inner.fs.create_dir_all(path.as_ref())
     }
     /// Removes a file or empty directory by path.
     ///
     /// # Errors
     /// As [`unlink`](Self::unlink) and [`rmdir`](Self::rmdir).
     pub fn remove(&self, path: impl AsRef<Path>) -> Result<()> {
-        todo!()
+        self.inner.fs.remove_path(path.as_ref())
     }
     /// Renames by path (replacing).
     ///
     /// # Errors
     /// As [`rename`](Self::rename).
     pub fn rename_path(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
-        todo!()
+        let (from, to) = (self.inner.fs.walk(from.as_ref(), false)?, self.inner.fs.walk(to.as_ref(), false)?);
+        self.rename(from.dir, &from.name, to.dir, &to.name, RenameMode::Replace)
     }
 }
 
-/// Splits a name suffix: `users.dbf::concurrent` becomes (`users.dbf`, concurrent). A name without a known suffix is returned whole.
-#[must_use]
-pub fn split_mode_suffix(name: &[u8]) -> (&[u8], Option<IoMode>) {
-    todo!()
+#[expect(clippy::needless_pass_by_value, reason = "it is the argument of map_err")]
+fn no_thread(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Io, format!("the sync daemon cannot be started: {error}"))
 }

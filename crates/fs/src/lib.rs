@@ -2,15 +2,26 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod check;
 mod checksum;
+mod daemon;
 mod decode;
 mod error;
 mod extent;
+mod format;
+mod info;
+mod inode;
+mod io;
 mod log;
+mod meta;
+mod mount;
+mod names;
 mod options;
 mod row;
 mod space;
+mod state;
 mod stats;
+mod superblock;
 mod types;
 
 mod file;
@@ -21,7 +32,8 @@ mod units;
 
 pub use error::{Error, ErrorKind, Result};
 pub use file::File;
-pub use filesystem::{FileSystem, split_mode_suffix};
+pub use filesystem::FileSystem;
+pub use names::split_mode_suffix;
 pub use options::{FormatOptions, InodeLockSetting, MountOptions, OpenOptions};
 pub use queue::{Queue, QueueCompletion};
 pub use report::{CheckReport, Finding, FindingKind, FormatReport, FsInfo, LogInfo, RecoveryReport};

@@ -1,0 +1,116 @@
+//! The sync daemon: what is dirty becomes durable within the sync interval, without anybody asking.
+//!
+//! It sleeps on a condition variable and wakes once an interval, or when a writer pokes it because the metadata outgrows its bounds.
+
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::Result;
+use crate::state::Fs;
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Signal {
+    #[default]
+    None,
+    Wake,
+    Stop,
+}
+
+/// Wakes or ends the daemon.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Poke(Arc<(Mutex<Signal>, Condvar)>);
+
+impl Poke {
+    /// Wakes the daemon before its time.
+    pub(crate) fn wake(&self) {
+        let (signal, bell) = &*self.0;
+        let mut signal = signal.lock();
+        if *signal == Signal::None {
+            *signal = Signal::Wake;
+            bell.notify_one();
+        }
+    }
+
+    fn stop(&self) {
+        let (signal, bell) = &*self.0;
+        *signal.lock() = Signal::Stop;
+        bell.notify_one();
+    }
+
+    /// Waits for a poke or the interval's end; returns whether to go on.
+    fn wait(&self, interval: Duration) -> bool {
+        let (signal, bell) = &*self.0;
+        let mut signal = signal.lock();
+        if *signal == Signal::None {
+            bell.wait_for(&mut signal, interval);
+        }
+        if *signal == Signal::Wake {
+            *signal = Signal::None;
+        }
+        *signal != Signal::Stop
+    }
+}
+
+/// The running daemon; dropping it ends it and waits.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    poke: Poke,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Daemon {
+    /// Starts the daemon of a writable mount.
+    pub(crate) fn start(fs: &Arc<Fs>) -> std::io::Result<Self> {
+        let (poke, weak, interval) = (fs.poke.clone(), Arc::downgrade(fs), fs.options.sync_interval);
+        let thread = std::thread::Builder::new().name("bedplate-sync".into()).spawn({
+            let poke = poke.clone();
+            move || run(&poke, &weak, interval)
+        })?;
+        Ok(Self { poke, thread: Some(thread) })
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.poke.stop();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the sync daemon ended with a panic");
+        }
+    }
+}
+
+fn run(poke: &Poke, fs: &Weak<Fs>, interval: Duration) {
+    let mut reported = false;
+    while poke.wait(interval) {
+        let Some(fs) = fs.upgrade() else { return };
+        if let Err(e) = turn(&fs, interval)
+            && !std::mem::replace(&mut reported, true)
+        {
+            tracing::error!("the sync daemon failed, the file system is read-only from now on: {e}");
+        }
+    }
+}
+
+/// One turn: aged pages, lazy times, the log, blocks that wait to be free, the tree.
+fn turn(fs: &Fs, interval: Duration) -> Result<()> {
+    let aged = Instant::now().checked_sub(interval).map_or(Ok(()), |then| crate::io::flush_aged(fs, then));
+    fs.commit_all_times();
+    if fs.meta.has_unwritten_records() {
+        fs.meta.sync(fs.meta.last_lsn())?;
+    }
+    if let Some(lsn) = fs.space.waiting_for() {
+        if lsn > fs.meta.sealed_lsn() {
+            fs.meta.seal(lsn)?;
+        }
+        fs.space.settle(fs.meta.sealed_lsn());
+    }
+    if fs.meta.commit_due() || fs.meta.log_half_full() {
+        fs.meta.metadata_commit()?;
+    }
+    aged
+}

@@ -1,0 +1,242 @@
+//! The state of a mounted file system, shared by everything that works on it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use block::{BlockDevice, Geometry};
+use parking_lot::Mutex;
+
+use crate::daemon::Poke;
+use crate::inode::{Inode, InodeTable};
+use crate::log::{Exposure, Record, RecordKind};
+use crate::meta::MetaStore;
+use crate::row::{InodeRow, RowChange, Table, inode_key};
+use crate::space::Space;
+use crate::stats::Counters;
+use crate::{Epoch, Error, ErrorKind, InodeNo, Lsn, MountOptions, RecoveryReport, Result, Timestamp};
+
+/// How many inode numbers one `next_ino` setting reserves.
+const INO_BATCH: u64 = 1024;
+
+/// Name of the setting from which inode numbers are free after a crash.
+pub(crate) const NEXT_INO: &[u8] = b"next_ino";
+/// Name of the setting that holds the epoch.
+pub(crate) const EPOCH: &[u8] = b"epoch";
+
+/// A mounted file system.
+pub(crate) struct Fs {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) log_device: Option<Arc<dyn BlockDevice>>,
+    pub(crate) geometry: Geometry,
+    /// Allocation unit in bytes.
+    pub(crate) block_size: u32,
+    /// Alignment in bytes of offset and length that needs no bounce buffer.
+    pub(crate) io_align: u32,
+    pub(crate) options: MountOptions,
+    pub(crate) meta: MetaStore,
+    pub(crate) space: Arc<Space>,
+    pub(crate) inodes: InodeTable,
+    /// Rank 1: one change of names at a time.
+    pub(crate) names: Mutex<()>,
+    pub(crate) counters: Counters,
+    /// The epoch that new extents are born in.
+    pub(crate) epoch: Epoch,
+    pub(crate) inode_count: AtomicU64,
+    pub(crate) recovery: RecoveryReport,
+    /// Wakes the sync daemon before its time.
+    pub(crate) poke: Poke,
+    /// Itself, for what outlives a borrow: open files and the cache's way back.
+    pub(crate) this: Weak<Self>,
+    unmounted: AtomicBool,
+    next_ino: Mutex<NextIno>,
+    /// Inodes whose lazy times wait for the sync daemon.
+    lazy: Mutex<HashMap<InodeNo, Arc<Inode>>>,
+}
+
+/// What `Fs` is assembled from.
+pub(crate) struct Parts {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) log_device: Option<Arc<dyn BlockDevice>>,
+    pub(crate) block_size: u32,
+    pub(crate) options: MountOptions,
+    pub(crate) meta: MetaStore,
+    pub(crate) space: Arc<Space>,
+    pub(crate) epoch: Epoch,
+    pub(crate) inode_count: u64,
+    pub(crate) next_ino: u64,
+    pub(crate) recovery: RecoveryReport,
+}
+
+struct NextIno {
+    next: u64,
+    /// Numbers below this are covered by the logged setting.
+    reserved: u64,
+}
+
+impl Fs {
+    pub(crate) fn new(parts: Parts) -> Arc<Self> {
+        let geometry = parts.device.geometry();
+        Arc::new_cyclic(|this| Self {
+            geometry,
+            device: parts.device,
+            log_device: parts.log_device,
+            block_size: parts.block_size,
+            io_align: geometry.logical_block_size,
+            options: parts.options,
+            meta: parts.meta,
+            space: parts.space,
+            inodes: InodeTable::new(),
+            names: Mutex::new(()),
+            counters: Counters::default(),
+            epoch: parts.epoch,
+            inode_count: AtomicU64::new(parts.inode_count),
+            recovery: parts.recovery,
+            next_ino: Mutex::new(NextIno { next: parts.next_ino, reserved: parts.next_ino }),
+            lazy: Mutex::new(HashMap::new()),
+            poke: Poke::default(),
+            this: this.clone(),
+            unmounted: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns a counted reference to itself.
+    pub(crate) fn arc(&self) -> Arc<Self> {
+        self.this.upgrade().expect("a method runs, so a reference exists")
+    }
+
+    /// Returns a loaded inode, reading it where needed.
+    pub(crate) fn inode(&self, ino: InodeNo) -> Result<Arc<Inode>> {
+        self.inodes.get_or_load(ino, || match self.meta.get(Table::Inode, &inode_key(ino))? {
+            Some(bytes) => InodeRow::decode(&bytes),
+            None => Err(Error::new(ErrorKind::NotFound, format!("there is no inode {}", ino.0))),
+        })
+    }
+
+    /// Refuses changes on a read-only mount and after a failed write or flush; holds back a writer that outruns the metadata.
+    pub(crate) fn begin_change(&self) -> Result<()> {
+        if self.options.read_only {
+            return Err(Error::new(ErrorKind::ReadOnly, format!("{} is mounted read-only", self.device.name())));
+        }
+        if self.unmounted.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Busy, format!("{} was unmounted", self.device.name())));
+        }
+        if let Some(failure) = self.meta.failed() {
+            return Err(Error {
+                kind: ErrorKind::ReadOnly,
+                message: format!(
+                    "the file system turned read-only after a failed write or flush ({failure}); what was synced before is safe: unmount, mend the device, mount again"
+                ),
+                source: failure.source,
+            });
+        }
+        self.meta.throttle()
+    }
+
+    /// Logs a record without exposed data and makes its rows visible.
+    pub(crate) fn commit(&self, kind: RecordKind, rows: Vec<RowChange>) -> Lsn {
+        self.log_record(Record { kind, rows, exposes: None, barrier: false })
+    }
+
+    /// Logs a record that exposes data which has just been written: with its checksum, or behind a barrier.
+    pub(crate) fn commit_exposing(&self, kind: RecordKind, rows: Vec<RowChange>, exposes: Option<Exposure>) -> Lsn {
+        let barrier = exposes.is_none();
+        self.log_record(Record { kind, rows, exposes, barrier })
+    }
+
+    fn log_record(&self, record: Record) -> Lsn {
+        let lsn = self.meta.commit(record);
+        if self.meta.commit_due() {
+            self.poke.wake();
+        }
+        lsn
+    }
+
+    /// Marks the file system as unmounted: every change is refused from now on.
+    pub(crate) fn retire(&self) {
+        self.unmounted.store(true, Ordering::Release);
+    }
+
+    /// Makes everything acknowledged durable.
+    pub(crate) fn sync_everything(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        let flushed = crate::io::flush_all(self);
+        self.commit_all_times();
+        self.meta.sync(self.meta.last_lsn())?;
+        flushed
+    }
+
+    /// Returns a number that no inode had before. May add a setting row to `rows`, to be committed with the inode.
+    pub(crate) fn new_ino(&self, rows: &mut Vec<RowChange>) -> InodeNo {
+        let mut ino = self.next_ino.lock();
+        if ino.next == ino.reserved {
+            ino.reserved += INO_BATCH;
+            rows.push(RowChange::put(Table::Setting, NEXT_INO.to_vec(), ino.reserved.to_le_bytes().to_vec()));
+        }
+        ino.next += 1;
+        InodeNo(ino.next - 1)
+    }
+
+    /// Puts an inode with lazy times on the sync daemon's list.
+    pub(crate) fn list_lazy(&self, inode: &Arc<Inode>) {
+        if !inode.times_listed.swap(true, Ordering::Relaxed) {
+            self.lazy.lock().insert(inode.ino, Arc::clone(inode));
+        }
+    }
+
+    /// Logs the lazy times of one inode.
+    pub(crate) fn commit_times(&self, inode: &Inode) {
+        if !inode.has_lazy_times() {
+            return;
+        }
+        let mut attr = inode.attr_lock();
+        if attr.row.nlink == 0 {
+            return;
+        }
+        let change = attr.change();
+        let lsn = self.commit(RecordKind::SetAttr, vec![change]);
+        inode.note_lsn(lsn, false);
+    }
+
+    /// Logs all lazy times.
+    pub(crate) fn commit_all_times(&self) {
+        let listed = std::mem::take(&mut *self.lazy.lock());
+        for inode in listed.into_values() {
+            inode.times_listed.store(false, Ordering::Relaxed);
+            self.commit_times(&inode);
+        }
+    }
+
+    /// Removes an inode that has neither names nor pins (the caller holds the only claim, I-INO-2).
+    pub(crate) fn reclaim(&self, inode: &Arc<Inode>) -> Result<()> {
+        crate::io::free_all(self, inode)?;
+        let mut rows = vec![RowChange::delete(Table::Inode, inode_key(inode.ino)), RowChange::delete(Table::Orphan, inode_key(inode.ino))];
+        rows.extend(self.xattr_keys(inode.ino)?.into_iter().map(|key| RowChange::delete(Table::Xattr, key)));
+        let _attr = inode.attr_lock();
+        self.commit(RecordKind::Remove, rows);
+        self.inode_count.fetch_sub(1, Ordering::Relaxed);
+        self.inodes.remove(inode.ino);
+        Ok(())
+    }
+
+    /// Gives back pins, and reclaims the inode where they were the last thing that kept it.
+    pub(crate) fn unpin(&self, inode: &Arc<Inode>, count: u64) {
+        if inode.unpin(count) && !self.options.read_only {
+            self.reclaim_or_leave(inode);
+        }
+    }
+
+    /// Reclaims; what fails here is an orphan that the next mount removes.
+    pub(crate) fn reclaim_or_leave(&self, inode: &Arc<Inode>) {
+        if let Err(e) = self.reclaim(inode) {
+            tracing::warn!("inode {} could not be removed now and is left to the next mount: {e}", inode.ino.0);
+        }
+    }
+
+    /// Returns the present, for times.
+    pub(crate) fn now() -> Timestamp {
+        Timestamp::now()
+    }
+}
