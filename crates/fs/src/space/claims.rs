@@ -38,6 +38,11 @@ impl Claim {
         Self { start: start.0, blocks, owner }
     }
 
+    /// Returns who claims.
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
+    }
+
     fn end(&self) -> u64 {
         self.start.saturating_add(self.blocks)
     }
