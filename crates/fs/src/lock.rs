@@ -1,0 +1,30 @@
+//! The locks of one file: the inode lock and, for `direct`, byte ranges.
+//!
+//! Rank 2 of the lock order (SPEC of the room: namespace, *inode lock, byte ranges*, extent map, attributes, metadata store, log). Both locks
+//! can be held by I/O in flight on a [`Queue`](crate::Queue), whose owner may take its time to look at completions. So whoever waits here
+//! *helps*: it calls back, from time to time, into something that completes the I/O of idle queues.
+
+mod inode_lock;
+mod range_lock;
+
+pub(crate) use inode_lock::{Exclusive, InodeLock, Shared};
+pub(crate) use range_lock::{RangeGuard, RangeLock, Sharing};
+
+use std::time::Duration;
+
+/// Completes I/O in flight whose owner is not looking, so that a lock it holds comes free.
+pub(crate) trait Help {
+    /// Does one round; returns soon, whether or not anything came free.
+    fn help(&self);
+}
+
+/// Nothing to help with: no queue exists.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NoHelp;
+
+impl Help for NoHelp {
+    fn help(&self) {}
+}
+
+/// How long a waiter sleeps before it helps: long against a device's latency, short against a person's patience.
+const HELP_AFTER: Duration = Duration::from_millis(2);

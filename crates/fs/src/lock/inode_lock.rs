@@ -1,0 +1,242 @@
+//! The inode lock: shared by I/O on a stable extent map, exclusive for what changes the map in ways others must not see half-done.
+//!
+//! Phase-fair: a waiting writer stops new readers and gets the lock when the present ones are gone; when it leaves, all readers that
+//! waited meanwhile go before the next writer. So neither starves the other.
+//!
+//! ```text
+//!   state:  WRITER bit (a writer waits or holds) | number of shared holders
+//!
+//!   shared      +1; with the WRITER bit set: -1 again and wait for the phase to end
+//!   exclusive   one at a time: set WRITER, wait until the holders are 0
+//!   release     exclusive: + the waiting readers, clear WRITER, next phase
+//! ```
+//!
+//! - I-LCK-1: while an [`Exclusive`] exists, no [`Shared`] exists, and the other way round.
+//! - I-LCK-2: a shared hold belongs to no thread: it may be released anywhere.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::{HELP_AFTER, Help};
+
+const WRITER: u64 = 1 << 63;
+
+/// The per-file lock whose sharing rules the I/O mode sets.
+#[derive(Debug, Default)]
+pub(crate) struct InodeLock {
+    state: AtomicU64,
+    gate: Mutex<Gate>,
+    /// Readers wait here for the phase to end.
+    readers: Condvar,
+    /// Writers wait here for their turn.
+    writers: Condvar,
+    /// The writer whose turn it is waits here for the readers to leave.
+    drained: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    /// A writer has its turn: it waits for readers to leave, or holds the lock.
+    turn: bool,
+    /// Counts writers that have left.
+    phase: u64,
+    waiting_readers: u64,
+}
+
+/// Shared hold of the inode lock for the duration of a call.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Shared<'a>(&'a InodeLock);
+
+/// Exclusive hold of the inode lock. Functions that need it take it as an argument.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Exclusive<'a>(&'a InodeLock);
+
+impl Drop for Shared<'_> {
+    fn drop(&mut self) {
+        self.0.release_shared();
+    }
+}
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        self.0.release_exclusive();
+    }
+}
+
+impl InodeLock {
+    /// Takes the lock shared.
+    pub(crate) fn shared(&self, help: &impl Help) -> Shared<'_> {
+        if !self.try_acquire_shared() {
+            self.wait_shared(help);
+        }
+        Shared(self)
+    }
+
+    /// Takes the lock exclusive.
+    pub(crate) fn exclusive(&self, help: &impl Help) -> Exclusive<'_> {
+        let mut gate = self.gate.lock();
+        while gate.turn {
+            gate = wait(&self.writers, gate, &self.gate, help);
+        }
+        gate.turn = true;
+        self.state.fetch_or(WRITER, Ordering::SeqCst);
+        while self.state.load(Ordering::SeqCst) != WRITER {
+            gate = wait(&self.drained, gate, &self.gate, help);
+        }
+        drop(gate);
+        Exclusive(self)
+    }
+
+    /// Takes the lock shared without a guard if no writer holds it or waits for it; [`release_shared`](Self::release_shared) ends it.
+    /// For I/O in flight, whose hold ends with its completion.
+    pub(crate) fn try_acquire_shared(&self) -> bool {
+        if self.state.fetch_add(1, Ordering::SeqCst) & WRITER == 0 {
+            return true;
+        }
+        self.release_shared();
+        false
+    }
+
+    /// Takes the lock shared without a guard.
+    pub(crate) fn acquire_shared(&self, help: &impl Help) {
+        std::mem::forget(self.shared(help));
+    }
+
+    /// Ends a shared hold, from any thread.
+    pub(crate) fn release_shared(&self) {
+        let before = self.state.fetch_sub(1, Ordering::SeqCst);
+        assert!(before & !WRITER > 0, "I-LCK-2: a shared hold is released once");
+        if before == WRITER + 1 {
+            // The writer checks the count under the gate, so it either sees 0 or is already waiting when this notifies.
+            let _gate = self.gate.lock();
+            self.drained.notify_one();
+        }
+    }
+
+    #[cold]
+    fn wait_shared(&self, help: &impl Help) {
+        let mut gate = self.gate.lock();
+        if !gate.turn {
+            // The writer left in between. It cannot come back while the gate is held.
+            self.state.fetch_add(1, Ordering::SeqCst);
+            return;
+        }
+        let phase = gate.phase;
+        gate.waiting_readers += 1;
+        while gate.phase == phase {
+            gate = wait(&self.readers, gate, &self.gate, help);
+        }
+    }
+
+    fn release_exclusive(&self) {
+        let mut gate = self.gate.lock();
+        // The readers that waited hold the lock from here on; each only has to notice.
+        self.state.fetch_add(std::mem::take(&mut gate.waiting_readers), Ordering::SeqCst);
+        self.state.fetch_and(!WRITER, Ordering::SeqCst);
+        gate.turn = false;
+        gate.phase += 1;
+        self.readers.notify_all();
+        self.writers.notify_one();
+    }
+}
+
+/// Waits on `condvar`; helps, with the gate open, when it takes long.
+fn wait<'a>(condvar: &Condvar, mut gate: MutexGuard<'a, Gate>, mutex: &'a Mutex<Gate>, help: &impl Help) -> MutexGuard<'a, Gate> {
+    if !condvar.wait_for(&mut gate, HELP_AFTER).timed_out() {
+        return gate;
+    }
+    drop(gate);
+    help.help();
+    mutex.lock()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+    use std::thread;
+
+    use super::super::NoHelp;
+    use super::*;
+
+    #[test]
+    fn holders_exclude_each_other_as_the_table_says() {
+        let lock = InodeLock::default();
+        let (readers, writers, value) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(0u64));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        let _guard = lock.exclusive(&NoHelp);
+                        assert_eq!(writers.fetch_add(1, Ordering::SeqCst), 0, "I-LCK-1");
+                        assert_eq!(readers.load(Ordering::SeqCst), 0, "I-LCK-1");
+                        *value.try_lock().expect("a writer is alone") += 1;
+                        writers.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        let _guard = lock.shared(&NoHelp);
+                        readers.fetch_add(1, Ordering::SeqCst);
+                        assert_eq!(writers.load(Ordering::SeqCst), 0, "I-LCK-1");
+                        readers.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert_eq!(*value.lock(), 8000);
+        assert_eq!(lock.state.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn a_waiting_writer_stops_new_readers_and_a_leaving_one_lets_them_in() {
+        let lock = Arc::new(InodeLock::default());
+        assert!(lock.try_acquire_shared());
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let spawn = |name: &'static str, exclusive: bool| {
+            let (lock, order) = (Arc::clone(&lock), Arc::clone(&order));
+            thread::spawn(move || {
+                let held = if exclusive { (None, Some(lock.exclusive(&NoHelp))) } else { (Some(lock.shared(&NoHelp)), None) };
+                order.lock().push(name);
+                drop(held);
+            })
+        };
+        let first = spawn("writer 1", true);
+        while lock.state.load(Ordering::SeqCst) & WRITER == 0 {
+            thread::yield_now();
+        }
+        assert!(!lock.try_acquire_shared(), "a writer waits");
+        let reader = spawn("reader", false);
+        while lock.gate.lock().waiting_readers == 0 {
+            thread::yield_now();
+        }
+        let second = spawn("writer 2", true);
+        lock.release_shared();
+        for thread in [first, reader, second] {
+            thread.join().expect("no waiter fails");
+        }
+        let order = order.lock();
+        assert_eq!(order[0], "writer 1");
+        assert_eq!(order.len(), 3);
+    }
+
+    #[test]
+    fn who_waits_long_helps_those_in_the_way() {
+        struct Completer<'a>(&'a InodeLock, AtomicBool);
+        impl Help for Completer<'_> {
+            fn help(&self) {
+                if !self.1.swap(true, Ordering::SeqCst) {
+                    self.0.release_shared();
+                }
+            }
+        }
+        let lock = InodeLock::default();
+        lock.acquire_shared(&NoHelp);
+        let help = Completer(&lock, AtomicBool::new(false));
+        drop(lock.exclusive(&help));
+        assert!(help.1.load(Ordering::SeqCst));
+    }
+}
