@@ -38,7 +38,9 @@ impl OpenClass {
 
     fn all() -> impl Iterator<Item = Self> {
         let modes = std::iter::once(None).chain(IoMode::ALL.into_iter().map(Some));
-        modes.flat_map(|mode| [(false, false), (false, true), (true, false), (true, true)].map(|(direct_flag, caller_caches)| Self { mode, direct_flag, caller_caches }))
+        modes.flat_map(|mode| {
+            [(false, false), (false, true), (true, false), (true, true)].map(|(direct_flag, caller_caches)| Self { mode, direct_flag, caller_caches })
+        })
     }
 
     /// Returns the mode that such an open asks for, of a file with `file` mode on a mount with `mount` mode.
@@ -121,14 +123,6 @@ impl OpenTable {
     }
 }
 
-/// Splits a name suffix: `users.dbf::concurrent` becomes (`users.dbf`, concurrent). A name without a known suffix is returned whole.
-#[must_use]
-pub fn split_mode_suffix(name: &[u8]) -> (&[u8], Option<IoMode>) {
-    let split = name.windows(2).rposition(|pair| pair == b"::").filter(|at| *at > 0);
-    let mode = split.and_then(|at| std::str::from_utf8(&name[at + 2..]).ok()?.parse().ok().map(|mode| (at, mode)));
-    mode.map_or((name, None), |(at, mode)| (&name[..at], Some(mode)))
-}
-
 #[cfg(test)]
 mod tests {
     use IoMode::{Cached, Concurrent, ConcurrentCache, Direct};
@@ -208,15 +202,6 @@ mod tests {
                     assert_eq!(Service::decode(service.encode()), service);
                 }
             }
-        }
-    }
-
-    #[test]
-    fn only_known_suffixes_are_split() {
-        assert_eq!(split_mode_suffix(b"users.dbf::concurrent"), (&b"users.dbf"[..], Some(Concurrent)));
-        assert_eq!(split_mode_suffix(b"a::b::concurrent+cache"), (&b"a::b"[..], Some(ConcurrentCache)));
-        for whole in [&b"users.dbf"[..], b"std::vec", b"::direct", b"x::", b"x:direct", b"x::Direct", b""] {
-            assert_eq!(split_mode_suffix(whole), (whole, None));
         }
     }
 
