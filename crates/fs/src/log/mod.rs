@@ -1,12 +1,56 @@
-//! The intent log.
+//! The intent log: makes metadata changes durable, in order, many at once, with one flush.
+//!
+//! ```text
+//!  ring on the device (a *batch* is one log write: header and records, padded to the write unit)
+//!
+//!   0                                                                                     len
+//!   ├──────────┬────────┬──────┬───────────┬───────────────────────┬──────────┬───────────┤
+//!   │ batch 17 │  18    │  19  │  (room)   │ batch 12 (tail)       │ 13 … 15  │ 16 │ waste │
+//!   └──────────┴────────┴──────┴───────────┴───────────────────────┴──────────┴────┴───────┘
+//!                               ▲ head       ▲ position of the last metadata commit
+//!
+//!  lsn      0 ────────── sealed ─────────── durable ────────── taken ─────────── last
+//!             nothing is       replay checks       being written     buffered
+//!             checked          exposed data
+//! ```
+//!
+//! - I-LOG-1: the order of lsns is the order of `append`; the records of a batch are consecutive.
+//! - I-LOG-2: a batch lies within the ring and over no batch that replay from the last durable metadata commit may need.
+//! - I-LOG-3: `sync(lsn)` succeeds only after a flush of the data device, begun after the call, has succeeded and every record up to
+//!   `lsn` was written before a flush of its device that has succeeded, or is held by a durable metadata commit.
+//! - I-LOG-4: a record whose batch is not sealed by itself carries the checksum of the data it exposes, or exposes none.
+//! - I-LOG-5: sealed ≤ durable. A record is sealed when a durable batch says that its data was durable (`sealed` in the header), or when no
+//!   record up to it has data to check: replay then takes it without reading data, so the data may be overwritten and its blocks reused.
+//! - I-LOG-6: after the first failed write or flush nothing is ever reported durable again.
+//! - I-LOG-7: replay hands over a prefix of the appended records that contains every acknowledged one.
+//!
+//! Why replay never rejects an acknowledged record: it was durable together with its data; its data changes in place only after
+//! [`IntentLog::permit_overwrite`], and its blocks go to others only once the record that freed them is sealed. Both imply that the
+//! record is sealed, and the batch that says so is in the chain, because all batches before it were durable with it.
 
+mod batch;
+mod buffer;
+mod commit;
 mod device;
+mod group;
 mod place;
 mod record;
+mod replay;
+mod ring;
+mod sync;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use device::LogDeviceHead;
 pub(crate) use place::{LogParts, LogPlace, LogPosition};
 pub(crate) use record::{Exposure, Record, RecordKind};
+pub(crate) use replay::{ReplayReport, replay};
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
 
 use crate::{Error, LogInfo, Lsn, Result};
 
@@ -20,73 +64,111 @@ pub(crate) enum SyncOutcome {
     NeedsCommit,
 }
 
-/// What a replay found.
-#[derive(Debug, Clone)]
-pub(crate) struct ReplayReport {
-    /// Records handed to the visitor.
-    pub(crate) records: u64,
-    /// The last record of the log: every one up to it is in the metadata or was visited.
-    pub(crate) last: Lsn,
-    /// Why the log ends there, one sentence.
-    pub(crate) end: String,
-    /// Says which part is damaged although it had once been durable: records are lost.
-    pub(crate) damaged: Option<String>,
-    /// The position of the next incarnation; open the log there once a durable metadata commit holds it.
-    pub(crate) next: LogPosition,
-}
-
-/// Hands every record of the log after `position` to `visitor`, in order. Changes nothing on any device.
-///
-/// What was read may sit in a volatile cache (the process was killed, the machine not): a mount that goes on to write must flush the data
-/// device, then commit the metadata durably together with [`ReplayReport::next`], and only then [`IntentLog::open`] there.
-///
-/// # Errors
-/// `Corrupt` when an intact log write holds what this software does not write; errors of the devices and of the visitor.
-pub(crate) fn replay(parts: &LogParts, position: LogPosition, visitor: impl FnMut(Lsn, Record) -> Result<()>) -> Result<ReplayReport> {
-    let _ = (parts, position, visitor);
-    todo!()
-}
-
-/// The open log: takes records, makes them durable in groups. Any number of threads.
+/// The open log. Any number of threads; ranks in `docs/locks.md`.
 #[derive(Debug)]
-pub(crate) struct IntentLog {}
+pub(crate) struct IntentLog {
+    parts: LogParts,
+    /// Write unit in bytes: what the device writes without reading first.
+    unit: usize,
+    separate: bool,
+    /// Highest lsn that a caller of `sync` waits for, and of `seal`.
+    sync_to: AtomicU64,
+    seal_to: AtomicU64,
+    group: group::Group,
+    /// Rank 5; taken by the leader of the group only, never contended.
+    leader: Mutex<commit::Leader>,
+    /// Rank 6.
+    buffer: Mutex<buffer::Buffer>,
+    /// Rank 7.
+    ring: Mutex<ring::Ring>,
+    /// Copies of what the mutexes guard, for reading without them.
+    last: AtomicU64,
+    durable: AtomicU64,
+    sealed: AtomicU64,
+    failed: OnceLock<Error>,
+    counters: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    writes: AtomicU64,
+    records: AtomicU64,
+    flushes: AtomicU64,
+}
+
+/// Buffering more than this, with nobody waiting for it, is pointless: a metadata commit is due long before.
+const BUFFERED_BYTES_MAX: u64 = 16 << 20;
 
 impl IntentLog {
     /// Opens the log for writing at a position that a durable metadata commit holds and behind which nothing of its incarnation was written:
     /// [`LogPosition::START`] of a fresh volume, [`ReplayReport::next`] otherwise.
     ///
     /// # Errors
-    /// `Corrupt` for a place outside its device or not aligned to the device's blocks.
+    /// `Corrupt` for a place outside its device or not aligned to the device's blocks, or a position that is not.
     pub(crate) fn open(parts: LogParts, position: LogPosition) -> Result<Self> {
-        let _ = (parts, position);
-        todo!()
+        let unit = parts.check()?;
+        let place = parts.place;
+        if !position.offset.is_multiple_of(unit) || position.offset > place.len_bytes {
+            let name = parts.ring_device().name();
+            return Err(Error::corrupt(format!("{name}: the log cannot go on at ring byte {}: its write unit is {unit} bytes", position.offset)));
+        }
+        let as_len = |bytes: u64| usize::try_from(bytes).expect("bounded by a constant");
+        let limits = buffer::Limits {
+            unit: as_len(unit),
+            batch: as_len(batch::BATCH_BYTES_MAX.min(place.len_bytes / 4) / unit * unit),
+            buffered: as_len(BUFFERED_BYTES_MAX.min(place.len_bytes / 2)),
+        };
+        let applied = position.applied;
+        Ok(Self {
+            separate: place.separate,
+            parts,
+            unit: limits.unit,
+            sync_to: AtomicU64::new(0),
+            seal_to: AtomicU64::new(0),
+            group: group::Group::new(),
+            leader: Mutex::new(commit::Leader::new(limits.unit)),
+            buffer: Mutex::new(buffer::Buffer::new(limits, applied)),
+            ring: Mutex::new(ring::Ring::new(place, position)),
+            last: AtomicU64::new(applied.0),
+            durable: AtomicU64::new(applied.0),
+            sealed: AtomicU64::new(applied.0),
+            failed: OnceLock::new(),
+            counters: Counters::default(),
+        })
     }
 
     /// Adds a record to the buffer and returns its ordinal. Memory only; never blocks on I/O and never fails.
     ///
     /// Called under the metadata store's mutex, so that the log's order is the order of the memtable. Data the record exposes has been written.
     pub(crate) fn append(&self, record: &Record) -> Lsn {
-        let _ = record;
-        todo!()
+        let mut buffer = self.buffer.lock();
+        let lsn = buffer.append(record);
+        self.last.store(lsn.0, Ordering::Release);
+        lsn
     }
 
-    /// Makes every record up to `lsn` durable, and all data writes of the caller that completed before the call: one flush, shared with others.
+    /// Makes every record up to `lsn` durable, and all data writes that completed before the call: one flush, shared with other callers.
     /// `Lsn(0)` asks for the flush only.
     ///
     /// # Errors
     /// The first failure of the log, for ever.
     pub(crate) fn sync(&self, lsn: Lsn) -> Result<SyncOutcome> {
-        let _ = lsn;
-        todo!()
+        self.sync_to.fetch_max(lsn.0, Ordering::SeqCst);
+        self.group.join(|| self.lead());
+        self.outcome(lsn <= self.durable_lsn())
     }
 
     /// Makes every record up to `lsn` *sealed*: durable, and replay will take it without a look at the data it exposed.
+    /// Returns at once when it is.
     ///
     /// # Errors
     /// As [`sync`](Self::sync).
     pub(crate) fn seal(&self, lsn: Lsn) -> Result<SyncOutcome> {
-        let _ = lsn;
-        todo!()
+        if lsn > self.sealed_lsn() {
+            self.seal_to.fetch_max(lsn.0, Ordering::SeqCst);
+            self.group.join(|| self.lead());
+        }
+        self.outcome(lsn <= self.sealed_lsn())
     }
 
     /// Makes it safe to overwrite, in place, data that record `lsn` exposed. Call before the write is issued.
@@ -95,56 +177,98 @@ impl IntentLog {
     /// # Errors
     /// As [`sync`](Self::sync).
     pub(crate) fn permit_overwrite(&self, lsn: Lsn) -> Result<SyncOutcome> {
-        let _ = lsn;
-        todo!()
+        if lsn <= self.sealed_lsn() || self.buffer.lock().permit_overwrite(lsn) {
+            return self.outcome(true);
+        }
+        self.seal(lsn)
+    }
+
+    fn outcome(&self, reached: bool) -> Result<SyncOutcome> {
+        match self.failed.get() {
+            Some(error) => Err(error.clone()),
+            None if reached => Ok(SyncOutcome::Durable),
+            None => Ok(SyncOutcome::NeedsCommit),
+        }
     }
 
     /// The last record appended.
     pub(crate) fn last_lsn(&self) -> Lsn {
-        todo!()
+        Lsn(self.last.load(Ordering::Acquire))
     }
 
     /// Every record up to this one is durable.
     pub(crate) fn durable_lsn(&self) -> Lsn {
-        todo!()
+        Lsn(self.durable.load(Ordering::Acquire))
     }
 
     /// Every record up to this one is sealed; blocks freed by such a record may be reused. Never above [`durable_lsn`](Self::durable_lsn).
     pub(crate) fn sealed_lsn(&self) -> Lsn {
-        todo!()
+        Lsn(self.sealed.load(Ordering::Acquire))
     }
 
     /// Bytes of records not yet written; a large value asks for a metadata commit.
     pub(crate) fn buffered_bytes(&self) -> u64 {
-        todo!()
+        self.buffer.lock().bytes()
     }
 
     /// Returns the position to store in a metadata commit that holds all records up to `lsn`.
     pub(crate) fn position_after(&self, lsn: Lsn) -> LogPosition {
-        let _ = lsn;
-        todo!()
+        self.ring.lock().position_after(lsn)
     }
 
     /// Moves the tail to a position that a metadata commit now holds durably.
     pub(crate) fn trim(&self, position: LogPosition) {
-        let _ = position;
-        todo!()
+        self.ring.lock().trim(position);
     }
 
-    /// Drops buffered records up to `lsn`: a metadata commit, made after a flush of the data device, holds them durably.
-    /// Needed after [`SyncOutcome::NeedsCommit`], allowed after any durable metadata commit. Call [`trim`](Self::trim) first.
+    /// Takes note that a metadata commit, made after a flush of the data device, holds everything up to `lsn` durably: that much is durable and
+    /// sealed, and what of it is still buffered is dropped. Needed after [`SyncOutcome::NeedsCommit`], good after any durable metadata commit.
+    /// Call [`trim`](Self::trim) first.
     pub(crate) fn skip_to(&self, lsn: Lsn) {
-        let _ = lsn;
-        todo!()
+        let mut buffer = self.buffer.lock();
+        assert!(lsn <= buffer.last(), "I-LOG-1: the metadata cannot hold a record that was not appended");
+        buffer.skip_to(lsn);
+        let mut ring = self.ring.lock();
+        ring.skip_to(lsn);
+        self.publish_progress(&ring);
     }
 
     /// The failure that latched the log.
     pub(crate) fn failed(&self) -> Option<Error> {
-        todo!()
+        self.failed.get().cloned()
     }
 
     /// Counters; `metadata_commits` is left to the metadata store.
     pub(crate) fn info(&self) -> LogInfo {
-        todo!()
+        LogInfo {
+            size_bytes: self.parts.place.len_bytes,
+            used_bytes: self.ring.lock().used_bytes(),
+            separate: self.separate,
+            writes: self.counters.writes.load(Ordering::Relaxed),
+            records: self.counters.records.load(Ordering::Relaxed),
+            flushes: self.counters.flushes.load(Ordering::Relaxed),
+            syncs: self.group.arrivals(),
+            metadata_commits: 0,
+        }
+    }
+
+    fn wishes(&self) -> (Lsn, Lsn) {
+        (Lsn(self.sync_to.load(Ordering::SeqCst)), Lsn(self.seal_to.load(Ordering::SeqCst)))
+    }
+
+    /// Durable first: who reads sealed and then durable must never see the former above the latter.
+    fn publish_progress(&self, ring: &ring::Ring) {
+        self.durable.store(ring.durable().0, Ordering::Release);
+        self.sealed.store(ring.sealed().0, Ordering::Release);
+    }
+
+    /// I-LOG-6: the first failure stays.
+    fn latch(&self, error: Error) {
+        let message = format!(
+            "the intent log failed and nothing later can be made durable ({error}): unmount, mend the device, mount again; what was acknowledged is safe"
+        );
+        tracing::error!("{message}");
+        let latched = self.failed.set(Error { message, ..error });
+        assert!(latched.is_ok(), "I-LOG-6: the log failed twice");
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use block::BlockDevice;
 use uuid::Uuid;
 
+use super::batch::SECTOR;
 use crate::decode::Reader;
 use crate::{Error, Lsn, Result};
 
@@ -35,7 +36,39 @@ impl LogParts {
     pub(crate) fn ring_device(&self) -> &Arc<dyn BlockDevice> {
         self.log.as_ref().unwrap_or(&self.data)
     }
+
+    /// Checks the place and returns the write unit in bytes: the device's physical block size, as far as the place is aligned to it.
+    ///
+    /// # Errors
+    /// `Corrupt` for a place outside its device, not aligned to the device's blocks, or too small.
+    pub(super) fn check(&self) -> Result<u64> {
+        assert_eq!(self.place.separate, self.log.is_some(), "the log's place and its device disagree");
+        let device = self.ring_device();
+        let LogPlace { start_byte, len_bytes, .. } = self.place;
+        let (name, size) = (device.name(), device.size_bytes());
+        if start_byte.checked_add(len_bytes).is_none_or(|end| end > size) {
+            return Err(Error::corrupt(format!("{name}: the log ({len_bytes} bytes at byte {start_byte}) lies outside the device of {size} bytes")));
+        }
+        let geometry = device.geometry();
+        let logical = u64::from(geometry.logical_block_size).max(SECTOR);
+        let mut unit = u64::from(geometry.physical_block_size).clamp(logical, UNIT_BYTES_MAX.max(logical));
+        while unit > logical && (start_byte % unit != 0 || len_bytes % unit != 0) {
+            unit /= 2;
+        }
+        if !unit.is_power_of_two() || start_byte % unit != 0 || len_bytes % unit != 0 || len_bytes < UNITS_MIN * unit {
+            let what = format!("{name}: the log ({len_bytes} bytes at byte {start_byte}) does not suit a device with blocks of {logical} bytes");
+            return Err(Error::corrupt(what));
+        }
+        Ok(unit)
+    }
 }
+
+/// No counter of the log gets here in the life of a machine, so adding to one never overflows.
+const ORDINAL_MAX: u64 = 1 << 62;
+/// Larger physical blocks are written in parts.
+const UNIT_BYTES_MAX: u64 = 64 << 10;
+/// A smaller ring could not hold a batch and its successor.
+const UNITS_MIN: u64 = 8;
 
 /// From where to replay; a durable metadata commit holds it (setting row `log position`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,8 +95,9 @@ impl LogPosition {
         let mut r = Reader::new(bytes, "the log position");
         let position = Self { incarnation: r.u64()?, sequence: r.u64()?, offset: r.u64()?, applied: Lsn(r.u64()?) };
         r.end()?;
-        if position.incarnation == 0 || position.sequence == 0 {
-            return Err(Error::corrupt("the log position names incarnation or sequence 0, which no log has"));
+        let possible = 1..ORDINAL_MAX;
+        if !possible.contains(&position.incarnation) || !possible.contains(&position.sequence) || position.applied.0 >= ORDINAL_MAX {
+            return Err(Error::corrupt(format!("the log position is impossible: {position:?}")));
         }
         Ok(position)
     }

@@ -141,7 +141,7 @@ impl Record {
     pub(super) fn encode(&self, out: &mut [u8]) {
         let mut w = Writer { out, at: 0 };
         let exposure = self.logged_exposure();
-        let flags = u8::from(self.needs_barrier()) * FLAG_BARRIER | u8::from(exposure.is_some()) * FLAG_EXPOSES;
+        let flags = (u8::from(self.needs_barrier()) * FLAG_BARRIER) | (u8::from(exposure.is_some()) * FLAG_EXPOSES);
         w.u32(w.out.len());
         w.put(&[self.kind as u8, flags, 0, 0]);
         w.u32(self.rows.len());

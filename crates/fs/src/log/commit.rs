@@ -1,0 +1,184 @@
+//! One round of group commit: plan under the mutexes, then write and flush without them, then publish.
+
+use std::collections::VecDeque;
+
+use block::AlignedBuf;
+
+use super::batch::{HEADER_BYTES, Header};
+use super::buffer::Batch;
+use super::ring::{Ring, Slot};
+use super::{IntentLog, LogParts};
+use crate::{Lsn, Result};
+
+/// What only the leader touches (rank 5, free whenever nobody leads).
+#[derive(Debug)]
+pub(super) struct Leader {
+    /// The batches in hand and where they go; empty between rounds.
+    batches: VecDeque<Batch>,
+    slots: VecDeque<Slot>,
+    /// The batch that carries nothing but its header: one write unit.
+    empty: AlignedBuf,
+}
+
+impl Leader {
+    pub(super) fn new(unit: usize) -> Self {
+        Self { batches: VecDeque::new(), slots: VecDeque::new(), empty: AlignedBuf::zeroed(unit) }
+    }
+}
+
+/// What a round writes between the flushes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Write {
+    Nothing,
+    /// An empty batch, for the sealed lsn in its header.
+    Seal,
+    Records,
+}
+
+/// What a round does.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    write: Write,
+    /// Flush the data before the write: then the batches seal themselves.
+    barrier: bool,
+    /// The sealed lsn of the headers, where the batches do not seal themselves.
+    sealed: Lsn,
+    durable_sequence: u64,
+    incarnation: u64,
+    /// The first lsn of an empty batch.
+    next: Lsn,
+    /// The last record written whose data replay will have to check.
+    exposing: Lsn,
+}
+
+impl IntentLog {
+    /// Leads one round. A failure latches the log.
+    pub(super) fn lead(&self) {
+        if self.failed.get().is_some() {
+            return;
+        }
+        let mut leader = self.leader.try_lock().expect("I-GROUP-1: one leader at a time");
+        let plan = self.plan(&mut leader);
+        match self.carry_out(&mut leader, &plan) {
+            Ok(evidence) => self.publish(&mut leader, &plan, evidence),
+            Err(error) => self.latch(error),
+        }
+    }
+
+    /// Decides what to write, takes the batches and places them.
+    fn plan(&self, leader: &mut Leader) -> Plan {
+        // Read after the tickets were counted: whoever is covered has published its wish.
+        let (sync_to, seal_to) = self.wishes();
+        let mut buffer = self.buffer.lock();
+        let mut ring = self.ring.lock();
+        let wanted = sync_to.max(seal_to);
+        assert!(wanted <= buffer.last(), "I-LOG-1: nobody waits for a record that was not appended");
+        let mut plan = Plan {
+            write: Write::Nothing,
+            barrier: false,
+            sealed: ring.durable(),
+            durable_sequence: ring.durable_sequence(),
+            incarnation: ring.incarnation(),
+            next: Lsn(ring.placed().0 + 1),
+            exposing: Lsn(0),
+        };
+        if wanted > ring.durable() {
+            // Records that were dropped, or do not fit, wait for a metadata commit; the flush is made for the others.
+            if buffer.dropped() <= ring.durable() && ring.fits(buffer.lengths()) {
+                plan.write = Write::Records;
+                let taken = buffer.take(&mut leader.batches);
+                plan.barrier = taken.barrier || self.separate || seal_to > ring.durable();
+                plan.exposing = if plan.barrier { Lsn(0) } else { taken.exposing };
+            }
+        } else if ring.sealed() < ring.durable() && ring.fits(std::iter::once(self.unit as u64)) {
+            // The flush is due anyway: a seal now saves the next overwrite a flush of its own.
+            plan.write = Write::Seal;
+        }
+        self.place(leader, &plan, &mut ring);
+        plan
+    }
+
+    fn place(&self, leader: &mut Leader, plan: &Plan, ring: &mut Ring) {
+        match plan.write {
+            Write::Nothing => {}
+            Write::Seal => leader.slots.push_back(ring.place(self.unit as u64, ring.placed())),
+            Write::Records => {
+                let placed = leader.batches.iter().map(|batch| ring.place(batch.padded(self.unit) as u64, batch.last()));
+                leader.slots.extend(placed);
+            }
+        }
+    }
+
+    /// Writes and flushes; returns up to where the batches in the ring seal.
+    fn carry_out(&self, leader: &mut Leader, plan: &Plan) -> Result<Lsn> {
+        let Leader { batches, slots, empty } = leader;
+        if plan.barrier || self.separate {
+            self.flush_data()?;
+        }
+        let mut evidence = if plan.write == Write::Nothing { Lsn(0) } else { plan.sealed };
+        for (index, slot) in slots.iter().enumerate() {
+            let (buf, first, count, used) = match batches.get_mut(index) {
+                Some(batch) => {
+                    let len = batch.padded(self.unit);
+                    (&mut batch.buf[..len], batch.first, batch.count, batch.used)
+                }
+                None => (&mut empty[..], plan.next, 0, HEADER_BYTES),
+            };
+            let mut header = Header {
+                len: u32::try_from(buf.len()).expect("a batch is at most 4 MiB"),
+                incarnation: plan.incarnation,
+                sequence: slot.sequence,
+                offset: slot.offset,
+                first,
+                sealed: plan.sealed,
+                durable_sequence: plan.durable_sequence,
+                payload_len: u32::try_from(used - HEADER_BYTES).expect("a batch is at most 4 MiB"),
+                count,
+            };
+            if plan.barrier {
+                header.sealed = header.last();
+                evidence = evidence.max(header.sealed);
+            }
+            assert!(header.sealed <= header.last(), "I-LOG-5: a batch seals nothing that comes after it");
+            header.write(self.parts.volume, buf);
+            self.write_batch(buf, slot.offset)?;
+        }
+        match (self.separate, plan.write) {
+            (true, Write::Nothing) => {}
+            (true, _) => self.parts.ring_device().flush()?,
+            (false, _) => self.flush_data()?,
+        }
+        Ok(evidence)
+    }
+
+    fn write_batch(&self, batch: &[u8], offset: u64) -> Result<()> {
+        let LogParts { place, .. } = &self.parts;
+        assert!(offset + batch.len() as u64 <= place.len_bytes, "I-LOG-2: a log write stays within the ring");
+        self.parts.ring_device().write_at(batch, place.start_byte + offset)?;
+        self.counters.writes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn flush_data(&self) -> Result<()> {
+        self.parts.data.flush()?;
+        self.counters.flushes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn publish(&self, leader: &mut Leader, plan: &Plan, evidence: Lsn) {
+        leader.slots.clear();
+        let records: u64 = leader.batches.iter().map(|batch| u64::from(batch.count)).sum();
+        self.counters.records.fetch_add(records, std::sync::atomic::Ordering::Relaxed);
+        if plan.write != Write::Nothing {
+            let mut ring = self.ring.lock();
+            ring.complete(evidence, plan.exposing);
+            self.publish_progress(&ring);
+        }
+        if !leader.batches.is_empty() {
+            let mut buffer = self.buffer.lock();
+            for batch in leader.batches.drain(..) {
+                buffer.recycle(batch.buf);
+            }
+        }
+    }
+}

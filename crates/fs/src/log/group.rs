@@ -1,0 +1,199 @@
+//! Group commit: callers that arrive together share one round of work, without a hand-off between threads where that can be avoided.
+//!
+//! ```text
+//!            ┌───────────── join: draw a ticket ─────────────┐
+//!            │ nobody leads                    somebody leads│
+//!            ▼                                               ▼
+//!  gather (adaptive) ─▶ covered = tickets drawn       wait: yield, bounded,
+//!            │                                        then park; each time round
+//!      lead: the work (no lock held)                  look whether the ticket is served,
+//!            ▼                                        else try to lead
+//!  completed = covered ─▶ release ─▶ wake the parked ────────▶ return
+//! ```
+//!
+//! - I-GROUP-1: one leader at a time.
+//! - I-GROUP-2: a caller returns only after a round that *began* after it drew its ticket has ended.
+//! - I-GROUP-3: nobody parks for ever: whoever gives up the lead wakes the parked, and each of them then returns or tries to lead.
+//!
+//! A hand-off through the scheduler costs more than a short flush, so waiting starts with yields; their time is bounded by what a
+//! round takes and by [`SPIN_NS_MAX`], and no thread spins that does not wait for a round in progress.
+
+use super::sync::{AtomicBool, AtomicU32, AtomicU64, Clock, Condvar, Mutex, MutexGuard, PoisonError, SeqCst, yield_now};
+
+/// Longest time in nanoseconds that a caller yields before it parks.
+const SPIN_NS_MAX: u64 = 500_000;
+/// Time in nanoseconds that it yields when a round takes longer than that anyway.
+const SPIN_NS_MIN: u64 = 10_000;
+/// Longest time in nanoseconds that a leader waits for company.
+const GATHER_NS_MAX: u64 = 300_000;
+/// A group is never expected to be larger.
+const COMPANY_MAX: u64 = 256;
+
+/// The callers of one log.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// Tickets drawn.
+    arrivals: AtomicU64,
+    /// Tickets up to this one are served.
+    completed: AtomicU64,
+    leading: AtomicBool,
+    /// Callers that sleep or are about to.
+    parked: AtomicU32,
+    /// Rank 8; guards nothing but the sleep.
+    bed: Mutex<()>,
+    wake: Condvar,
+    tempo: Tempo,
+}
+
+/// What the last rounds taught. Only the leader writes it; a stale value costs time, never truth.
+#[derive(Debug)]
+struct Tempo {
+    /// How long a round takes, in nanoseconds, averaged.
+    round_ns: AtomicU64,
+    /// How many callers are expected to come together.
+    company: AtomicU64,
+    /// Rounds to go until waiting for company is tried again, after it was in vain.
+    doubt: AtomicU32,
+}
+
+impl Group {
+    pub(super) fn new() -> Self {
+        Self {
+            arrivals: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+            leading: AtomicBool::new(false),
+            parked: AtomicU32::new(0),
+            bed: Mutex::new(()),
+            wake: Condvar::new(),
+            tempo: Tempo { round_ns: AtomicU64::new(0), company: AtomicU64::new(1), doubt: AtomicU32::new(0) },
+        }
+    }
+
+    /// Calls so far.
+    pub(super) fn arrivals(&self) -> u64 {
+        self.arrivals.load(SeqCst)
+    }
+
+    /// Returns after a round of `work` that began after this call did; `work` runs on one of the callers' threads.
+    /// What the round is to achieve must have been published before the call.
+    pub(super) fn join(&self, work: impl FnOnce()) {
+        let ticket = self.arrivals.fetch_add(1, SeqCst) + 1;
+        loop {
+            if self.completed.load(SeqCst) >= ticket {
+                return;
+            }
+            if let Some(lead) = self.try_lead() {
+                // Between the look above and taking the lead, the former leader may have served this ticket.
+                if self.completed.load(SeqCst) < ticket {
+                    lead.run(ticket, work);
+                }
+                return;
+            }
+            self.wait(ticket);
+        }
+    }
+
+    fn try_lead(&self) -> Option<Lead<'_>> {
+        self.leading.compare_exchange(false, true, SeqCst, SeqCst).ok().map(|_| Lead { group: self })
+    }
+
+    /// Whether a caller with this ticket has nothing to do but wait.
+    fn must_wait(&self, ticket: u64) -> bool {
+        self.completed.load(SeqCst) < ticket && self.leading.load(SeqCst)
+    }
+
+    fn wait(&self, ticket: u64) {
+        let round_ns = self.tempo.round_ns.load(SeqCst);
+        let budget_ns = if round_ns > SPIN_NS_MAX { SPIN_NS_MIN } else { (2 * round_ns).clamp(SPIN_NS_MIN, SPIN_NS_MAX) };
+        let clock = Clock::start();
+        while self.must_wait(ticket) {
+            if clock.elapsed_ns() > budget_ns {
+                return self.park(ticket);
+            }
+            yield_now();
+        }
+    }
+
+    fn park(&self, ticket: u64) {
+        let mut bed = self.lock_bed();
+        // Announced before the last look: the leader looks at `parked` after it published, so one of both sees the other.
+        self.parked.fetch_add(1, SeqCst);
+        while self.must_wait(ticket) {
+            bed = self.wake.wait(bed).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.parked.fetch_sub(1, SeqCst);
+    }
+
+    fn lock_bed(&self) -> MutexGuard<'_, ()> {
+        self.bed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits a moment for those who came along in the last rounds; returns the tickets covered, and whether the wait was in vain.
+    fn gather(&self, served: u64) -> (u64, bool) {
+        let company = self.tempo.company.load(SeqCst);
+        let doubt = self.tempo.doubt.load(SeqCst);
+        if company <= 1 || doubt > 0 {
+            self.tempo.doubt.store(doubt.saturating_sub(1), SeqCst);
+            return (self.arrivals(), false);
+        }
+        let budget_ns = (self.tempo.round_ns.load(SeqCst) / 2).min(GATHER_NS_MAX);
+        let clock = Clock::start();
+        loop {
+            let arrivals = self.arrivals();
+            if arrivals - served >= company {
+                return (arrivals, false);
+            }
+            if clock.elapsed_ns() > budget_ns {
+                return (arrivals, true);
+            }
+            yield_now();
+        }
+    }
+}
+
+impl Tempo {
+    /// Learns from a round: those who came late, while it ran, should have been waited for.
+    fn learn(&self, round_ns: u64, served: u64, late: u64, in_vain: bool) {
+        let before = self.round_ns.load(SeqCst);
+        let average = if before == 0 { round_ns } else { before - before / 8 + round_ns / 8 };
+        self.round_ns.store(average, SeqCst);
+        let company = if late > 0 || in_vain { served + late } else { self.company.load(SeqCst).min(served) };
+        self.company.store(company.min(COMPANY_MAX), SeqCst);
+        if in_vain {
+            self.doubt.store(DOUBT_ROUNDS, SeqCst);
+        }
+    }
+}
+
+/// Rounds without a wait after one in vain: bounds the loss to a few per cent.
+const DOUBT_ROUNDS: u32 = 16;
+
+/// The lead. Given up when dropped, also by a panic, so that nobody waits for a leader that is gone.
+struct Lead<'a> {
+    group: &'a Group,
+}
+
+impl Lead<'_> {
+    fn run(self, ticket: u64, work: impl FnOnce()) {
+        let group = self.group;
+        let served = group.completed.load(SeqCst);
+        let (covered, in_vain) = group.gather(served);
+        assert!(covered >= ticket && served < ticket, "I-GROUP-2: a leader serves itself");
+        let clock = Clock::start();
+        work();
+        let late = group.arrivals() - covered;
+        group.tempo.learn(clock.elapsed_ns(), covered - served, late, in_vain);
+        group.completed.store(covered, SeqCst);
+    }
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        let group = self.group;
+        assert!(group.leading.swap(false, SeqCst), "I-GROUP-1: the lead was given up twice");
+        if group.parked.load(SeqCst) > 0 {
+            drop(group.lock_bed());
+            group.wake.notify_all();
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Replay: reads the ring from the last durable metadata commit on and hands over what was acknowledged, and perhaps a little more.
+//!
+//! Two passes. The first follows the chain of intact batches to its end and learns what the last of them seals; the second hands the records
+//! over, up to the first one that is not sealed and whose data is not there. Both read the ring only, a window at a time, each byte at most
+//! once a pass; data is read for records that are not sealed, 1 MiB a record at most.
+//!
+//! A batch that is not intact is what a power cut leaves of a log write that nobody was told of. It is *damage* when a later batch says that
+//! it had been durable (`durable sequence` in the header).
+
+use std::sync::Arc;
+
+use block::{AlignedBuf, BlockDevice};
+
+use super::batch::{BATCH_BYTES_MAX, HEADER_BYTES, Header, Mismatch, SECTOR};
+use super::{Exposure, LogParts, LogPosition, Record};
+use crate::checksum::Crc32c;
+use crate::decode::Reader;
+use crate::{Error, Lsn, Result};
+
+/// What a replay found.
+#[derive(Debug, Clone)]
+pub(crate) struct ReplayReport {
+    /// Records handed to the visitor.
+    pub(crate) records: u64,
+    /// The last record of the log: every one up to it is in the metadata or was visited.
+    pub(crate) last: Lsn,
+    /// Why the log ends there, one sentence.
+    pub(crate) end: String,
+    /// Says which part is damaged although it had once been durable: acknowledged records are lost.
+    pub(crate) damaged: Option<String>,
+    /// The position of the next incarnation; open the log there once a durable metadata commit holds it.
+    pub(crate) next: LogPosition,
+}
+
+/// Hands every record of the log after `position` to `visitor`, in order. Changes nothing on any device.
+///
+/// What was read may sit in a volatile cache (the process was killed, the machine not): a mount that goes on to write must flush the data
+/// device, then commit the metadata durably together with [`ReplayReport::next`], and only then open the log there.
+///
+/// # Errors
+/// `Corrupt` when an intact log write holds what this software does not write; errors of the devices and of the visitor.
+pub(crate) fn replay(parts: &LogParts, position: LogPosition, mut visitor: impl FnMut(Lsn, Record) -> Result<()>) -> Result<ReplayReport> {
+    parts.check()?;
+    if position.offset > parts.place.len_bytes {
+        return Err(Error::corrupt(format!("the log position names byte {} of a ring of {} bytes", position.offset, parts.place.len_bytes)));
+    }
+    let mut ring = Window::new(parts.ring_device(), parts.place.start_byte, parts.place.len_bytes);
+    let chain = follow(parts, &mut ring, position)?;
+    let mut report = ReplayReport {
+        records: 0,
+        last: position.applied,
+        end: chain.end.clone(),
+        damaged: chain.damaged.clone(),
+        next: LogPosition { incarnation: position.incarnation + 1, ..LogPosition::START },
+    };
+    let mut data = Window::new(&parts.data, 0, parts.data.size_bytes());
+    let mut cursor = Cursor::new(position);
+    while cursor.sequence < chain.sequence {
+        let Ok(header) = cursor.find(parts, &mut ring)? else {
+            let message = format!("{}: log write {} was intact and is no longer: the device is failing", ring.device.name(), cursor.sequence);
+            return Err(Error::corrupt(message));
+        };
+        if !visit_batch(&mut ring, &mut data, &header, chain.sealed, &mut report, &mut visitor)? {
+            break;
+        }
+        cursor.pass(&header);
+    }
+    report.next.applied = report.last;
+    Ok(report)
+}
+
+/// What the first pass learned.
+#[derive(Debug)]
+struct Chain {
+    /// The first sequence number that is not in the chain.
+    sequence: u64,
+    sealed: Lsn,
+    end: String,
+    damaged: Option<String>,
+}
+
+fn follow(parts: &LogParts, ring: &mut Window<'_>, position: LogPosition) -> Result<Chain> {
+    let mut cursor = Cursor::new(position);
+    let mut sealed = position.applied;
+    loop {
+        match cursor.find(parts, ring)? {
+            Ok(header) => {
+                if header.first.0 > cursor.expected.0 {
+                    let message = format!(
+                        "{}: log write {} at ring byte {} starts with record {} where {} should follow",
+                        ring.device.name(),
+                        header.sequence,
+                        header.offset,
+                        header.first.0,
+                        cursor.expected.0
+                    );
+                    return Err(Error::corrupt(message));
+                }
+                sealed = sealed.max(header.sealed);
+                cursor.pass(&header);
+            }
+            Err(mismatch) => {
+                let what = match mismatch {
+                    Mismatch::Absent => "does not exist",
+                    Mismatch::Torn => "is incomplete",
+                };
+                let end = format!("log write {} (ring byte {}) {what}", cursor.sequence, cursor.offset);
+                let damaged = look_beyond(parts, ring, &cursor)?;
+                return Ok(Chain { sequence: cursor.sequence, sealed, end, damaged });
+            }
+        }
+    }
+}
+
+/// Where the next batch should be.
+#[derive(Debug, Clone, Copy)]
+struct Cursor {
+    incarnation: u64,
+    sequence: u64,
+    offset: u64,
+    /// The lsn that comes next: a batch may start before it (its first records are held by the metadata), never after it.
+    expected: Lsn,
+}
+
+impl Cursor {
+    fn new(position: LogPosition) -> Self {
+        let LogPosition { incarnation, sequence, offset, applied } = position;
+        Self { incarnation, sequence, offset, expected: Lsn(applied.0.saturating_add(1)) }
+    }
+
+    /// Finds the batch behind the one before, or at the start of the ring when it did not fit there.
+    fn find(&self, parts: &LogParts, ring: &mut Window<'_>) -> Result<std::result::Result<Header, Mismatch>> {
+        let here = self.find_at(parts, ring, self.offset)?;
+        if here.is_ok() || self.offset == 0 {
+            return Ok(here);
+        }
+        let at_start = self.find_at(parts, ring, 0)?;
+        Ok(if at_start == Err(Mismatch::Absent) { here } else { at_start })
+    }
+
+    fn find_at(&self, parts: &LogParts, ring: &mut Window<'_>, offset: u64) -> Result<std::result::Result<Header, Mismatch>> {
+        let Some(header) = read_header(parts, ring, offset)? else { return Ok(Err(Mismatch::Absent)) };
+        if header.incarnation != self.incarnation || header.sequence != self.sequence {
+            return Ok(Err(Mismatch::Absent));
+        }
+        let batch = ring.bytes(offset, header.len as usize)?;
+        Ok(if header.intact(batch) { Ok(header) } else { Err(Mismatch::Torn) })
+    }
+
+    fn pass(&mut self, header: &Header) {
+        self.sequence += 1;
+        self.offset = header.offset + u64::from(header.len);
+        self.expected = self.expected.max(Lsn(header.first.0 + u64::from(header.count)));
+    }
+}
+
+/// Reads a header that is possible and whose batch lies within the ring.
+fn read_header(parts: &LogParts, ring: &mut Window<'_>, offset: u64) -> Result<Option<Header>> {
+    if offset % SECTOR != 0 || offset.saturating_add(HEADER_BYTES as u64) > ring.len {
+        return Ok(None);
+    }
+    let bytes = ring.bytes(offset, HEADER_BYTES)?.try_into().expect("HEADER_BYTES were asked for");
+    let header = Header::read(bytes, parts.volume, offset);
+    Ok(header.filter(|header| offset + u64::from(header.len) <= ring.len))
+}
+
+/// A medium full of headers without content must not keep a mount busy.
+const CANDIDATES_MAX: u32 = 64;
+
+/// Looks for proof that the batch at the cursor had been durable: a later one that says so. No batch is longer than [`BATCH_BYTES_MAX`], so
+/// the next one is within that distance, and the one that was written after it was durable hardly further.
+fn look_beyond(parts: &LogParts, ring: &mut Window<'_>, cursor: &Cursor) -> Result<Option<String>> {
+    let reach = (2 * BATCH_BYTES_MAX).min(ring.len);
+    let start = cursor.offset.next_multiple_of(SECTOR).min(ring.len);
+    let end = (start + reach).min(ring.len);
+    let wrapped = reach - (end - start);
+    let step = usize::try_from(SECTOR).expect("a sector is small");
+    let mut patience = CANDIDATES_MAX;
+    for offset in (start..end).step_by(step).chain((0..wrapped).step_by(step)) {
+        let Some(header) = read_header(parts, ring, offset)? else { continue };
+        if header.incarnation != cursor.incarnation || header.sequence <= cursor.sequence || header.durable_sequence < cursor.sequence {
+            continue;
+        }
+        if header.intact(ring.bytes(offset, header.len as usize)?) {
+            return Ok(Some(format!(
+                "log write {} (ring byte {}) is damaged: write {} (ring byte {offset}) says that it was durable; acknowledged records from {} on are lost",
+                cursor.sequence, cursor.offset, header.sequence, cursor.expected.0
+            )));
+        }
+        patience -= 1;
+        if patience == 0 {
+            break;
+        }
+    }
+    Ok(None)
+}
+
+/// Hands over the records of an intact batch; `false` when the log ends within it.
+fn visit_batch(
+    ring: &mut Window<'_>,
+    data: &mut Window<'_>,
+    header: &Header,
+    sealed: Lsn,
+    report: &mut ReplayReport,
+    visitor: &mut impl FnMut(Lsn, Record) -> Result<()>,
+) -> Result<bool> {
+    let name = ring.device.name();
+    let place = |error: Error| {
+        let message = format!("{name}: log write {} at ring byte {}: {}", header.sequence, header.offset, error.message);
+        Error { message, ..error }
+    };
+    let mut payload = Reader::new(header.payload(ring.bytes(header.offset, header.len as usize)?), "the payload of a log write");
+    for index in 0..u64::from(header.count) {
+        let lsn = Lsn(header.first.0 + index);
+        let record = Record::decode(&mut payload).map_err(place)?;
+        if lsn <= report.last {
+            continue;
+        }
+        if lsn > sealed
+            && let Some(exposure) = &record.exposes
+            && let Some(end) = missing_data(data, exposure, lsn, report)
+        {
+            report.end = end;
+            return Ok(false);
+        }
+        visitor(lsn, record)?;
+        report.records += 1;
+        report.last = lsn;
+    }
+    payload.end().map_err(place)?;
+    Ok(true)
+}
+
+/// Says why the data that a record exposes is not there; `None` when it is.
+fn missing_data(data: &mut Window<'_>, exposure: &Exposure, lsn: Lsn, report: &mut ReplayReport) -> Option<String> {
+    let mut crc = Crc32c::new();
+    for (offset, len) in &exposure.segments {
+        match data.bytes(*offset, *len as usize) {
+            Ok(bytes) => crc.update(bytes),
+            Err(error) => {
+                // Unreadable is not the same as unwritten: whether the record had been acknowledged cannot be told.
+                let message = format!("record {} exposes data that cannot be read ({error}); records from it on are lost", lsn.0);
+                report.damaged.get_or_insert_with(|| message.clone());
+                return Some(message);
+            }
+        }
+    }
+    (crc.finish() != exposure.crc).then(|| format!("record {} exposes data that did not reach the device", lsn.0))
+}
+
+/// A range of a device, read a window at a time.
+struct Window<'a> {
+    device: &'a Arc<dyn BlockDevice>,
+    start: u64,
+    len: u64,
+    buf: AlignedBuf,
+    /// Range of the device that `buf` holds.
+    held: std::ops::Range<u64>,
+}
+
+impl<'a> Window<'a> {
+    /// What is read at once.
+    const BYTES: u64 = 256 << 10;
+
+    fn new(device: &'a Arc<dyn BlockDevice>, start: u64, len: u64) -> Self {
+        Self { device, start, len, buf: AlignedBuf::zeroed(0), held: 0..0 }
+    }
+
+    /// Returns `len` bytes from `offset` of the range.
+    fn bytes(&mut self, offset: u64, len: usize) -> Result<&[u8]> {
+        let end = offset.checked_add(len as u64).filter(|end| *end <= self.len).ok_or_else(|| {
+            let name = self.device.name();
+            Error::corrupt(format!("{name}: the log names {len} bytes at byte {offset}, past the end at {}", self.len))
+        })?;
+        let (from, to) = (self.start + offset, self.start + end);
+        if !(self.held.start <= from && to <= self.held.end) {
+            self.load(from, to)?;
+        }
+        let at = usize::try_from(from - self.held.start).expect("within the buffer");
+        Ok(&self.buf[at..at + len])
+    }
+
+    fn load(&mut self, from: u64, to: u64) -> Result<()> {
+        let align = u64::from(self.device.geometry().logical_block_size).max(SECTOR);
+        let start = from / align * align;
+        let end = to.max(start + Self::BYTES).min(self.start + self.len).next_multiple_of(align).min(self.device.size_bytes()).max(to);
+        let len = usize::try_from(end - start).expect("a window is a few megabytes");
+        self.held = 0..0;
+        if self.buf.len() < len {
+            self.buf = AlignedBuf::zeroed(len);
+        }
+        self.device.read_at(&mut self.buf[..len], start)?;
+        self.held = start..end;
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! The ring's book-keeping: where the next batch goes, what is alive, what is durable. Pure; the leader does the I/O.
+
+use std::collections::VecDeque;
+
+use super::{LogPlace, LogPosition};
+use crate::Lsn;
+
+/// A batch that replay may still need.
+#[derive(Debug, Clone, Copy)]
+struct Live {
+    sequence: u64,
+    offset: u64,
+    len: u64,
+    last: Lsn,
+}
+
+/// Where a batch goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub(super) sequence: u64,
+    pub(super) offset: u64,
+}
+
+/// The state of the ring. Lives under the ring mutex (rank 7).
+#[derive(Debug)]
+pub(super) struct Ring {
+    len: u64,
+    incarnation: u64,
+    /// Where the next batch goes, unless it does not fit before the end of the ring.
+    head: u64,
+    next_sequence: u64,
+    live: VecDeque<Live>,
+    applied: Lsn,
+    /// The last record in a batch that was placed.
+    placed: Lsn,
+    durable: Lsn,
+    durable_sequence: u64,
+    sealed: Lsn,
+    /// The last durable record whose data replay checks, unless sealed.
+    exposing: Lsn,
+}
+
+impl Ring {
+    pub(super) fn new(place: LogPlace, position: LogPosition) -> Self {
+        Self {
+            len: place.len_bytes,
+            incarnation: position.incarnation,
+            head: position.offset,
+            next_sequence: position.sequence,
+            live: VecDeque::new(),
+            applied: position.applied,
+            placed: position.applied,
+            durable: position.applied,
+            durable_sequence: position.sequence - 1,
+            sealed: position.applied,
+            exposing: Lsn(0),
+        }
+    }
+
+    /// Finds room for a batch of `len` bytes behind a head, given the oldest live byte.
+    fn find(&self, head: u64, tail: Option<u64>, len: u64) -> Option<u64> {
+        match tail {
+            Some(tail) if head <= tail => (head + len <= tail).then_some(head),
+            _ if head + len <= self.len => Some(head),
+            Some(tail) => (len <= tail).then_some(0),
+            None => (len <= self.len).then_some(0),
+        }
+    }
+
+    /// Whether batches of these lengths all fit.
+    pub(super) fn fits(&self, lengths: impl Iterator<Item = u64>) -> bool {
+        let mut head = self.head;
+        let mut tail = self.live.front().map(|live| live.offset);
+        for len in lengths {
+            let Some(offset) = self.find(head, tail, len) else { return false };
+            head = offset + len;
+            tail = tail.or(Some(offset));
+        }
+        true
+    }
+
+    /// Places the next batch; [`fits`](Self::fits) said that there is room. `last` is the last record in it or before it.
+    pub(super) fn place(&mut self, len: u64, last: Lsn) -> Slot {
+        let tail = self.live.front().map(|live| live.offset);
+        let offset = self.find(self.head, tail, len).expect("I-LOG-2: a batch is placed only where there is room");
+        let clear = |live: &Live| offset + len <= live.offset || live.offset + live.len <= offset;
+        assert!(self.live.front().is_none_or(clear) && self.live.back().is_none_or(clear), "I-LOG-2: a log write would hit a live one");
+        let slot = Slot { sequence: self.next_sequence, offset };
+        self.live.push_back(Live { sequence: slot.sequence, offset, len, last });
+        self.head = offset + len;
+        self.next_sequence += 1;
+        self.placed = self.placed.max(last);
+        slot
+    }
+
+    /// Takes note that everything placed is durable; `evidence` is the sealed lsn in its headers, `exposing` the last record in it to be checked.
+    pub(super) fn complete(&mut self, evidence: Lsn, exposing: Lsn) {
+        self.durable = self.durable.max(self.placed);
+        self.durable_sequence = self.next_sequence - 1;
+        self.exposing = self.exposing.max(exposing);
+        self.sealed = self.sealed.max(evidence);
+        self.settle();
+    }
+
+    /// I-LOG-5: without a record to check above `sealed`, durable is sealed.
+    fn settle(&mut self) {
+        if self.exposing <= self.sealed {
+            self.sealed = self.durable;
+        }
+        assert!(self.sealed <= self.durable, "I-LOG-5: only durable records are sealed");
+    }
+
+    /// Takes note that a durable metadata commit holds everything up to `lsn`.
+    pub(super) fn skip_to(&mut self, lsn: Lsn) {
+        self.durable = self.durable.max(lsn);
+        self.sealed = self.sealed.max(lsn);
+        self.settle();
+    }
+
+    /// Where replay must start when the metadata holds everything up to `lsn`.
+    pub(super) fn position_after(&self, lsn: Lsn) -> LogPosition {
+        assert!(lsn >= self.applied, "metadata commits go forward");
+        let first = self.live.iter().find(|live| live.last > lsn);
+        let (sequence, offset) = first.map_or((self.next_sequence, self.head), |live| (live.sequence, live.offset));
+        LogPosition { incarnation: self.incarnation, sequence, offset, applied: lsn }
+    }
+
+    /// Moves the tail.
+    pub(super) fn trim(&mut self, position: LogPosition) {
+        assert_eq!(position.incarnation, self.incarnation, "a log position of another incarnation");
+        assert!(position.sequence <= self.next_sequence && position.applied >= self.applied, "the tail moves forward, up to the head");
+        let dead = self.live.partition_point(|live| live.sequence < position.sequence);
+        self.live.drain(..dead);
+        self.applied = position.applied;
+    }
+
+    /// The first lsn that an empty batch may claim: the one behind what the ring holds.
+    pub(super) fn placed(&self) -> Lsn {
+        self.placed
+    }
+
+    pub(super) fn durable(&self) -> Lsn {
+        self.durable
+    }
+
+    pub(super) fn durable_sequence(&self) -> u64 {
+        self.durable_sequence
+    }
+
+    pub(super) fn sealed(&self) -> Lsn {
+        self.sealed
+    }
+
+    pub(super) fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Bytes from the tail to the head.
+    pub(super) fn used_bytes(&self) -> u64 {
+        match self.live.front() {
+            None => 0,
+            Some(tail) if tail.offset < self.head => self.head - tail.offset,
+            Some(tail) => self.len - tail.offset + self.head,
+        }
+    }
+}
