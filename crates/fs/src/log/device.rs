@@ -23,6 +23,11 @@ const HEAD_BYTES: usize = 64;
 /// Where the ring starts: a multiple of every write unit.
 const RING_START: u64 = 64 << 10;
 
+/// Bytes to move for the head: a page, or a whole sector where that is larger.
+fn head_len(device: &Arc<dyn BlockDevice>) -> usize {
+    AlignedBuf::ALIGN.max(device.geometry().logical_block_size as usize)
+}
+
 /// What the head of a separate log device says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LogDeviceHead {
@@ -44,7 +49,7 @@ impl LogDeviceHead {
     /// # Errors
     /// Those of the device.
     pub(crate) fn write(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
-        let mut buf = AlignedBuf::zeroed(AlignedBuf::ALIGN);
+        let mut buf = AlignedBuf::zeroed(head_len(device));
         buf[0..8].copy_from_slice(&MAGIC);
         buf[8..12].copy_from_slice(&VERSION.to_le_bytes());
         buf[16..32].copy_from_slice(self.volume.as_bytes());
@@ -60,10 +65,10 @@ impl LogDeviceHead {
     /// # Errors
     /// `NewerFormat`, `Corrupt` for a damaged head or a device that is too small for the ring it names, device errors.
     pub(crate) fn read(device: &Arc<dyn BlockDevice>) -> Result<Option<Self>> {
-        if device.size_bytes() < AlignedBuf::ALIGN as u64 {
+        let mut buf = AlignedBuf::zeroed(head_len(device));
+        if device.size_bytes() < buf.len() as u64 {
             return Ok(None);
         }
-        let mut buf = AlignedBuf::zeroed(AlignedBuf::ALIGN);
         device.read_at(&mut buf, 0)?;
         let mut head = [0; HEAD_BYTES];
         head.copy_from_slice(&buf[..HEAD_BYTES]);
