@@ -1,5 +1,6 @@
 //! Paths, for programs that use the library directly.
 
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -81,10 +82,16 @@ impl Fs {
         self.attr(ino)
     }
 
-    /// Resolves for an open, creating where the options say so; returns the inode and the mode of a suffix.
+    /// Resolves for an open, creating where the options say so; returns the inode and the mode of a suffix (S-28: a name that really ends so wins).
     pub(crate) fn resolve_for_open(&self, path: &Path, options: &OpenOptions) -> Result<(InodeNo, Option<IoMode>)> {
         let (stem, suffix) = split_mode_suffix(path.as_os_str().as_bytes());
-        let path = Path::new(std::ffi::OsStr::from_bytes(stem));
+        if suffix.is_some() && self.walk(path, true).is_ok_and(|leaf| self.find(leaf.dir, &leaf.name).is_ok_and(|row| row.is_some())) {
+            return Ok((self.resolve_file(path, options)?, None));
+        }
+        Ok((self.resolve_file(Path::new(OsStr::from_bytes(stem)), options)?, suffix))
+    }
+
+    fn resolve_file(&self, path: &Path, options: &OpenOptions) -> Result<InodeNo> {
         let leaf = self.walk(path, !options.exclusive)?;
         if leaf.name.is_empty() {
             return Err(Error::new(ErrorKind::IsDirectory, format!("{} is a directory", path.display())));
@@ -93,7 +100,7 @@ impl Fs {
             if options.create && options.exclusive {
                 return Err(Error::new(ErrorKind::Exists, format!("{} exists", path.display())));
             }
-            return Ok((row.ino, suffix));
+            return Ok(row.ino);
         }
         if !options.create {
             return Err(Error::new(ErrorKind::NotFound, format!("{} does not exist", path.display())));
@@ -101,8 +108,8 @@ impl Fs {
         let new = NewFile { mode: options.permissions, ..NewFile::default() };
         let made = self.make(leaf.dir, &leaf.name, &Making { kind: FileKind::File, new, rdev: 0, target: &[] });
         match made {
-            Ok(attr) => Ok((attr.ino, suffix)),
-            Err(e) if e.kind == ErrorKind::Exists && !options.exclusive => Ok((self.need(leaf.dir, &leaf.name)?.ino, suffix)),
+            Ok(attr) => Ok(attr.ino),
+            Err(e) if e.kind == ErrorKind::Exists && !options.exclusive => Ok(self.need(leaf.dir, &leaf.name)?.ino),
             Err(e) => Err(e),
         }
     }
