@@ -1,0 +1,205 @@
+//! Formatting, mounting, and what is refused with which sentence.
+
+use std::sync::Arc;
+
+use block::{AlignedBuf, BlockDevice, Geometry, MemoryDevice};
+use fs::{ErrorKind, FileKind, FileSystem, FormatOptions, InodeNo, MountOptions};
+
+use crate::common::{SIZE, assert_sound, device, formatted, mount, new_file};
+
+const COPY_B: u64 = 8 << 20;
+
+fn error_of(device: &Arc<dyn BlockDevice>) -> fs::Error {
+    FileSystem::mount(Arc::clone(device), None, MountOptions::default()).map(|_| ()).unwrap_err()
+}
+
+fn overwrite(device: &Arc<dyn BlockDevice>, at: u64, fill: u8) {
+    let mut buf = AlignedBuf::zeroed(4096);
+    buf.fill(fill);
+    device.write_at(&buf, at).unwrap();
+}
+
+#[test]
+fn what_is_no_volume_is_refused() {
+    let device = device();
+    let error = error_of(&device);
+    assert_eq!(error.kind, ErrorKind::NotAVolume);
+    assert!(error.message.contains("format it first"), "{error}");
+    let small: Arc<dyn BlockDevice> = MemoryDevice::new(1 << 20);
+    assert_eq!(error_of(&small).kind, ErrorKind::NotAVolume);
+}
+
+#[test]
+fn a_used_device_is_formatted_only_by_force() {
+    let device = formatted();
+    let options = FormatOptions::default();
+    assert_eq!(FileSystem::format(&device, None, &options).unwrap_err().kind, ErrorKind::Exists);
+    FileSystem::format(&device, None, &FormatOptions { force: true, ..options.clone() }).unwrap();
+    let xfs = self::device();
+    let mut head = AlignedBuf::zeroed(4096);
+    head[..4].copy_from_slice(b"XFSB");
+    xfs.write_at(&head, 0).unwrap();
+    let error = FileSystem::format(&xfs, None, &options).unwrap_err();
+    assert!(error.message.contains("an XFS file system"), "{error}");
+}
+
+#[test]
+fn options_out_of_range_are_refused() {
+    for block_size in [0, 256, 1000, 131_072] {
+        let options = FormatOptions { block_size, ..FormatOptions::default() };
+        assert_eq!(FileSystem::format(&device(), None, &options).unwrap_err().kind, ErrorKind::Invalid);
+    }
+    let small: Arc<dyn BlockDevice> = MemoryDevice::new(16 << 20);
+    let error = FileSystem::format(&small, None, &FormatOptions::default()).unwrap_err();
+    assert!(error.message.contains("32 MiB"), "{error}");
+    let log_bytes = Some(SIZE);
+    assert_eq!(FileSystem::format(&device(), None, &FormatOptions { log_bytes, ..FormatOptions::default() }).unwrap_err().kind, ErrorKind::Invalid);
+}
+
+fn sector_device(sector: u32) -> Arc<dyn BlockDevice> {
+    let geometry = Geometry {
+        logical_block_size: sector,
+        physical_block_size: sector,
+        buffer_align: 4096,
+        untorn_unit: sector,
+        volatile_cache: true,
+        read_only: false,
+    };
+    MemoryDevice::with_geometry(SIZE, geometry)
+}
+
+#[test]
+fn a_block_size_below_the_sector_is_refused() {
+    let options = FormatOptions { block_size: 512, ..FormatOptions::default() };
+    let error = FileSystem::format(&sector_device(4096), None, &options).unwrap_err();
+    assert!(error.message.contains("sector of 4096"), "{error}");
+}
+
+#[test]
+fn every_block_size_on_every_sector_size_mounts() {
+    for sector in [512, 4096, 65536] {
+        for block_size in [512, 1024, 4096, 65536] {
+            if block_size < sector {
+                continue;
+            }
+            let device = sector_device(sector);
+            FileSystem::format(&device, None, &FormatOptions { block_size, ..FormatOptions::default() }).unwrap();
+            let fs = mount(&device);
+            fs.make(InodeNo::ROOT, b"f", FileKind::File, new_file(), 0).unwrap();
+            fs.unmount().unwrap();
+            assert_sound(&device);
+            mount(&device).lookup(InodeNo::ROOT, b"f").unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_second_superblock_serves_when_the_first_is_damaged() {
+    let device = formatted();
+    overwrite(&device, 0, 0xa5);
+    let report = FileSystem::check(&device, None, false).unwrap();
+    assert!(!report.is_sound(), "the damage is named");
+    let fs = mount(&device);
+    assert!(fs.info().recovery.second_superblock);
+    fs.unmount().unwrap();
+    assert_sound(&device);
+}
+
+#[test]
+fn check_mends_a_superblock_copy() {
+    for at in [0, COPY_B] {
+        let device = formatted();
+        overwrite(&device, at, 0x11);
+        let report = FileSystem::check(&device, None, true).unwrap();
+        assert!(!report.findings.is_empty() && report.is_sound(), "{:?}", report.findings);
+        assert_sound(&device);
+    }
+}
+
+#[test]
+fn two_damaged_superblocks_are_refused() {
+    let device = formatted();
+    overwrite(&device, 0, 0xa5);
+    overwrite(&device, COPY_B, 0xa5);
+    assert_eq!(error_of(&device).kind, ErrorKind::NotAVolume);
+    let device = formatted();
+    for at in [0, COPY_B] {
+        let mut buf = AlignedBuf::zeroed(4096);
+        device.read_at(&mut buf, at).unwrap();
+        buf[100] ^= 1;
+        device.write_at(&buf, at).unwrap();
+    }
+    assert_eq!(error_of(&device).kind, ErrorKind::Corrupt);
+}
+
+#[test]
+fn a_truncated_image_is_refused_with_both_sizes() {
+    let device = formatted();
+    let half: Arc<dyn BlockDevice> = MemoryDevice::new(SIZE / 2);
+    let mut buf = AlignedBuf::zeroed(1 << 20);
+    for at in (0..SIZE / 2).step_by(1 << 20) {
+        device.read_at(&mut buf, at).unwrap();
+        half.write_at(&buf, at).unwrap();
+    }
+    let error = error_of(&half);
+    assert_eq!(error.kind, ErrorKind::Corrupt);
+    assert!(error.message.contains("truncated") && error.message.contains(&SIZE.to_string()), "{error}");
+}
+
+#[test]
+fn a_read_only_mount_changes_nothing() {
+    let device = formatted();
+    let fs = mount(&device);
+    fs.make(InodeNo::ROOT, b"kept", FileKind::File, new_file(), 0).unwrap();
+    fs.sync().unwrap();
+    drop(fs);
+    let before = device.counters().writes;
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    let fs = FileSystem::mount(Arc::clone(&device), None, options).unwrap();
+    fs.lookup(InodeNo::ROOT, b"kept").unwrap();
+    assert_eq!(fs.make(InodeNo::ROOT, b"new", FileKind::File, new_file(), 0).unwrap_err().kind, ErrorKind::ReadOnly);
+    fs.sync().unwrap();
+    fs.unmount().unwrap();
+    assert_eq!(device.counters().writes, before, "a read-only mount must not write");
+}
+
+#[test]
+fn the_log_may_live_on_its_own_device() {
+    let (device, log, other) = (device(), device(), device());
+    FileSystem::format(&device, Some(&log), &FormatOptions::default()).unwrap();
+    FileSystem::format(&self::device(), Some(&other), &FormatOptions::default()).unwrap();
+    assert_eq!(error_of(&device).kind, ErrorKind::NotFound, "the log device is missing");
+    let mount = |log: &Arc<dyn BlockDevice>| FileSystem::mount(Arc::clone(&device), Some(Arc::clone(log)), MountOptions::default());
+    assert_eq!(mount(&other).map(|_| ()).unwrap_err().kind, ErrorKind::NotFound, "another volume's log");
+    let fs = mount(&log).unwrap();
+    fs.make(InodeNo::ROOT, b"f", FileKind::File, new_file(), 0).unwrap();
+    fs.sync().unwrap();
+    drop(fs);
+    let fs = mount(&log).unwrap();
+    assert_eq!(fs.info().recovery.records, 1);
+    fs.lookup(InodeNo::ROOT, b"f").unwrap();
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn metadata_grows_its_region() {
+    let device = formatted();
+    let fs = mount(&device);
+    let before = fs.info().metadata_bytes;
+    for i in 0..20_000 {
+        fs.make(InodeNo::ROOT, format!("a rather long name for a file, number {i}").as_bytes(), FileKind::File, new_file(), 0).unwrap();
+    }
+    fs.unmount().unwrap();
+    assert_sound(&device);
+    let fs = mount(&device);
+    assert!(fs.info().metadata_bytes > before);
+    assert_eq!(fs.statfs().inodes, 20_001);
+}
+
+#[test]
+fn changes_after_unmount_are_refused() {
+    let fs = mount(&formatted());
+    let other = fs.clone();
+    fs.unmount().unwrap();
+    assert_eq!(other.make(InodeNo::ROOT, b"late", FileKind::File, new_file(), 0).unwrap_err().kind, ErrorKind::Busy);
+}
