@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 use crate::tally::{Outcome, Tally, TestOutput};
-use crate::{sh, tidy};
+use crate::{real, sh, tidy};
 
 /// The longest any single step may take.
 const STEP_LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -26,10 +26,12 @@ pub enum Step {
     Test,
     /// The documentation builds without a warning.
     Doc,
+    /// Real programs on the release binary.
+    Real,
 }
 
 impl Step {
-    const ALL: [Self; 5] = [Self::Fmt, Self::Tidy, Self::Clippy, Self::Test, Self::Doc];
+    const ALL: [Self; 6] = [Self::Fmt, Self::Tidy, Self::Clippy, Self::Test, Self::Doc, Self::Real];
 
     fn name(self) -> &'static str {
         match self {
@@ -38,6 +40,7 @@ impl Step {
             Self::Clippy => "clippy",
             Self::Test => "test",
             Self::Doc => "doc",
+            Self::Real => "real",
         }
     }
 
@@ -48,6 +51,7 @@ impl Step {
             Self::Tidy => tidy::passes()?,
             Self::Clippy => sh::passes(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]), STEP_LIMIT)?,
             Self::Test => return test(tally),
+            Self::Real => return real::run(&real::Options::default(), tally),
             Self::Doc => sh::passes(cargo().args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"), STEP_LIMIT)?,
         };
         if !passed {
@@ -80,6 +84,18 @@ pub fn check(steps: &[Step]) -> Result<bool> {
     for (step, time, good) in times {
         println!("{:<7} {:>7.1} s  {}", step.name(), time.as_secs_f64(), if good { "good" } else { "FAILED" });
     }
+    tally.print_details();
+    println!("{tally}");
+    Ok(tally.failed.is_empty())
+}
+
+/// Runs tests of real programs as `options` say and returns whether none failed.
+///
+/// # Errors
+/// When no test has such a name, or the binary does not build.
+pub fn real(options: &real::Options) -> Result<bool> {
+    let mut tally = Tally::default();
+    real::run(options, &mut tally)?;
     tally.print_details();
     println!("{tally}");
     Ok(tally.failed.is_empty())

@@ -2,10 +2,12 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod real;
 mod sh;
 mod tally;
 mod tidy;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -29,6 +31,18 @@ enum Command {
     },
     /// Checks sizes, crate edges, words, links, licences and ids.
     Tidy,
+    /// Runs real programs on the release binary: databases that are killed, verified data, bad input, comparisons.
+    Real(real::Options),
+    /// Runs a program with io_uring forbidden.
+    #[command(hide = true)]
+    WithoutIoUring {
+        /// The program and its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        program: Vec<OsString>,
+    },
+    /// The second process of a test: does what its standard input says.
+    #[command(hide = true)]
+    Peer,
 }
 
 /// Returns the repository's root: the directory above this crate.
@@ -37,10 +51,16 @@ fn root() -> PathBuf {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<bool> {
-    std::env::set_current_dir(root())?;
+    match &arguments.command {
+        Command::WithoutIoUring { program } => return real::exec_without_io_uring(program).map(|()| true),
+        Command::Peer => return real::serve_peer().map(|()| true),
+        _ => std::env::set_current_dir(root())?,
+    }
     match arguments.command {
         Command::Check { steps } => check::check(&steps),
         Command::Tidy => check::check(&[check::Step::Tidy]),
+        Command::Real(options) => check::real(&options),
+        Command::WithoutIoUring { .. } | Command::Peer => Ok(true),
     }
 }
 

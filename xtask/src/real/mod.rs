@@ -1,0 +1,215 @@
+//! Real programs on the release binary: databases that are killed, data that is verified, input that is bad.
+//!
+//! One table lists the tests with what they need and how long they may take. They run one at a time. A test that returns an error has failed; one
+//! whose needs are not met is skipped with the reason. However a test ends, nothing of it stays on the machine.
+
+mod bad_input;
+mod bed;
+mod cleanup;
+mod fio;
+mod full_volume;
+mod ledger;
+mod mixed_open;
+mod needs;
+mod peer;
+mod postgres;
+mod ratio;
+mod recovery;
+mod restricted;
+mod scale;
+mod sqlite;
+mod superblock;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+pub use needs::exec_without_io_uring;
+pub use peer::serve as serve_peer;
+
+use crate::sh;
+use crate::tally::{Outcome, Tally};
+use bed::Bed;
+use needs::Need;
+
+/// What `cargo xtask real` takes.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Tests to run: those whose name starts with one of these; all when none is named
+    names: Vec<String>,
+    /// List the tests and what they need
+    #[arg(long)]
+    list: bool,
+    /// Scale of pgbench's tables
+    #[arg(long, default_value_t = 2)]
+    scale: u32,
+    /// Seconds of load; the kill comes in the middle
+    #[arg(long, default_value_t = 6)]
+    seconds: u64,
+    /// How often a database is killed
+    #[arg(long, default_value_t = 3)]
+    kills: u32,
+    /// Files of the recovery measurement; the issue of interest is 10,000
+    #[arg(long, default_value_t = 500)]
+    files: u64,
+    /// Extents of the recovery measurement; the issue of interest is 1,000,000
+    #[arg(long, default_value_t = 50_000)]
+    extents: u64,
+    /// Rounds of a comparison
+    #[arg(long, default_value_t = 2)]
+    rounds: u32,
+    /// Use this binary instead of building one
+    #[arg(long)]
+    program: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        use clap::Parser;
+
+        #[derive(Parser)]
+        struct Bare {
+            #[command(flatten)]
+            options: Options,
+        }
+        Bare::parse_from(["real"]).options
+    }
+}
+
+/// One test of real programs.
+struct Test {
+    name: &'static str,
+    needs: &'static [Need],
+    /// How long it may take with the default options, in seconds.
+    budget_s: u64,
+    run: fn(&mut Bed, &Options) -> Result<()>,
+}
+
+/// Every test that the check runs.
+const TESTS: &[Test] = &[
+    Test { name: "bad-input-not-a-volume", needs: &[], budget_s: 60, run: bad_input::not_a_volume },
+    Test { name: "bad-input-newer-format", needs: &[], budget_s: 60, run: bad_input::newer_format },
+    Test { name: "bad-input-truncated", needs: &[], budget_s: 60, run: bad_input::truncated },
+    Test { name: "bad-input-superblock-a", needs: &[Need::Fuse], budget_s: 60, run: bad_input::superblock_a },
+    Test { name: "bad-input-superblocks", needs: &[], budget_s: 60, run: bad_input::superblocks },
+    Test { name: "bad-input-too-small", needs: &[], budget_s: 60, run: bad_input::too_small },
+    Test { name: "bad-input-formatted-twice", needs: &[], budget_s: 60, run: bad_input::formatted_twice },
+    Test { name: "bad-input-read-only-device", needs: &[Need::Root, Need::Loop], budget_s: 60, run: bad_input::read_only_device },
+    Test { name: "bad-input-busy-device", needs: &[Need::Fuse], budget_s: 60, run: bad_input::busy_device },
+    Test { name: "bad-input-block-below-sector", needs: &[Need::Root, Need::Loop], budget_s: 60, run: bad_input::block_below_sector },
+    Test { name: "stale-mount", needs: &[Need::Fuse], budget_s: 60, run: recovery::stale_mount },
+    Test { name: "read-only-mount", needs: &[Need::Fuse], budget_s: 60, run: recovery::read_only_mount },
+    Test { name: "separate-log", needs: &[Need::Fuse], budget_s: 60, run: recovery::separate_log },
+    Test { name: "fio-cached", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 180, run: fio::cached },
+    Test { name: "fio-direct", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 180, run: fio::direct },
+    Test { name: "fio-concurrent", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 180, run: fio::concurrent },
+    Test { name: "fio-concurrent-cache", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 180, run: fio::concurrent_cache },
+    Test { name: "fio-o-direct", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 180, run: fio::o_direct },
+    Test { name: "mixed-open", needs: &[Need::Fuse], budget_s: 120, run: mixed_open::two_processes },
+    Test { name: "sqlite-wal", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: sqlite::wal },
+    Test { name: "sqlite-rollback", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: sqlite::rollback },
+    Test { name: "postgres", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 420, run: postgres::killed },
+    Test { name: "full-volume", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 300, run: full_volume::postgres_runs_out },
+    Test { name: "no-io-uring", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 240, run: restricted::no_io_uring },
+    Test { name: "no-io-uring-tests", needs: &[], budget_s: 600, run: restricted::no_io_uring_tests },
+    Test {
+        name: "ordinary-user",
+        needs: &[Need::Fuse, Need::Root, Need::Program("setpriv"), Need::Program("fusermount3")],
+        budget_s: 120,
+        run: restricted::ordinary_user,
+    },
+    Test { name: "scale", needs: &[Need::Fuse], budget_s: 300, run: scale::measure },
+];
+
+/// Comparisons and measurements that run only when they are named.
+const MEASUREMENTS: &[Test] = &[Test {
+    name: "ratio-postgres",
+    needs: &[Need::Fuse, Need::Root, Need::Loop, Need::Postgres, Need::Program("setpriv"), Need::Program("mkfs.xfs")],
+    budget_s: 600,
+    run: ratio::postgres,
+}];
+
+/// Runs the tests that `options` names and adds their outcomes to `tally`.
+///
+/// # Errors
+/// When no test has such a name or the binary cannot be built.
+pub fn run(options: &Options, tally: &mut Tally) -> Result<()> {
+    let chosen = choose(options)?;
+    if options.list {
+        for test in chosen {
+            println!("{:<32} up to {} s, needs {:?}", test.name, test.budget_s, test.needs);
+        }
+        return Ok(());
+    }
+    cleanup::on_signals()?;
+    needs::install();
+    let program = match &options.program {
+        Some(program) => program.canonicalize().with_context(|| format!("cannot find {}", program.display()))?,
+        None => build()?,
+    };
+    for test in chosen {
+        let start = Instant::now();
+        let outcome = run_one(test, &program, options);
+        let verdict = match &outcome {
+            Outcome::Passed => "ok".to_owned(),
+            Outcome::Failed(reason) => format!("FAILED: {reason}"),
+            Outcome::Skipped(reason) => format!("skipped: {reason}"),
+        };
+        println!("real {} ... {verdict} ({:.1} s)", test.name, start.elapsed().as_secs_f64());
+        tally.add(&format!("real {}", test.name), outcome);
+    }
+    Ok(())
+}
+
+fn choose(options: &Options) -> Result<Vec<&'static Test>> {
+    if options.names.is_empty() {
+        return Ok(TESTS.iter().chain(if options.list { MEASUREMENTS } else { &[] }).collect());
+    }
+    let named = |test: &&Test| options.names.iter().any(|name| test.name.starts_with(name.as_str()));
+    let chosen: Vec<_> = TESTS.iter().chain(MEASUREMENTS).filter(named).collect();
+    ensure!(!chosen.is_empty(), "no test has a name that starts so: `cargo xtask real --list` names them");
+    Ok(chosen)
+}
+
+/// Builds the release binary and returns its path.
+fn build() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = sh::passes(Command::new(&cargo).args(["build", "--release", "--quiet", "-p", "bedplate-cli"]), Duration::from_secs(1200))?;
+    ensure!(built, "the release binary does not build");
+    let metadata = sh::output(Command::new(cargo).args(["metadata", "--format-version", "1", "--no-deps"]), Duration::from_secs(60))?;
+    let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
+    let Some(target) = metadata["target_directory"].as_str() else { bail!("cargo does not say where it builds") };
+    Ok(Path::new(target).join("release/bedplate"))
+}
+
+/// Runs one test within its budget.
+fn run_one(test: &Test, program: &Path, options: &Options) -> Outcome {
+    if let Some(reason) = test.needs.iter().find_map(|need| need.missing()) {
+        return Outcome::Skipped(reason);
+    }
+    // A longer load gets its time on top, once a kill and round.
+    let budget = Duration::from_secs(test.budget_s + options.seconds * u64::from(options.kills.max(2 * options.rounds)) * 4 + options.extents / 1000);
+    let (ended, watch) = mpsc::channel::<()>();
+    let watchdog = std::thread::spawn(move || {
+        let expired = watch.recv_timeout(budget) == Err(mpsc::RecvTimeoutError::Timeout);
+        if expired {
+            // Whatever the test hangs on comes back with an error once its servers are dead.
+            cleanup::run_all();
+        }
+        expired
+    });
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Bed::new(program).and_then(|mut bed| (test.run)(&mut bed, options))));
+    drop(ended);
+    let expired = watchdog.join().expect("the watchdog does not panic");
+    cleanup::run_all();
+    match result {
+        _ if expired => Outcome::Failed(format!("it did not end within {} s", budget.as_secs())),
+        Ok(Ok(())) => Outcome::Passed,
+        Ok(Err(error)) => Outcome::Failed(format!("{error:#}")),
+        Err(_) => Outcome::Failed("it panicked; see its output above".to_owned()),
+    }
+}

@@ -1,0 +1,122 @@
+//! Where not everything is allowed: io_uring forbidden, no superuser.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::Options;
+use super::bad_input::find;
+use super::bed::{Bed, detach, is_mounted, kill};
+use super::cleanup::Guard;
+use super::{fio, sqlite};
+use crate::sh;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn launcher() -> Result<Vec<OsString>> {
+    Ok(vec![std::env::current_exe()?.into(), "without-io-uring".into()])
+}
+
+/// With io_uring forbidden by seccomp the thread engine serves, says so with the reason, and verified data and killed databases come back whole.
+pub fn no_io_uring(bed: &mut Bed, options: &Options) -> Result<()> {
+    bed.launcher = launcher()?;
+    let image = bed.format("engine.img", "64M")?;
+    let mounted = bed.mount(&image, "")?;
+    let info = bed.json([OsStr::new("info"), mounted.directory.as_os_str()])?;
+    let engine = find(&info, "engine").context("info names no engine")?.to_string();
+    println!("    engine: {engine}");
+    ensure!(engine.contains("threads") && engine.contains("io_uring"), "the engine is not threads with its reason: {engine}");
+    mounted.unmount(bed)?;
+    std::fs::remove_file(image)?;
+    fio::verify(bed, "mode=concurrent", false, &[])?;
+    std::fs::remove_file(bed.path("volume.img"))?;
+    if super::Need::Program("sqlite3").missing().is_none() {
+        sqlite::killed(bed, &Options { kills: 1, ..options.clone() }, "WAL", "mode=cached")?;
+    }
+    Ok(())
+}
+
+/// The tests of the rooms that touch devices pass with io_uring forbidden too.
+pub fn no_io_uring_tests(_: &mut Bed, _: &Options) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let [program, arguments @ ..] = &launcher()?[..] else { unreachable!("a launcher has a program") };
+    let mut command = Command::new(program);
+    command.args(arguments).arg(cargo).args(["test", "--quiet", "-p", "bedplate-block", "-p", "bedplate-fs", "-p", "bedplate", "--lib", "--tests"]);
+    sh::output(&mut command, Duration::from_secs(580)).map(drop)
+}
+
+/// An ordinary user formats, mounts in the background, uses, and unmounts, with `fusermount3` and with `bedplate unmount`.
+pub fn ordinary_user(bed: &mut Bed, _: &Options) -> Result<()> {
+    let number = |flag: &str| -> Result<u32> { Ok(sh::output(Command::new("id").args([flag, "nobody"]), LIMIT)?.trim().parse()?) };
+    let (user, group) = (number("-u")?, number("-g")?);
+    bed.use_copy_of_program()?;
+    bed.launcher =
+        ["setpriv".to_owned(), format!("--reuid={user}"), format!("--regid={group}"), "--clear-groups".to_owned()].map(OsString::from).into();
+    let home = bed.make_directory("home")?;
+    chown(&home, Some(user), Some(group))?;
+    std::fs::set_permissions(&home, Permissions::from_mode(0o700))?;
+    let directory = bed.make_directory("home/mnt")?;
+    chown(&directory, Some(user), Some(group))?;
+    let image = bed.path("home/volume.img");
+    bed.succeeds([OsStr::new("format"), image.as_os_str(), OsStr::new("--size"), OsStr::new("64M")])?;
+
+    let as_user = |script: &str| {
+        let mut command = Command::new(&bed.launcher[0]);
+        command.args(&bed.launcher[1..]).args(["sh", "-ec", script]).current_dir(&directory).env("HOME", &home);
+        sh::output(&mut command, LIMIT)
+    };
+    let guard = background(&image, &directory);
+    bed.succeeds([OsStr::new("mount"), image.as_os_str(), directory.as_os_str()])?;
+    ensure!(is_mounted(&directory), "the command returned and nothing is mounted");
+    as_user(
+        "mkdir d && echo words > d/f && ln -s f d/l && chmod 600 d/f && sync d/f && test \"$(cat d/l)\" = words && test \"$(stat -c %u:%a d/f)\" = \"$(id -u):600\"",
+    )?;
+    ensure!(std::fs::read_dir(&directory).is_err(), "without allow_other, another user looks into the mount");
+    as_user("cd / && fusermount3 -u \"$HOME/mnt\"")?;
+    wait_until_released(&image)?;
+    bed.check(&image)?;
+
+    bed.succeeds([OsStr::new("mount"), image.as_os_str(), directory.as_os_str(), OsStr::new("-o"), OsStr::new("mode=concurrent")])?;
+    as_user("test \"$(cat d/f)\" = words && dd if=/dev/urandom of=d/g bs=64k count=32 conv=fsync status=none")?;
+    bed.succeeds([OsStr::new("unmount"), directory.as_os_str()])?;
+    wait_until_released(&image)?;
+    guard.done();
+    bed.check(&image)
+}
+
+/// Promises that whoever serves `image` in the background ends with the test. The image's path is this test's alone.
+fn background(image: &Path, directory: &Path) -> Guard {
+    let (image, directory) = (image.to_path_buf(), directory.to_path_buf());
+    Guard::new(move || {
+        servers(&image).into_iter().for_each(kill);
+        detach(&directory);
+    })
+}
+
+/// Returns the processes that have `image` on their command line.
+fn servers(image: &Path) -> Vec<u32> {
+    let wanted = image.as_os_str().as_encoded_bytes();
+    let own = std::process::id();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|entry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+            (pid != own && line.split(|byte| *byte == 0).any(|word| word == wanted)).then_some(pid)
+        })
+        .collect()
+}
+
+fn wait_until_released(image: &Path) -> Result<()> {
+    let start = Instant::now();
+    while !servers(image).is_empty() {
+        ensure!(start.elapsed() < LIMIT, "the serving process does not end after the unmount");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
