@@ -108,13 +108,8 @@ fn cargo() -> Command {
 
 /// Runs the workspace's tests, prints what they print and sums the verdicts.
 fn test(tally: &mut Tally) -> Result<()> {
-    let mut child = cargo()
-        .args(["test", "--workspace", "--no-fail-fast", "--", "--show-output"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot start cargo test")?;
-    let pipe = child.stdout.take().context("cargo test has no output")?;
+    let mut family = sh::Family::start(cargo().args(["test", "--workspace", "--no-fail-fast", "--", "--show-output"]).stdout(Stdio::piped()))?;
+    let pipe = family.child.stdout.take().context("cargo test has no output")?;
     let reader = std::thread::spawn(move || {
         let mut output = TestOutput::default();
         for line in BufReader::new(pipe).lines().map_while(std::result::Result::ok) {
@@ -124,7 +119,7 @@ fn test(tally: &mut Tally) -> Result<()> {
         }
         output.tally
     });
-    let status = sh::wait(&mut child, STEP_LIMIT);
+    let status = family.wait(STEP_LIMIT);
     let tests = reader.join().expect("the reader of the tests' output does not panic");
     let explained = !tests.failed.is_empty();
     tally.merge(tests);

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod cleanup;
 mod real;
 mod sh;
 mod tally;
@@ -56,6 +57,7 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
         Command::Peer => return real::serve_peer().map(|()| true),
         _ => std::env::set_current_dir(root())?,
     }
+    cleanup::on_signals()?;
     match arguments.command {
         Command::Check { steps } => check::check(&steps),
         Command::Tidy => check::check(&[check::Step::Tidy]),

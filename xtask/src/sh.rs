@@ -1,10 +1,14 @@
 //! Running other programs: no standard input, a time limit, and their output in the error.
 
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::cleanup::Guard;
 
 /// What a finished program left.
 #[derive(Debug)]
@@ -30,11 +34,10 @@ impl Finished {
 /// When it cannot be started or does not end in time. A bad exit status is not an error here.
 pub fn finish(command: &mut Command, limit: Duration) -> Result<Finished> {
     let what = describe(command);
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().with_context(|| format!("cannot start {what}"))?;
-    let stdout = collect(child.stdout.take());
-    let stderr = collect(child.stderr.take());
-    let status = wait(&mut child, limit).with_context(|| format!("waiting for {what}"))?;
+    let mut family = Family::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
+    let stdout = collect(family.child.stdout.take());
+    let stderr = collect(family.child.stderr.take());
+    let status = family.wait(limit).with_context(|| format!("waiting for {what}"))?;
     Ok(Finished { status, stdout: stdout.take(), stderr: stderr.take() })
 }
 
@@ -56,8 +59,46 @@ pub fn output(command: &mut Command, limit: Duration) -> Result<String> {
 /// When it cannot be started or does not end in time.
 pub fn passes(command: &mut Command, limit: Duration) -> Result<bool> {
     let what = describe(command);
-    let mut child = command.stdin(Stdio::null()).spawn().with_context(|| format!("cannot start {what}"))?;
-    Ok(wait(&mut child, limit).with_context(|| format!("waiting for {what}"))?.success())
+    let mut family = Family::start(command)?;
+    Ok(family.wait(limit).with_context(|| format!("waiting for {what}"))?.success())
+}
+
+/// A program and whatever it starts, in a process group of their own: a compiler's driver that is killed must not leave its compilers behind.
+/// Dropped before its end, the whole group is killed.
+pub struct Family {
+    /// The program itself.
+    pub child: Child,
+    group: Option<Guard>,
+}
+
+impl Family {
+    /// Starts `command` without standard input.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        let what = describe(command);
+        let child = command.stdin(Stdio::null()).process_group(0).spawn().with_context(|| format!("cannot start {what}"))?;
+        let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("a process has a number")?;
+        let group = Some(Guard::new(move || {
+            // Nobody may be left in it, which is what is wanted.
+            let _ended_already = kill_process_group(group, Signal::KILL);
+        }));
+        Ok(Self { child, group })
+    }
+
+    /// Waits for the program's end; after `limit` kills the group.
+    ///
+    /// # Errors
+    /// When the limit passed.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let status = wait(&mut self.child, limit);
+        match &status {
+            Ok(_) => self.group.take().into_iter().for_each(Guard::done),
+            Err(_) => drop(self.group.take()),
+        }
+        status
+    }
 }
 
 /// Waits for a child; kills it after `limit`.

@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
 
-use super::cleanup::Guard;
+use crate::cleanup::Guard;
 use crate::sh;
 
 /// How long any one command of `bedplate` may take.
@@ -19,7 +18,8 @@ pub const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 
 /// A directory of its own, and how `bedplate` is started in it.
 pub struct Bed {
-    directory: TempDir,
+    directory: PathBuf,
+    _removal: Guard,
     program: PathBuf,
     /// Program and arguments that start `bedplate`: an ordinary user's, or without io_uring.
     pub launcher: Vec<OsString>,
@@ -33,14 +33,20 @@ impl Bed {
     pub fn new(program: &Path) -> Result<Self> {
         // Not the temporary directory: that may be in memory, and too small for a database.
         let place = Path::new("/var/tmp");
-        let directory = tempfile::Builder::new().prefix("bedplate-").tempdir_in(place).context("cannot make a directory in /var/tmp")?;
-        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755))?;
-        Ok(Self { directory, program: program.to_path_buf(), launcher: Vec::new() })
+        let directory = tempfile::Builder::new().prefix("bedplate-").tempdir_in(place).context("cannot make a directory in /var/tmp")?.keep();
+        let path = directory.clone();
+        let removal = Guard::new(move || {
+            if let Err(error) = std::fs::remove_dir_all(&path) {
+                eprintln!("xtask: cannot remove {}: {error}", path.display());
+            }
+        });
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755))?;
+        Ok(Self { directory, _removal: removal, program: program.to_path_buf(), launcher: Vec::new() })
     }
 
     /// Returns the path of `name` in the bed.
     pub fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+        self.directory.join(name)
     }
 
     /// Makes and returns an empty directory in the bed.
@@ -68,7 +74,7 @@ impl Bed {
     pub fn bedplate<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
         let mut words = self.launcher.iter().map(OsString::as_os_str).chain([self.program.as_os_str()]);
         let mut command = Command::new(words.next().unwrap_or_default());
-        command.args(words).args(arguments).current_dir(self.directory.path());
+        command.args(words).args(arguments).current_dir(&self.directory);
         command
     }
 

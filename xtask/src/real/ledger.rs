@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::bed::kill;
-use super::cleanup::Guard;
+use crate::cleanup::Guard;
 
 /// A client at work on a thread of its own.
 pub struct Client {

@@ -5,7 +5,6 @@
 
 mod bad_input;
 mod bed;
-mod cleanup;
 mod fio;
 mod full_volume;
 mod ledger;
@@ -31,8 +30,8 @@ use clap::Args;
 pub use needs::exec_without_io_uring;
 pub use peer::serve as serve_peer;
 
-use crate::sh;
 use crate::tally::{Outcome, Tally};
+use crate::{cleanup, sh};
 use bed::Bed;
 use needs::Need;
 
@@ -145,7 +144,6 @@ pub fn run(options: &Options, tally: &mut Tally) -> Result<()> {
         }
         return Ok(());
     }
-    cleanup::on_signals()?;
     needs::install();
     let program = match &options.program {
         Some(program) => program.canonicalize().with_context(|| format!("cannot find {}", program.display()))?,

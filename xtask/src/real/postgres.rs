@@ -11,9 +11,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::Options;
 use super::bed::{Bed, Mounted, kill};
-use super::cleanup::Guard;
 use super::ledger::{Acknowledged, Client};
 use super::needs::{is_root, postgres_programs};
+use crate::cleanup::Guard;
 use crate::sh;
 
 const LIMIT: Duration = Duration::from_secs(300);

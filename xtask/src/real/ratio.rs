@@ -11,9 +11,9 @@ use anyhow::{Context, Result};
 
 use super::Options;
 use super::bed::{Bed, LoopDevice, detach};
-use super::cleanup::Guard;
 use super::peer::pattern;
 use super::postgres::{Cluster, mount_options};
+use crate::cleanup::Guard;
 use crate::sh;
 
 const LIMIT: Duration = Duration::from_secs(300);

@@ -12,8 +12,8 @@ use anyhow::{Context, Result, ensure};
 use super::Options;
 use super::bad_input::find;
 use super::bed::{Bed, detach, is_mounted, kill};
-use super::cleanup::Guard;
 use super::{fio, sqlite};
+use crate::cleanup::Guard;
 use crate::sh;
 
 const LIMIT: Duration = Duration::from_secs(60);
