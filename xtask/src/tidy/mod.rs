@@ -45,7 +45,7 @@ impl Text {
 pub fn passes() -> Result<bool> {
     let texts = read_texts()?;
     let mut findings = Vec::new();
-    findings.extend(sources::check(&texts));
+    findings.extend(sources::check(&texts, &std::env::current_dir()?));
     findings.extend(documents::check(&texts, Path::new(".")));
     findings.extend(ids::check(&texts));
     findings.extend(crates::check(&metadata()?));
