@@ -1,0 +1,70 @@
+//! Attributes: `getattr`, `setattr`, `statfs`.
+
+use fs::{InodeNo, SetAttr};
+use fuser::FileAttr;
+
+use super::convert::file_attr;
+use super::errno::Answer;
+use super::privileges::{remove_capabilities, without_set_id};
+use super::shared::Shared;
+
+/// Totals in the units of `statvfs`.
+pub(super) struct Totals {
+    pub(super) blocks: u64,
+    pub(super) free: u64,
+    pub(super) available: u64,
+    pub(super) files: u64,
+    pub(super) files_free: u64,
+    pub(super) block_size: u32,
+}
+
+impl Shared {
+    pub(super) fn getattr(&self, ino: InodeNo) -> Answer<FileAttr> {
+        Ok(file_attr(&self.fs.attr(ino)?, self.block_size))
+    }
+
+    /// Changes attributes for the user `uid`.
+    pub(super) fn setattr(&self, uid: u32, ino: InodeNo, mut change: SetAttr) -> Answer<FileAttr> {
+        if let Some(mode) = change.mode {
+            if mode & (libc::S_ISUID | libc::S_ISGID) != 0 {
+                self.privileges.granted();
+            }
+        } else {
+            change.mode = self.mode_without_privileges(uid, ino, &change)?;
+        }
+        Ok(file_attr(&self.fs.set_attr(ino, &change)?, self.block_size))
+    }
+
+    /// Returns the permission bits that a change of owner or size leaves, when it takes any away.
+    ///
+    /// The protocol library does not hand on the kernel's request to take privileges away. It comes with a change of owner always, with a
+    /// change of size when the caller lacks `CAP_FSETID` (taken to mean: is not root), and alone, with no change at all, before a write.
+    fn mode_without_privileges(&self, uid: u32, ino: InodeNo, change: &SetAttr) -> Answer<Option<u32>> {
+        let owner = change.uid.is_some() || change.gid.is_some();
+        let alone = !owner && change.size.is_none() && change.atime.is_none() && change.mtime.is_none() && change.ctime.is_none();
+        let set_id = owner || alone || (change.size.is_some() && uid != 0);
+        if owner || alone || change.size.is_some() {
+            let attr = self.fs.attr(ino)?;
+            remove_capabilities(&self.fs, ino)?;
+            if set_id {
+                return Ok(without_set_id(&attr));
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn statfs(&self) -> Totals {
+        let totals = self.fs.statfs();
+        let unit = u64::from(totals.block_size);
+        let free = totals.free_bytes / unit;
+        Totals {
+            blocks: totals.total_bytes / unit,
+            free,
+            available: totals.available_bytes / unit,
+            // Inodes take their space from the same blocks as everything else: there is no other limit.
+            files: totals.inodes + free,
+            files_free: free,
+            block_size: totals.block_size,
+        }
+    }
+}

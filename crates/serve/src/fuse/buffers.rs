@@ -1,0 +1,38 @@
+//! One aligned buffer per event thread, used for one request at a time.
+//!
+//! A request's payload starts 80 bytes into what was read from the FUSE device, so a write is copied once, to where the device below accepts
+//! it without a copy of its own; a read is done into the buffer and sent from it.
+
+use std::cell::RefCell;
+
+use block::AlignedBuf;
+
+/// The largest payload of one request in bytes: what the kernel sends and asks for at most (`fs.fuse.max_pages_limit` by default).
+pub(super) const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+
+thread_local! {
+    static BUFFER: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::zeroed(0));
+}
+
+/// Lends the thread's buffer, `len` bytes of it; what it holds is left over from earlier requests.
+pub(super) fn with_buffer<T>(len: usize, use_it: impl FnOnce(&mut [u8]) -> T) -> T {
+    BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() < len {
+            *buffer = AlignedBuf::zeroed(len.max(PAYLOAD_BYTES_MAX));
+        }
+        use_it(&mut buffer[..len])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_buffer_is_aligned_reused_and_grows() {
+        let first = with_buffer(4096, |buf| buf.as_ptr() as usize);
+        assert_eq!(first % AlignedBuf::ALIGN, 0);
+        assert_eq!(with_buffer(PAYLOAD_BYTES_MAX, |buf| buf.as_ptr() as usize), first);
+        assert_eq!(with_buffer(PAYLOAD_BYTES_MAX + 1, |buf| buf.len()), PAYLOAD_BYTES_MAX + 1);
+    }
+}

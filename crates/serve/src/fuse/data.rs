@@ -1,0 +1,217 @@
+//! Open files and their data.
+//!
+//! How an I/O mode maps onto what the kernel does with an open:
+//!
+//! | mode | kernel | library |
+//! | --- | --- | --- |
+//! | `cached` | page cache, kept from open to open; writes collected where the mount has `writeback=on` | its cache, unless the kernel collects writes |
+//! | `direct` | every I/O handed on; parallel, unless `inode-lock=whole` | byte-range locks |
+//! | `concurrent` | every I/O handed on; parallel | nothing in the way |
+//! | `concurrent+cache` | every I/O handed on; parallel | its cache for reads |
+//!
+//! Opens of one file in several of these at once are kept coherent by the kernel: a direct read first writes back the dirty pages of its range,
+//! a direct write also drops them, and while cached opens exist direct writes run one at a time. Two things it leaves to this module:
+//!
+//! - A page that is read in *while* a direct write runs may hold the bytes from before the write, and stays. So after a direct write of a file
+//!   that has cached opens or is mapped, the pages of its range are dropped again before the write is answered.
+//! - `SEEK_DATA` and `SEEK_HOLE` know nothing of dirty pages. So those are written first.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use fs::{AllocateMode, InodeLockSetting, InodeNo, IoMode, OpenOptions};
+use fuser::{FopenFlags, ReplyData, ReplyWrite, Request, WriteFlags};
+
+use super::buffers::{PAYLOAD_BYTES_MAX, with_buffer};
+use super::errno::{Answer, Errno};
+use super::names::Entry;
+use super::open_files::OpenFile;
+use super::shared::Shared;
+
+/// The most bytes one `copy_file_range` request copies, so that it does not hold its event thread for long; the caller asks again.
+const COPY_BYTES_MAX: u64 = 8 << 20;
+
+/// `fallocate(2)` flags.
+const KEEP_SIZE: i32 = libc::FALLOC_FL_KEEP_SIZE;
+const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE;
+const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE;
+
+/// A write request.
+pub(super) struct Write<'a> {
+    pub(super) handle: u64,
+    pub(super) offset: u64,
+    pub(super) data: &'a [u8],
+    pub(super) flags: WriteFlags,
+}
+
+impl Shared {
+    /// Opens a file for a caller whose name for it asked for `mode`; returns the handle and what the kernel is to do with it.
+    pub(super) fn open(&self, ino: InodeNo, flags: i32, mode: Option<IoMode>) -> Answer<(u64, FopenFlags)> {
+        let options = OpenOptions {
+            // The kernel reads through any handle to fill pages that a write covers in part.
+            read: true,
+            write: flags & libc::O_ACCMODE != libc::O_RDONLY,
+            mode,
+            direct_flag: flags & libc::O_DIRECT != 0,
+            caller_caches: self.write_back,
+            ..OpenOptions::default()
+        };
+        let mut file = self.fs.open_inode(ino, &options)?;
+        let direct = file.requested_mode() != IoMode::Cached;
+        if direct && flags & libc::O_DSYNC != 0 {
+            // Of a cached file the kernel asks for a sync after each such write by itself.
+            file = self.fs.open_inode(ino, &OpenOptions { data_sync: true, ..options })?;
+        }
+        let parallel = file.requested_mode() != IoMode::Direct || self.inode_lock == InodeLockSetting::Range;
+        Ok((self.files.insert(file, direct), open_flags(direct, parallel)))
+    }
+
+    /// Makes a file and opens it.
+    pub(super) fn create(&self, req: &Request, dir: InodeNo, name: &OsStr, mode: u32, flags: i32) -> Answer<(Entry, u64, FopenFlags)> {
+        let (entry, mode) = self.make_file(req, dir, name, mode)?;
+        let ino = InodeNo(entry.attr.ino.0);
+        match self.open(ino, flags, mode) {
+            Ok((handle, flags)) => Ok((entry, handle, flags)),
+            Err(errno) => {
+                self.fs.forget(ino, 1);
+                Err(errno)
+            }
+        }
+    }
+
+    pub(super) fn read(&self, handle: u64, offset: u64, size: u32, through_pages: bool, reply: ReplyData) {
+        let Ok(open) = self.open_file(handle) else { return reply.error(Errno::BADF.into()) };
+        if through_pages && open.direct {
+            open.inode.note_mapped();
+        }
+        with_buffer(size as usize, |buf| match self.run("read", || Ok(open.file.read_at(buf, offset)?)) {
+            Ok(n) => reply.data(&buf[..n]),
+            Err(errno) => reply.error(errno.into()),
+        });
+    }
+
+    pub(super) fn write(self: &Arc<Self>, request: &Write<'_>, reply: ReplyWrite) {
+        let Ok(open) = self.open_file(request.handle) else { return reply.error(Errno::BADF.into()) };
+        let from_pages = request.flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        if from_pages && open.direct {
+            open.inode.note_mapped();
+        }
+        if let Err(errno) = self.run("write", || self.write_data(&open, request)) {
+            return reply.error(errno.into());
+        }
+        let (offset, len) = (request.offset, request.data.len() as u32);
+        if open.direct && !from_pages && open.inode.has_kernel_pages() {
+            self.run_on_worker(move |shared| {
+                shared.drop_kernel_pages(open.inode.ino, offset, len.into());
+                reply.written(len);
+            });
+        } else {
+            reply.written(len);
+        }
+    }
+
+    fn write_data(&self, open: &OpenFile, request: &Write<'_>) -> Answer<()> {
+        self.privileges.before_write(&self.fs, open, request.flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID))?;
+        with_buffer(request.data.len(), |buf| {
+            buf.copy_from_slice(request.data);
+            open.file.write_at(buf, request.offset)
+        })?;
+        Ok(())
+    }
+
+    pub(super) fn fsync(&self, open: &OpenFile, data_only: bool) -> Answer<()> {
+        let synced = if data_only { open.file.sync_data() } else { open.file.sync_all() };
+        Ok(synced?)
+    }
+
+    pub(super) fn fallocate(&self, handle: u64, offset: u64, len: u64, mode: i32) -> Answer<()> {
+        let open = self.open_file(handle)?;
+        self.privileges.before_write(&self.fs, &open, true)?;
+        Ok(open.file.allocate(allocate_mode(mode)?, offset, len)?)
+    }
+
+    /// Tells whether `lseek` has to see dirty pages of the kernel written first.
+    pub(super) fn has_dirty_pages(&self, open: &OpenFile) -> bool {
+        self.write_back && open.inode.has_kernel_pages()
+    }
+
+    pub(super) fn lseek(&self, open: &OpenFile, offset: i64, whence: i32) -> Answer<i64> {
+        let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
+        let found = match whence {
+            libc::SEEK_DATA => open.file.seek_data(offset)?,
+            libc::SEEK_HOLE => open.file.seek_hole(offset)?,
+            _ => return Err(Errno::INVAL),
+        };
+        i64::try_from(found.ok_or(Errno::NXIO)?).map_err(|_| Errno::OVERFLOW)
+    }
+
+    /// Copies within the file system. The kernel has written and dropped its pages of both ranges and holds the target's lock.
+    pub(super) fn copy_range(&self, from: (u64, u64), to: (u64, u64), len: u64) -> Answer<u32> {
+        let (source, target) = (self.open_file(from.0)?, self.open_file(to.0)?);
+        self.privileges.before_write(&self.fs, &target, true)?;
+        let len = len.min(COPY_BYTES_MAX);
+        let mut copied = 0;
+        while copied < len {
+            let step = (len - copied).min(PAYLOAD_BYTES_MAX as u64);
+            let moved = with_buffer(step as usize, |buf| -> Answer<usize> {
+                let n = source.file.read_at(buf, from.1 + copied)?;
+                if n > 0 {
+                    target.file.write_at(&buf[..n], to.1 + copied)?;
+                }
+                Ok(n)
+            });
+            match moved {
+                Ok(0) => break,
+                Ok(n) => copied += n as u64,
+                // What was copied counts; the error comes back when the caller goes on.
+                Err(_) if copied > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(copied as u32)
+    }
+}
+
+fn open_flags(direct: bool, parallel: bool) -> FopenFlags {
+    match (direct, parallel) {
+        (false, _) => FopenFlags::FOPEN_KEEP_CACHE,
+        (true, false) => FopenFlags::FOPEN_DIRECT_IO,
+        (true, true) => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
+    }
+}
+
+fn allocate_mode(flags: i32) -> Answer<AllocateMode> {
+    let keep_size = flags & KEEP_SIZE != 0;
+    match flags & !KEEP_SIZE {
+        0 => Ok(AllocateMode::Preallocate { keep_size }),
+        PUNCH_HOLE if keep_size => Ok(AllocateMode::PunchHole),
+        ZERO_RANGE => Ok(AllocateMode::ZeroRange { keep_size }),
+        libc::FALLOC_FL_COLLAPSE_RANGE if !keep_size => Ok(AllocateMode::CollapseRange),
+        libc::FALLOC_FL_INSERT_RANGE if !keep_size => Ok(AllocateMode::InsertRange),
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mode_of_fallocate_is_known_or_refused() {
+        assert_eq!(allocate_mode(0), Ok(AllocateMode::Preallocate { keep_size: false }));
+        assert_eq!(allocate_mode(KEEP_SIZE), Ok(AllocateMode::Preallocate { keep_size: true }));
+        assert_eq!(allocate_mode(PUNCH_HOLE | KEEP_SIZE), Ok(AllocateMode::PunchHole));
+        assert_eq!(allocate_mode(PUNCH_HOLE), Err(Errno::OPNOTSUPP));
+        assert_eq!(allocate_mode(ZERO_RANGE | KEEP_SIZE), Ok(AllocateMode::ZeroRange { keep_size: true }));
+        assert_eq!(allocate_mode(libc::FALLOC_FL_COLLAPSE_RANGE), Ok(AllocateMode::CollapseRange));
+        assert_eq!(allocate_mode(libc::FALLOC_FL_INSERT_RANGE), Ok(AllocateMode::InsertRange));
+        assert_eq!(allocate_mode(libc::FALLOC_FL_UNSHARE_RANGE), Err(Errno::OPNOTSUPP));
+    }
+
+    #[test]
+    fn only_cached_opens_go_through_the_page_cache() {
+        assert_eq!(open_flags(false, true), FopenFlags::FOPEN_KEEP_CACHE);
+        assert!(!open_flags(true, false).contains(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES));
+        assert!(open_flags(true, true).contains(FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES));
+    }
+}

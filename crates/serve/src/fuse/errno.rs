@@ -1,0 +1,83 @@
+//! The one table that turns errors of the file system into error numbers.
+
+use fs::ErrorKind;
+
+/// An error number for the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Errno(i32);
+
+/// What an operation answers.
+pub(super) type Answer<T> = Result<T, Errno>;
+
+impl Errno {
+    pub(super) const BADF: Self = Self(libc::EBADF);
+    pub(super) const INVAL: Self = Self(libc::EINVAL);
+    pub(super) const IO: Self = Self(libc::EIO);
+    pub(super) const NODATA: Self = Self(libc::ENODATA);
+    pub(super) const NOENT: Self = Self(libc::ENOENT);
+    pub(super) const NOSYS: Self = Self(libc::ENOSYS);
+    pub(super) const NOTTY: Self = Self(libc::ENOTTY);
+    pub(super) const NXIO: Self = Self(libc::ENXIO);
+    pub(super) const OPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
+    pub(super) const OVERFLOW: Self = Self(libc::EOVERFLOW);
+    pub(super) const RANGE: Self = Self(libc::ERANGE);
+}
+
+impl From<ErrorKind> for Errno {
+    fn from(kind: ErrorKind) -> Self {
+        Self(match kind {
+            ErrorKind::NotFound => libc::ENOENT,
+            ErrorKind::Exists => libc::EEXIST,
+            ErrorKind::NotDirectory => libc::ENOTDIR,
+            ErrorKind::IsDirectory => libc::EISDIR,
+            ErrorKind::NotEmpty => libc::ENOTEMPTY,
+            ErrorKind::Invalid | ErrorKind::NotAVolume | ErrorKind::NewerFormat => libc::EINVAL,
+            ErrorKind::NameTooLong => libc::ENAMETOOLONG,
+            ErrorKind::TooLarge => libc::EFBIG,
+            ErrorKind::TooManyLinks => libc::EMLINK,
+            ErrorKind::NoSpace => libc::ENOSPC,
+            ErrorKind::NoAttribute => libc::ENODATA,
+            ErrorKind::Range => libc::ERANGE,
+            ErrorKind::ReadOnly => libc::EROFS,
+            ErrorKind::Io => libc::EIO,
+            ErrorKind::Corrupt => libc::EUCLEAN,
+            ErrorKind::Busy => libc::EBUSY,
+            ErrorKind::Unsupported => libc::EOPNOTSUPP,
+            ErrorKind::NotPermitted => libc::EPERM,
+        })
+    }
+}
+
+impl From<fs::Error> for Errno {
+    fn from(error: fs::Error) -> Self {
+        // The kernel passes on a number only; the sentence of a failing device or medium must not be lost.
+        if matches!(error.kind, ErrorKind::Io | ErrorKind::Corrupt) {
+            tracing::error!("{error}");
+        }
+        Self::from(error.kind)
+    }
+}
+
+impl From<Errno> for fuser::Errno {
+    fn from(errno: Errno) -> Self {
+        Self::from_i32(errno.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_are_those_a_program_expects() {
+        for (kind, code) in [
+            (ErrorKind::NotFound, libc::ENOENT),
+            (ErrorKind::NoSpace, libc::ENOSPC),
+            (ErrorKind::NoAttribute, libc::ENODATA),
+            (ErrorKind::ReadOnly, libc::EROFS),
+            (ErrorKind::Corrupt, libc::EUCLEAN),
+        ] {
+            assert_eq!(fuser::Errno::from(Errno::from(fs::Error::new(kind, "x"))).code(), code);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The mount: a translator from the kernel's FUSE protocol onto [`fs::FileSystem`].
+//!
+//! ```text
+//!   programs ── kernel (VFS, page cache) ── the FUSE device ── event threads: adapter.rs, one method a request
+//!                                                   │  names.rs  data.rs  attrs.rs  dirs.rs  xattrs.rs: what each request means
+//!                                                   │  workers.rs: what may wait for the kernel or for a flush
+//!                                                   ▼
+//!                                             fs::FileSystem, fs::File
+//! ```
+//!
+//! The protocol library is `fuser`, and no type of it leaves this module. The kernel knows every file by its inode number, once: whatever
+//! mode an open asks for, there is one page cache, one size and one set of locks per file, so that the kernel itself keeps cached and direct
+//! opens of a file coherent. What the kernel does not do is listed in `data.rs`.
+
+mod adapter;
+mod attach;
+mod attrs;
+mod buffers;
+mod convert;
+mod data;
+mod dirs;
+mod errno;
+mod hints;
+mod mount;
+mod mountinfo;
+mod mountpoint;
+mod names;
+mod open_files;
+mod privileges;
+mod settings;
+mod shared;
+mod table;
+mod workers;
+mod xattrs;
+
+pub use mount::Mount;
+pub use settings::{MountSettings, WriteBack};

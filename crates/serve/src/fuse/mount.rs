@@ -1,0 +1,221 @@
+//! A live mount: how it starts, and how it ends.
+//!
+//! ```text
+//!   start() ── mount point checked ── mounted, kernel answered ── live ── unmounted by anybody, or unmount() ── session over ── finish()
+//!                                                                                                                  │
+//!                              volume unmounted, clean: wait() and unmount() return what came of it  ◄─────────────┘
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use fs::FileSystem;
+use fuser::{Config, Session, SessionACL};
+use parking_lot::{Condvar, Mutex};
+
+use super::adapter::Adapter;
+use super::attach::{self, Detach, Guard};
+use super::settings::MountSettings;
+use super::shared::Shared;
+use super::workers::Workers;
+use super::{mountinfo, mountpoint};
+use crate::{Error, ErrorKind, Result};
+
+/// How long a forced unmount waits for the session to end by itself, and again after the connection was cut.
+const FORCE_PATIENCE: Duration = Duration::from_secs(3);
+
+struct State {
+    /// What is still to be closed when the session ends.
+    open: Option<(Arc<Shared>, Option<Guard>)>,
+    result: Option<Result<()>>,
+}
+
+struct Inner {
+    mountpoint: PathBuf,
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+/// A mounted volume, served by threads of its own. May be used from any number of threads.
+///
+/// Dropped while live, it is unmounted [by force](Self::force_unmount).
+pub struct Mount {
+    inner: Arc<Inner>,
+}
+
+impl Mount {
+    /// Mounts `fs` on `directory` and returns once the mount is live. Call it after any fork: it starts threads.
+    ///
+    /// # Errors
+    /// `MountPoint`, `Stale`, `Permission`, `Unavailable` or `Io`; the file system is left as it was, mounted in this process.
+    pub fn start(fs: FileSystem, directory: &Path, settings: &MountSettings) -> Result<Self> {
+        let mountpoint = mountpoint::prepare(directory, settings)?;
+        let workers = Workers::start().map_err(|e| Error::io("cannot start a thread", e))?;
+        let source = settings.source.clone().unwrap_or_else(|| fs.info().device);
+        let lock = settings.file_system.inode_lock;
+        let shared = Arc::new(Shared::new(fs, settings.writes_back(), lock, settings.threads, workers));
+        let (connection, guard) = attach::attach(&mountpoint, settings, &source)?;
+
+        let mut config = Config::default();
+        config.n_threads = Some(settings.threads);
+        config.clone_fd = may_clone_connection();
+        let started = Session::from_fd(Adapter(Arc::clone(&shared)), connection, SessionACL::All, config).and_then(|session| {
+            shared.set_notifier(session.notifier());
+            let state = Mutex::new(State { open: Some((shared, guard)), result: None });
+            let inner = Arc::new(Inner { mountpoint: mountpoint.clone(), state, ended: Condvar::new() });
+            let serving = Arc::clone(&inner);
+            Builder::new().name("bedplate-mount".into()).spawn(move || serving.finish(session.run()))?;
+            Ok(Self { inner })
+        });
+        match started {
+            Ok(mount) => {
+                mount.inner.widen_read_ahead(settings);
+                Ok(mount)
+            }
+            Err(error) => {
+                attach::detach(&mountpoint, Detach::Lazily)?;
+                Err(Error::io(format!("the kernel did not take up the mount on {}", mountpoint.display()), error))
+            }
+        }
+    }
+
+    /// Returns the directory it is mounted on, its real path.
+    #[must_use]
+    pub fn mountpoint(&self) -> &Path {
+        &self.inner.mountpoint
+    }
+
+    /// Returns whether it is still mounted.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.inner.state.lock().result.is_none()
+    }
+
+    /// Waits until somebody has unmounted it (`umount`, `fusermount3 -u`, [`unmount`](Self::unmount)) and the volume is clean.
+    ///
+    /// # Errors
+    /// `FileSystem` when the last writes failed; `Broken` when an invariant was found broken; `Io` when the kernel cut the connection.
+    pub fn wait(&self) -> Result<()> {
+        let mut state = self.inner.state.lock();
+        loop {
+            if let Some(result) = &state.result {
+                return result.clone();
+            }
+            self.inner.ended.wait(&mut state);
+        }
+    }
+
+    /// Unmounts, and waits until the volume is clean.
+    ///
+    /// # Errors
+    /// `Busy`, naming who uses it, when somebody does: the mount stays as it is. Otherwise as [`wait`](Self::wait).
+    pub fn unmount(&self) -> Result<()> {
+        if self.is_live() {
+            attach::detach(&self.inner.mountpoint, Detach::Cleanly)?;
+        }
+        self.wait()
+    }
+
+    /// Unmounts even while in use: writes what is dirty, takes the mount away from the names at once, cuts off who still uses it, and waits
+    /// until the volume is clean.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn force_unmount(&self) -> Result<()> {
+        if !self.is_live() {
+            return self.wait();
+        }
+        let device = mountinfo::find(&self.inner.mountpoint).ok().flatten().map(|entry| entry.device);
+        self.inner.write_dirty_pages();
+        attach::detach(&self.inner.mountpoint, Detach::Lazily)?;
+        if !self.inner.wait_until(Instant::now() + FORCE_PATIENCE) {
+            if let Some(device) = device {
+                cut_connection(&device);
+            }
+            if !self.inner.wait_until(Instant::now() + FORCE_PATIENCE) {
+                // The kernel keeps the connection for those who still use it; requests from now on are refused.
+                self.inner.finish(Ok(()));
+            }
+        }
+        self.wait()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.is_live()
+            && let Err(error) = self.force_unmount()
+        {
+            tracing::error!("unmounting {}: {error}", self.inner.mountpoint.display());
+        }
+    }
+}
+
+impl std::fmt::Debug for Mount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mount").field("mountpoint", &self.inner.mountpoint).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// Closes everything and unmounts the volume, once; `session` is how serving ended.
+    fn finish(&self, session: std::io::Result<()>) {
+        let Some((shared, guard)) = self.state.lock().open.take() else { return };
+        shared.workers.stop();
+        shared.files.clear();
+        shared.dirs.clear();
+        let result = if shared.is_broken() {
+            let message = "a broken invariant was found while serving: the volume was left as after a crash; mount it to recover, and check it";
+            Err(Error::new(ErrorKind::Broken, message))
+        } else {
+            shared.fs.clone().unmount().map_err(Error::from)
+        };
+        let result = result.and_then(|()| session.map_err(|e| Error::io(format!("serving {} ended", self.mountpoint.display()), e)));
+        drop(guard);
+        self.state.lock().result = Some(result);
+        self.ended.notify_all();
+    }
+
+    /// Waits for the end; returns whether it came before `deadline`.
+    fn wait_until(&self, deadline: Instant) -> bool {
+        let mut state = self.state.lock();
+        while state.result.is_none() {
+            if self.ended.wait_until(&mut state, deadline).timed_out() {
+                return state.result.is_some();
+            }
+        }
+        true
+    }
+
+    /// Makes the kernel send us what it holds back.
+    fn write_dirty_pages(&self) {
+        let synced = std::fs::File::open(&self.mountpoint).and_then(|root| Ok(rustix::fs::syncfs(root)?));
+        if let Err(error) = synced {
+            tracing::warn!("the kernel's dirty pages of {} may be lost: {error}", self.mountpoint.display());
+        }
+    }
+
+    /// Lets the kernel read ahead as far as the library would. Only root may; without it the kernel's default of 128 KiB stays.
+    fn widen_read_ahead(&self, settings: &MountSettings) {
+        let kib = (settings.file_system.read_ahead_bytes_max / 1024).to_string();
+        let Ok(Some(entry)) = mountinfo::find(&self.mountpoint) else { return };
+        if let Err(error) = std::fs::write(format!("/sys/class/bdi/{}/read_ahead_kb", entry.device), kib) {
+            tracing::debug!("the kernel's read-ahead stays as it is: {error}");
+        }
+    }
+}
+
+/// Tells whether each event thread can have a connection of its own, which needs the right to open the FUSE device.
+fn may_clone_connection() -> bool {
+    std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok()
+}
+
+/// Ends a FUSE connection through its control directory, where that is mounted.
+fn cut_connection(device: &str) {
+    let Some((_, minor)) = device.split_once(':') else { return };
+    if let Err(error) = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1") {
+        tracing::debug!("cannot cut the connection: {error}");
+    }
+}

@@ -1,0 +1,165 @@
+//! Names: lookups, and what makes, moves and removes them.
+//!
+//! Every answer that gives the kernel an inode retains it first, because the kernel may forget it the moment the answer is out.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fs::{Attr, ErrorKind, FileKind, InodeNo, IoMode, NewFile, RenameMode, split_mode_suffix};
+use fuser::{FileAttr, RenameFlags, Request};
+
+use super::convert::{file_attr, kind_of_mode};
+use super::errno::{Answer, Errno};
+use super::shared::Shared;
+
+/// How long the kernel may keep attributes and names. Nobody but the kernel changes a mounted volume, so it may keep them as long as it likes.
+pub(super) const KERNEL_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Inode numbers are never used twice, so there is one generation of each.
+pub(super) const GENERATION: fuser::Generation = fuser::Generation(0);
+
+/// An inode given to the kernel under a name.
+pub(super) struct Entry {
+    pub(super) attr: FileAttr,
+    /// How long the kernel may keep the name: not at all for a name with a mode suffix.
+    pub(super) name_ttl: Duration,
+}
+
+/// A name as the caller wrote it, taken apart.
+struct Name<'a> {
+    /// The name in the directory.
+    real: &'a [u8],
+    /// What its suffix asked for, when the caller wrote one.
+    mode: Option<IoMode>,
+}
+
+impl Shared {
+    fn entry(&self, attr: &Attr, mode: Option<IoMode>) -> Answer<Entry> {
+        self.fs.retain(attr.ino)?;
+        let name_ttl = if mode.is_some() { Duration::ZERO } else { KERNEL_TTL };
+        Ok(Entry { attr: file_attr(attr, self.block_size), name_ttl })
+    }
+
+    /// Takes a mode suffix off a name, unless an object of the whole name exists.
+    fn take_apart<'a>(&self, dir: InodeNo, name: &'a OsStr) -> Answer<Name<'a>> {
+        let name = name.as_bytes();
+        let (base, mode) = split_mode_suffix(name);
+        if mode.is_none() {
+            return Ok(Name { real: name, mode: None });
+        }
+        match self.fs.lookup(dir, name) {
+            Ok(_) => Ok(Name { real: name, mode: None }),
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(Name { real: base, mode }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// As [`take_apart`](Self::take_apart), for a name that something other than a regular file is or will be known by: suffixes are for files.
+    fn take_apart_for<'a>(&self, kind: FileKind, dir: InodeNo, name: &'a OsStr) -> Answer<Name<'a>> {
+        if kind == FileKind::File { self.take_apart(dir, name) } else { Ok(Name { real: name.as_bytes(), mode: None }) }
+    }
+
+    /// Makes the kernel forget the plain name after an operation reached it through a suffixed one.
+    fn forget_plain(self: &Arc<Self>, dir: InodeNo, name: &Name<'_>) {
+        if name.mode.is_some() {
+            let plain = OsStr::from_bytes(name.real).to_owned();
+            self.run_on_worker(move |shared| shared.drop_kernel_name(dir, &plain));
+        }
+    }
+
+    pub(super) fn lookup(&self, thread: u32, dir: InodeNo, name: &OsStr) -> Answer<Entry> {
+        let Name { real, mode } = self.take_apart(dir, name)?;
+        let attr = self.fs.lookup(dir, real)?;
+        if mode.is_some() && attr.kind != FileKind::File {
+            return Err(Errno::NOENT);
+        }
+        self.hints.note(thread, attr.ino, mode);
+        self.entry(&attr, mode)
+    }
+
+    /// Makes a file, device node, pipe or socket; returns its attributes, what the suffix asked for, and the entry.
+    pub(super) fn mknod(&self, req: &Request, dir: InodeNo, name: &OsStr, mode: u32, rdev: u32) -> Answer<Entry> {
+        let kind = kind_of_mode(mode).ok_or(Errno::INVAL)?;
+        let name = self.take_apart_for(kind, dir, name)?;
+        let attr = self.fs.make(dir, name.real, kind, new_file(req, mode), rdev)?;
+        self.entry(&attr, name.mode)
+    }
+
+    /// Makes a regular file that is about to be opened; returns also what the suffix asked for.
+    pub(super) fn make_file(&self, req: &Request, dir: InodeNo, name: &OsStr, mode: u32) -> Answer<(Entry, Option<IoMode>)> {
+        let name = self.take_apart(dir, name)?;
+        let attr = self.fs.make(dir, name.real, FileKind::File, new_file(req, mode), 0)?;
+        Ok((self.entry(&attr, name.mode)?, name.mode))
+    }
+
+    pub(super) fn mkdir(&self, req: &Request, dir: InodeNo, name: &OsStr, mode: u32) -> Answer<Entry> {
+        let attr = self.fs.make(dir, name.as_bytes(), FileKind::Directory, new_file(req, mode), 0)?;
+        self.entry(&attr, None)
+    }
+
+    pub(super) fn symlink(&self, req: &Request, dir: InodeNo, name: &OsStr, target: &OsStr) -> Answer<Entry> {
+        let attr = self.fs.symlink(dir, name.as_bytes(), target.as_bytes(), new_file(req, 0o777))?;
+        self.entry(&attr, None)
+    }
+
+    pub(super) fn link(&self, ino: InodeNo, dir: InodeNo, name: &OsStr) -> Answer<Entry> {
+        let name = self.take_apart_for(self.fs.attr(ino)?.kind, dir, name)?;
+        let attr = self.fs.link(ino, dir, name.real)?;
+        self.entry(&attr, name.mode)
+    }
+
+    pub(super) fn unlink(self: &Arc<Self>, dir: InodeNo, name: &OsStr) -> Answer<()> {
+        let name = self.take_apart(dir, name)?;
+        self.fs.unlink(dir, name.real)?;
+        self.forget_plain(dir, &name);
+        Ok(())
+    }
+
+    pub(super) fn rename(self: &Arc<Self>, from_dir: InodeNo, from: &OsStr, to_dir: InodeNo, to: &OsStr, flags: RenameFlags) -> Answer<()> {
+        let mode = rename_mode(flags)?;
+        let from = self.take_apart(from_dir, from)?;
+        let kind = self.fs.lookup(from_dir, from.real)?.kind;
+        let to = self.take_apart_for(kind, to_dir, to)?;
+        self.fs.rename(from_dir, from.real, to_dir, to.real, mode)?;
+        self.forget_plain(from_dir, &from);
+        self.forget_plain(to_dir, &to);
+        Ok(())
+    }
+}
+
+/// What a request says of an object it makes; the kernel has applied the caller's umask.
+fn new_file(req: &Request, mode: u32) -> NewFile {
+    NewFile { mode: mode & 0o7777, uid: req.uid(), gid: req.gid() }
+}
+
+fn rename_mode(flags: RenameFlags) -> Answer<RenameMode> {
+    if flags.is_empty() {
+        Ok(RenameMode::Replace)
+    } else if flags == RenameFlags::RENAME_NOREPLACE {
+        Ok(RenameMode::NoReplace)
+    } else if flags == RenameFlags::RENAME_EXCHANGE {
+        Ok(RenameMode::Exchange)
+    } else if flags == RenameFlags::RENAME_WHITEOUT {
+        Ok(RenameMode::Whiteout)
+    } else {
+        // NOREPLACE with WHITEOUT is all that remains; no file system on Linux needs it.
+        Err(Errno::INVAL)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rename_flag_is_known_or_refused() {
+        assert_eq!(rename_mode(RenameFlags::empty()), Ok(RenameMode::Replace));
+        assert_eq!(rename_mode(RenameFlags::RENAME_EXCHANGE), Ok(RenameMode::Exchange));
+        assert_eq!(rename_mode(RenameFlags::RENAME_WHITEOUT), Ok(RenameMode::Whiteout));
+        assert_eq!(rename_mode(RenameFlags::RENAME_NOREPLACE), Ok(RenameMode::NoReplace));
+        assert_eq!(rename_mode(RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_EXCHANGE), Err(Errno::INVAL));
+        assert_eq!(rename_mode(RenameFlags::from_bits_retain(1 << 10)), Err(Errno::INVAL));
+    }
+}

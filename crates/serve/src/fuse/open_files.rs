@@ -1,0 +1,110 @@
+//! Open files: what the kernel holds handles on, and what is known of how the kernel caches each inode.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use fs::{File, InodeNo};
+use parking_lot::Mutex;
+
+use super::table::Table;
+
+/// What all opens of one inode share.
+#[derive(Debug)]
+pub(super) struct OpenInode {
+    pub(super) ino: InodeNo,
+    /// Opens that go through the kernel's page cache.
+    cached_opens: AtomicUsize,
+    /// Page cache traffic was seen on a direct open: the file is mapped.
+    mapped: AtomicBool,
+}
+
+impl OpenInode {
+    /// Tells whether the kernel may hold pages of this inode, or be reading some in.
+    pub(super) fn has_kernel_pages(&self) -> bool {
+        self.cached_opens.load(Relaxed) > 0 || self.mapped.load(Relaxed)
+    }
+
+    pub(super) fn note_mapped(&self) {
+        if !self.mapped.load(Relaxed) {
+            self.mapped.store(true, Relaxed);
+        }
+    }
+}
+
+/// One open.
+pub(super) struct OpenFile {
+    pub(super) file: File,
+    pub(super) inode: Arc<OpenInode>,
+    /// The kernel hands every read and write on, instead of going through its page cache.
+    pub(super) direct: bool,
+    /// The epoch of privileges in which this open was last found to have none to take away; see `privileges.rs`.
+    pub(super) clean_epoch: AtomicU64,
+}
+
+struct Entry {
+    inode: Arc<OpenInode>,
+    handles: Vec<u64>,
+}
+
+/// All opens.
+pub(super) struct OpenFiles {
+    table: Table<OpenFile>,
+    by_inode: Mutex<HashMap<InodeNo, Entry>>,
+}
+
+impl OpenFiles {
+    pub(super) fn new() -> Self {
+        Self { table: Table::new(), by_inode: Mutex::new(HashMap::new()) }
+    }
+
+    /// Takes in an open file and returns its handle.
+    pub(super) fn insert(&self, file: File, direct: bool) -> u64 {
+        let ino = file.ino();
+        let mut by_inode = self.by_inode.lock();
+        let entry = by_inode.entry(ino).or_insert_with(|| Entry {
+            inode: Arc::new(OpenInode { ino, cached_opens: AtomicUsize::new(0), mapped: AtomicBool::new(false) }),
+            handles: Vec::new(),
+        });
+        if !direct {
+            entry.inode.cached_opens.fetch_add(1, Relaxed);
+        }
+        let open = OpenFile { file, inode: Arc::clone(&entry.inode), direct, clean_epoch: AtomicU64::new(0) };
+        let handle = self.table.insert(Arc::new(open));
+        entry.handles.push(handle);
+        handle
+    }
+
+    pub(super) fn get(&self, handle: u64) -> Option<Arc<OpenFile>> {
+        self.table.get(handle)
+    }
+
+    /// Returns some open of the inode.
+    pub(super) fn any_of(&self, ino: InodeNo) -> Option<Arc<OpenFile>> {
+        let handle = *self.by_inode.lock().get(&ino)?.handles.first()?;
+        self.table.get(handle)
+    }
+
+    /// Ends an open. The file closes when the last request on it has ended.
+    pub(super) fn release(&self, handle: u64) {
+        let Some(open) = self.table.remove(handle) else { return };
+        let mut by_inode = self.by_inode.lock();
+        if !open.direct {
+            open.inode.cached_opens.fetch_sub(1, Relaxed);
+        }
+        if let Some(entry) = by_inode.get_mut(&open.inode.ino) {
+            entry.handles.retain(|other| *other != handle);
+            if entry.handles.is_empty() {
+                by_inode.remove(&open.inode.ino);
+            }
+        }
+        drop(by_inode);
+        drop(open);
+    }
+
+    /// Ends every open.
+    pub(super) fn clear(&self) {
+        self.by_inode.lock().clear();
+        self.table.clear();
+    }
+}

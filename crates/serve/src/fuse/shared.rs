@@ -1,0 +1,117 @@
+//! What all requests of one mount share, and the frame that every request runs in.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use fs::{FileSystem, InodeLockSetting, InodeNo};
+use fuser::Notifier;
+
+use super::dirs::DirStream;
+use super::errno::{Answer, Errno};
+use super::hints::Hints;
+use super::open_files::{OpenFile, OpenFiles};
+use super::privileges::Privileges;
+use super::table::Table;
+use super::workers::Workers;
+
+/// The state of one mount.
+pub(super) struct Shared {
+    pub(super) fs: FileSystem,
+    /// Preferred I/O size that `stat` reports.
+    pub(super) block_size: u32,
+    /// The kernel collects writes of cached files and owns their size and times.
+    pub(super) write_back: bool,
+    pub(super) inode_lock: InodeLockSetting,
+    pub(super) files: OpenFiles,
+    pub(super) dirs: Table<DirStream>,
+    pub(super) hints: Hints,
+    pub(super) privileges: Privileges,
+    pub(super) workers: Workers,
+    /// How many syncs event threads carry out themselves, and how many they may.
+    inline_syncs: AtomicUsize,
+    inline_syncs_max: usize,
+    notifier: OnceLock<Notifier>,
+    broken: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn new(fs: FileSystem, write_back: bool, inode_lock: InodeLockSetting, threads: usize, workers: Workers) -> Self {
+        Self {
+            block_size: fs.info().block_size,
+            fs,
+            write_back,
+            inode_lock,
+            files: OpenFiles::new(),
+            dirs: Table::new(),
+            hints: Hints::default(),
+            privileges: Privileges::new(),
+            workers,
+            inline_syncs: AtomicUsize::new(0),
+            inline_syncs_max: threads.saturating_sub(2),
+            notifier: OnceLock::new(),
+            broken: AtomicBool::new(false),
+        }
+    }
+
+    /// Gives the channel for messages to the kernel, which exists only once the session does.
+    pub(super) fn set_notifier(&self, notifier: Notifier) {
+        assert!(self.notifier.set(notifier).is_ok(), "a mount has one session");
+    }
+
+    /// Tells whether an invariant was found broken.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.load(Relaxed)
+    }
+
+    /// Runs one operation. A broken invariant (a panic) ends in `EIO` for this and every later request: what is in memory cannot be trusted any
+    /// more, and what is on the volume stays as a crash would leave it.
+    pub(super) fn run<T>(&self, name: &'static str, operation: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        if self.is_broken() {
+            return Err(Errno::IO);
+        }
+        catch_unwind(AssertUnwindSafe(operation)).unwrap_or_else(|_| {
+            self.broken.store(true, Relaxed);
+            tracing::error!("a broken invariant in '{name}': every request is refused from now on; unmount, mount again to recover, and run a check");
+            Err(Errno::IO)
+        })
+    }
+
+    pub(super) fn open_file(&self, handle: u64) -> Answer<Arc<OpenFile>> {
+        self.files.get(handle).ok_or(Errno::BADF)
+    }
+
+    /// Runs a sync on this event thread, unless nearly all of them are in syncs: then on a worker.
+    pub(super) fn run_sync(self: &Arc<Self>, job: impl FnOnce(&Self) + Send + 'static) {
+        if self.inline_syncs.fetch_add(1, Relaxed) < self.inline_syncs_max {
+            job(self);
+            self.inline_syncs.fetch_sub(1, Relaxed);
+        } else {
+            self.inline_syncs.fetch_sub(1, Relaxed);
+            self.run_on_worker(job);
+        }
+    }
+
+    /// Runs a job on a worker: whatever waits for the kernel.
+    pub(super) fn run_on_worker(self: &Arc<Self>, job: impl FnOnce(&Self) + Send + 'static) {
+        let shared = Arc::clone(self);
+        self.workers.submit(move || job(&shared));
+    }
+
+    /// Makes the kernel write its dirty pages of a range (`len` 0: to the end) and drop all of them. On a worker only: this waits for requests
+    /// that event threads answer.
+    pub(super) fn drop_kernel_pages(&self, ino: InodeNo, offset: u64, len: u64) {
+        let (Some(notifier), Ok(offset), Ok(len)) = (self.notifier.get(), i64::try_from(offset), i64::try_from(len)) else { return };
+        if let Err(error) = notifier.inval_inode(fuser::INodeNo(ino.0), offset, len) {
+            tracing::debug!("the kernel kept pages of inode {}: {error}", ino.0);
+        }
+    }
+
+    /// Makes the kernel forget that it knows `name`. On a worker only: the kernel holds the directory's lock while it waits for our replies.
+    pub(super) fn drop_kernel_name(&self, dir: InodeNo, name: &std::ffi::OsStr) {
+        let Some(notifier) = self.notifier.get() else { return };
+        if let Err(error) = notifier.inval_entry(fuser::INodeNo(dir.0), name) {
+            tracing::debug!("the kernel kept the name {name:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Handles: numbers that the kernel gives back with every request on an open file or directory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use parking_lot::RwLock;
+
+/// Number of shards: opens of one shard do not disturb requests on another.
+const SHARDS: usize = 16;
+
+#[derive(Debug)]
+struct Shard<T> {
+    slots: Vec<Option<Arc<T>>>,
+    free: Vec<usize>,
+}
+
+/// A table of open things by handle. A handle is used again after its thing was removed.
+#[derive(Debug)]
+pub(super) struct Table<T> {
+    shards: [RwLock<Shard<T>>; SHARDS],
+    next_shard: AtomicUsize,
+}
+
+impl<T> Table<T> {
+    pub(super) fn new() -> Self {
+        Self { shards: std::array::from_fn(|_| RwLock::new(Shard { slots: Vec::new(), free: Vec::new() })), next_shard: AtomicUsize::new(0) }
+    }
+
+    pub(super) fn insert(&self, item: Arc<T>) -> u64 {
+        let shard_index = self.next_shard.fetch_add(1, Relaxed) % SHARDS;
+        let mut shard = self.shards[shard_index].write();
+        let slot = shard.free.pop().unwrap_or_else(|| {
+            shard.slots.push(None);
+            shard.slots.len() - 1
+        });
+        shard.slots[slot] = Some(item);
+        (slot * SHARDS + shard_index) as u64
+    }
+
+    pub(super) fn get(&self, handle: u64) -> Option<Arc<T>> {
+        let (shard, slot) = self.place(handle)?;
+        shard.read().slots.get(slot)?.clone()
+    }
+
+    pub(super) fn remove(&self, handle: u64) -> Option<Arc<T>> {
+        let (shard, slot) = self.place(handle)?;
+        let mut shard = shard.write();
+        let item = shard.slots.get_mut(slot)?.take()?;
+        shard.free.push(slot);
+        Some(item)
+    }
+
+    /// Removes everything.
+    pub(super) fn clear(&self) {
+        for shard in &self.shards {
+            let removed = std::mem::take(&mut shard.write().slots);
+            shard.write().free.clear();
+            drop(removed);
+        }
+    }
+
+    fn place(&self, handle: u64) -> Option<(&RwLock<Shard<T>>, usize)> {
+        let handle = usize::try_from(handle).ok()?;
+        Some((&self.shards[handle % SHARDS], handle / SHARDS))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_find_their_thing_until_removed() {
+        let table = Table::new();
+        let handles: Vec<u64> = (0..100).map(|i| table.insert(Arc::new(i))).collect();
+        for (i, handle) in handles.iter().enumerate() {
+            assert_eq!(*table.get(*handle).unwrap(), i);
+        }
+        assert_eq!(*table.remove(handles[7]).unwrap(), 7);
+        assert!(table.get(handles[7]).is_none());
+        assert!(table.remove(handles[7]).is_none());
+        assert!(table.get(u64::MAX).is_none());
+        table.clear();
+        assert!(handles.iter().all(|handle| table.get(*handle).is_none()));
+    }
+
+    #[test]
+    fn handles_are_used_again() {
+        let table = Table::new();
+        let mut seen = std::collections::HashSet::new();
+        for i in 0..1000 {
+            let handle = table.insert(Arc::new(i));
+            seen.insert(handle);
+            table.remove(handle);
+        }
+        assert!(seen.len() <= SHARDS);
+    }
+}

@@ -1,0 +1,118 @@
+//! Extended attributes, and the virtual ones below `user.bedplate.` through which any program sees and sets how a file is served.
+//!
+//! | name | on | read | write |
+//! | --- | --- | --- | --- |
+//! | `mode` | files, directories | the I/O mode set on it | sets it, also while open; removing or an empty value lets it fall back |
+//! | `effective_mode` | files | the mode it is served in now | no |
+//! | `counters` | files | its counters, JSON | no |
+//! | `extents` | files | its extent map, JSON | no |
+//! | `info` | the root | what the file system tells of itself, JSON | no |
+
+use std::sync::Arc;
+
+use fs::{FileKind, InodeNo, IoMode, OpenOptions};
+
+use super::errno::{Answer, Errno};
+use super::open_files::OpenFile;
+use super::privileges::CAPABILITY;
+use super::shared::Shared;
+
+const PREFIX: &[u8] = b"user.bedplate.";
+
+/// Access control lists are not enforced here, so they are not stored either.
+const UNSUPPORTED: &[u8] = b"system.";
+
+impl Shared {
+    pub(super) fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
+        if name.starts_with(UNSUPPORTED) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        match name.strip_prefix(PREFIX) {
+            Some(name) => self.virtual_value(ino, name),
+            None => Ok(self.fs.get_xattr(ino, name)?),
+        }
+    }
+
+    pub(super) fn setxattr(&self, ino: InodeNo, name: &[u8], value: &[u8], flags: i32) -> Answer<()> {
+        if name.starts_with(UNSUPPORTED) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if let Some(name) = name.strip_prefix(PREFIX) {
+            return if name == b"mode" { self.set_mode(ino, value) } else { Err(Errno::OPNOTSUPP) };
+        }
+        let (create, replace) = (flags & libc::XATTR_CREATE != 0, flags & libc::XATTR_REPLACE != 0);
+        self.fs.set_xattr(ino, name, value, create, replace)?;
+        if name == CAPABILITY {
+            self.privileges.granted();
+        }
+        Ok(())
+    }
+
+    pub(super) fn removexattr(&self, ino: InodeNo, name: &[u8]) -> Answer<()> {
+        match name.strip_prefix(PREFIX) {
+            Some(b"mode") if self.fs.attr(ino)?.io_mode.is_none() => Err(Errno::NODATA),
+            Some(b"mode") => Ok(self.fs.set_io_mode(ino, None)?),
+            Some(_) => Err(Errno::OPNOTSUPP),
+            None => Ok(self.fs.remove_xattr(ino, name)?),
+        }
+    }
+
+    /// Returns the names, each ended by a zero byte, without the virtual ones: tools that copy attributes must not copy those.
+    pub(super) fn listxattr(&self, ino: InodeNo) -> Answer<Vec<u8>> {
+        let mut list = Vec::new();
+        for name in self.fs.list_xattr(ino)? {
+            list.extend_from_slice(&name);
+            list.push(0);
+        }
+        Ok(list)
+    }
+
+    fn virtual_value(&self, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
+        match name {
+            b"mode" => Ok(self.fs.attr(ino)?.io_mode.ok_or(Errno::NODATA)?.name().into()),
+            b"effective_mode" => Ok(self.some_open(ino)?.effective_mode().name().into()),
+            b"counters" => json(&self.some_open(ino)?.counters()),
+            b"extents" => json(&self.some_open(ino)?.extents()?),
+            b"info" if ino == InodeNo::ROOT => json(&self.fs.info()),
+            _ => Err(Errno::NODATA),
+        }
+    }
+
+    fn set_mode(&self, ino: InodeNo, value: &[u8]) -> Answer<()> {
+        let text = str::from_utf8(value).map_err(|_| Errno::INVAL)?.trim_end_matches(['\0', '\n']);
+        let mode = if text.is_empty() { None } else { Some(text.parse::<IoMode>().map_err(|_| Errno::INVAL)?) };
+        Ok(self.fs.set_io_mode(ino, mode)?)
+    }
+
+    /// Returns an open of the file: one that exists, so that asking does not change the mode in which the file is served, or else a new one.
+    fn some_open(&self, ino: InodeNo) -> Answer<SomeOpen> {
+        if let Some(open) = self.files.any_of(ino) {
+            return Ok(SomeOpen::Existing(open));
+        }
+        if self.fs.attr(ino)?.kind != FileKind::File {
+            return Err(Errno::NODATA);
+        }
+        let options = OpenOptions { caller_caches: self.write_back, ..OpenOptions::read_only() };
+        Ok(SomeOpen::New(Box::new(self.fs.open_inode(ino, &options)?)))
+    }
+}
+
+enum SomeOpen {
+    Existing(Arc<OpenFile>),
+    New(Box<fs::File>),
+}
+
+impl std::ops::Deref for SomeOpen {
+    type Target = fs::File;
+
+    fn deref(&self) -> &fs::File {
+        match self {
+            Self::Existing(open) => &open.file,
+            Self::New(file) => file,
+        }
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> Answer<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|_| Errno::IO)
+}
