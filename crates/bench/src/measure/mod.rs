@@ -1,0 +1,15 @@
+//! Instruments: clocks, histograms, processor time, device operations. Each reads the system and nothing else.
+
+mod cpu;
+mod device_ops;
+mod latency;
+mod page_cache;
+pub(crate) mod stats;
+
+pub(crate) use cpu::{CpuTimes, thread_waits};
+pub use device_ops::DeviceOps;
+pub(crate) use device_ops::DeviceStat;
+pub(crate) use latency::Latencies;
+pub use latency::LatencySummary;
+pub(crate) use page_cache::page_cache_bytes;
+pub use stats::{Comparison, Spread, Verdict};
