@@ -1,0 +1,174 @@
+//! What is measured: a place that holds files, behind one small interface, so that each workload is written once.
+//!
+//! ```text
+//!   workload ──► Target ──► TargetFile    read, write, sync from the caller's thread
+//!                     └───► TargetQueue   a list of them, one thread's
+//! ```
+//!
+//! Every implementation does the same per call: one virtual call, then the library's or the kernel's own entry point. No implementation
+//! copies, counts or locks, so a difference between two targets is theirs and not the harness's.
+
+mod composite;
+mod delayed;
+mod device;
+mod info;
+mod open;
+mod path;
+mod queue;
+mod raw;
+mod spec;
+mod volume;
+
+use bedplate::AlignedBuf;
+
+pub(crate) use composite::Composite;
+pub use info::{PlaceInfo, Role, TargetInfo};
+pub use open::{Confirm, Targets};
+pub(crate) use path::PathTarget;
+pub(crate) use raw::RawTarget;
+pub use spec::{Caching, Kind, Place, TargetSpec};
+pub(crate) use volume::VolumeTarget;
+
+use crate::measure::DeviceOps;
+use crate::{Error, Result};
+
+/// How a file looks when a workload gets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FileState {
+    /// Every byte written with data that no device, cache or file system shortens, and durable.
+    Written,
+    /// The space is allocated, nothing is written. A raw device has no such state: there it is as `Written`.
+    Unwritten,
+    /// No byte and no block yet; writes extend it.
+    Empty,
+}
+
+/// A file that a workload wants.
+#[derive(Debug, Clone)]
+pub(crate) struct FileSpec {
+    pub name: String,
+    /// Size in bytes; of an `Empty` file the most that it will ever grow to.
+    pub size_bytes: u64,
+    pub state: FileState,
+}
+
+impl FileSpec {
+    pub(crate) fn written(name: impl Into<String>, size_bytes: u64) -> Self {
+        Self { name: name.into(), size_bytes, state: FileState::Written }
+    }
+}
+
+/// A place that holds files.
+pub(crate) trait Target: Send + Sync {
+    /// Describes the target for people and for results.
+    fn info(&self) -> &TargetInfo;
+    /// Returns how many bytes of files it takes.
+    fn capacity_bytes(&self) -> Result<u64>;
+    /// Makes a file, replacing one of that name, and fills it as its state says.
+    fn create(&self, spec: &FileSpec) -> Result<()>;
+    /// Opens a file that was created; any number of threads share it.
+    fn open(&self, name: &str) -> Result<Box<dyn TargetFile>>;
+    /// Opens a file for a caller that takes its advisory lock; each call is an open of its own.
+    fn open_lockable(&self, _name: &str) -> Result<Box<dyn TargetFile>> {
+        let label = &self.info().label;
+        Err(Error::target(format!("{label}: only files on a mounted file system have advisory locks: leave out --locking or this target")))
+    }
+    /// Removes a file and frees its space; nothing of it may be open.
+    fn remove(&self, name: &str) -> Result<()>;
+    /// Opens one thread's queue over the named files; operations name a file by its index.
+    fn queue(&self, files: &[String], options: &QueueSetup) -> Result<Box<dyn TargetQueue>>;
+    /// Forgets everything that caches hold; nothing may be open.
+    fn make_cold(&self) -> Result<()>;
+    /// Sets the size of the target's second-level cache; nothing may be open. Does nothing where there is none, or where the kernel sizes it.
+    fn set_cache_bytes(&self, bytes: u64) -> Result<()>;
+    /// Returns what reached its devices so far; `None` where nobody counts.
+    fn device_ops(&self) -> Option<DeviceOps>;
+}
+
+/// An open file. `&self` everywhere: any number of threads at once.
+pub(crate) trait TargetFile: Send + Sync {
+    /// Fills `buf` from `offset`; the whole of it exists.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
+    /// Writes all of `buf` at `offset`.
+    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()>;
+    /// Makes data durable (`fdatasync`).
+    fn sync_data(&self) -> Result<()>;
+    /// Returns the unit in bytes to which offset and length must be aligned; 1 where anything goes.
+    fn align_bytes(&self) -> u64;
+    /// Takes the advisory lock of a file from [`Target::open_lockable`], shared or exclusive.
+    fn lock(&self, _exclusive: bool) -> Result<()> {
+        Err(Error::target("this file was not opened for locking"))
+    }
+    /// Gives the advisory lock back.
+    fn unlock(&self) -> Result<()> {
+        Err(Error::target("this file was not opened for locking"))
+    }
+}
+
+/// Sets up a queue.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QueueSetup {
+    /// Most operations in flight.
+    pub depth: usize,
+    /// Size in bytes of each of the `depth` buffers.
+    pub buffer_bytes: usize,
+}
+
+/// What a queued operation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OpKind {
+    Read,
+    Write,
+}
+
+/// One operation of a list.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Op {
+    pub kind: OpKind,
+    /// Index into the files the queue was opened with.
+    pub file: usize,
+    pub offset: u64,
+    pub token: u64,
+}
+
+/// The end of one operation that succeeded; one that failed ends the run.
+pub(crate) struct Done {
+    pub token: u64,
+    pub buf: AlignedBuf,
+}
+
+/// One thread's submission and completion pair.
+pub(crate) trait TargetQueue: Send {
+    /// Takes one of the queue's buffers; registered with the kernel where the engine is able to.
+    fn take_buffer(&mut self) -> AlignedBuf;
+    /// Adds an operation that moves the whole buffer.
+    fn push(&mut self, op: Op, buf: AlignedBuf) -> Result<()>;
+    /// Submits what was pushed, waits until at least `min` operations are complete and appends them to `out`.
+    fn complete(&mut self, min: usize, out: &mut Vec<Done>) -> Result<()>;
+}
+
+/// Bytes that neither a compressing device nor a thin one shortens: a fixed pseudo-random sequence, different at every offset.
+pub(crate) fn fill_pattern(buf: &mut [u8], seed: u64) {
+    use rand::{Rng, SeedableRng};
+    rand_xoshiro::Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x6265_6470_6c61_7465).fill_bytes(buf);
+}
+
+/// Writes the whole of `file` in large pieces and makes it durable.
+pub(crate) fn fill(file: &dyn TargetFile, size_bytes: u64) -> Result<()> {
+    const PIECE: u64 = 4 << 20;
+    let mut buf = AlignedBuf::zeroed(PIECE.min(size_bytes) as usize);
+    fill_pattern(&mut buf, size_bytes);
+    let mut offset = 0;
+    while offset < size_bytes {
+        let len = PIECE.min(size_bytes - offset) as usize;
+        // A new stamp in every page keeps the pieces from being equal.
+        for (page, bytes) in buf[..len].chunks_mut(512).enumerate() {
+            let stamp = (offset + page as u64 * 512).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let n = bytes.len().min(8);
+            bytes[..n].copy_from_slice(&stamp.to_le_bytes()[..n]);
+        }
+        file.write_at(&buf[..len], offset)?;
+        offset += len as u64;
+    }
+    file.sync_data()
+}

@@ -1,0 +1,201 @@
+//! A directory on a mounted file system: the kernel's, or a Bedplate mount.
+//!
+//! A direct file whose size stays is opened as a device, so that the very engine that serves raw devices and volumes serves it too.
+//! Buffered files, and files that grow, go through `pread` and `pwrite`.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+use rustix::fs::{Advice, FallocateFlags};
+
+use super::device::open_device;
+use super::queue::{Region, RegionQueue};
+use super::raw::{RegionFile, too_small};
+use super::{Caching, FileSpec, FileState, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue, fill};
+use crate::measure::{DeviceOps, DeviceStat};
+use crate::{Error, Result};
+
+/// Direct I/O on a mounted file system is aligned to this when the file system does not say better.
+const DIRECT_ALIGN: u64 = 512;
+
+/// A directory of our own below the one that was named; removed with everything in it when the run ends.
+pub(crate) struct PathTarget {
+    info: TargetInfo,
+    directory: PathBuf,
+    caching: Caching,
+    /// What is appended to a file's name to ask a Bedplate mount for a mode.
+    suffix: String,
+    stat: Option<DeviceStat>,
+    files: Mutex<BTreeMap<String, FileSpec>>,
+}
+
+impl PathTarget {
+    /// Makes the directory below `parent`.
+    pub(crate) fn new(info: TargetInfo, parent: &Path, caching: Caching, mode: Option<bedplate::IoMode>, stat: Option<DeviceStat>) -> Result<Self> {
+        let tag: String = info.label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let directory = parent.join(format!("bedplate-bench-{}-{tag}", std::process::id()));
+        fs::create_dir_all(&directory).map_err(|e| Error::io(directory.display(), "cannot make the working directory", e))?;
+        let suffix = mode.map_or_else(String::new, |mode| format!("::{mode}"));
+        Ok(Self { info, directory, caching, suffix, stat, files: Mutex::default() })
+    }
+
+    fn plain_path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(format!("{name}{}", self.suffix))
+    }
+
+    fn spec(&self, name: &str) -> Result<FileSpec> {
+        let found = self.files.lock().get(name).cloned();
+        found.ok_or_else(|| Error::target(format!("{}: there is no file '{name}'", self.info.label)))
+    }
+
+    fn open_plain(&self, name: &str, create: bool) -> Result<PlainFile> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(create);
+        if self.caching == Caching::Direct {
+            options.custom_flags(libc::O_DIRECT);
+        }
+        let path = if create { self.plain_path(name) } else { self.path(name) };
+        let file = options.open(&path).map_err(|e| match (e.raw_os_error(), self.caching) {
+            (Some(libc::EINVAL), Caching::Direct) => {
+                Error::target(format!("{}: this file system takes no direct I/O: add ',buffered' to the target", path.display()))
+            }
+            _ => Error::io(path.display(), "cannot open", e),
+        })?;
+        let align = if self.caching == Caching::Direct { DIRECT_ALIGN } else { 1 };
+        Ok(PlainFile { file, path, align })
+    }
+}
+
+impl Drop for PathTarget {
+    fn drop(&mut self) {
+        // Nobody is left to tell; the name says whose it was.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Target for PathTarget {
+    fn info(&self) -> &TargetInfo {
+        &self.info
+    }
+
+    fn capacity_bytes(&self) -> Result<u64> {
+        let stat = rustix::fs::statvfs(&self.directory).map_err(|e| Error::io(self.directory.display(), "cannot ask for free space", e))?;
+        Ok(stat.f_bavail * stat.f_frsize)
+    }
+
+    fn create(&self, spec: &FileSpec) -> Result<()> {
+        self.remove(&spec.name)?;
+        let free = self.capacity_bytes()?;
+        if free < spec.size_bytes {
+            return Err(too_small(&self.info, free, spec.size_bytes));
+        }
+        let plain = self.open_plain(&spec.name, true)?;
+        match spec.state {
+            FileState::Empty => {}
+            FileState::Unwritten => rustix::fs::fallocate(&plain.file, FallocateFlags::empty(), 0, spec.size_bytes)
+                .map_err(|e| Error::io(plain.path.display(), "cannot preallocate", e))?,
+            FileState::Written => fill(&plain, spec.size_bytes)?,
+        }
+        plain.file.sync_all().map_err(|e| Error::io(plain.path.display(), "cannot sync", e))?;
+        self.files.lock().insert(spec.name.clone(), spec.clone());
+        Ok(())
+    }
+
+    fn open(&self, name: &str) -> Result<Box<dyn TargetFile>> {
+        let spec = self.spec(name)?;
+        // Locks belong to the open file, which only a plain one has.
+        if self.caching == Caching::Buffered || spec.state != FileState::Written {
+            return Ok(Box::new(self.open_plain(name, false)?));
+        }
+        let device = open_device(&self.path(name))?;
+        Ok(Box::new(RegionFile { device, start: 0, len: spec.size_bytes }))
+    }
+
+    fn open_lockable(&self, name: &str) -> Result<Box<dyn TargetFile>> {
+        self.spec(name)?;
+        Ok(Box::new(self.open_plain(name, false)?))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        self.files.lock().remove(name);
+        let path = self.plain_path(name);
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path.display(), "cannot remove", e)),
+            _ => Ok(()),
+        }
+    }
+
+    fn queue(&self, files: &[String], setup: &QueueSetup) -> Result<Box<dyn TargetQueue>> {
+        if self.caching == Caching::Buffered {
+            return Err(Error::target(format!("{}: a queue needs direct I/O: leave out --depth or the buffered target", self.info.label)));
+        }
+        let region = |name: &String| Ok(Region { device: open_device(&self.path(name))?, start: 0 });
+        let regions = files.iter().map(region).collect::<Result<Vec<_>>>()?;
+        Ok(Box::new(RegionQueue::open(&regions, setup)?))
+    }
+
+    fn make_cold(&self) -> Result<()> {
+        for name in self.files.lock().keys() {
+            let path = self.plain_path(name);
+            let file = File::open(&path).map_err(|e| Error::io(path.display(), "cannot open", e))?;
+            file.sync_all().map_err(|e| Error::io(path.display(), "cannot sync", e))?;
+            rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).map_err(|e| Error::io(path.display(), "cannot drop its cached pages", e))?;
+        }
+        Ok(())
+    }
+
+    fn set_cache_bytes(&self, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn device_ops(&self) -> Option<DeviceOps> {
+        self.stat.as_ref().map(DeviceStat::read)
+    }
+}
+
+/// A file through the kernel's ordinary calls.
+struct PlainFile {
+    file: File,
+    path: PathBuf,
+    align: u64,
+}
+
+impl PlainFile {
+    fn failed(&self, action: &str, e: std::io::Error) -> Error {
+        Error::io(self.path.display(), action, e)
+    }
+}
+
+impl TargetFile for PlainFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.file.read_exact_at(buf, offset).map_err(|e| self.failed("read", e))
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        self.file.write_all_at(buf, offset).map_err(|e| self.failed("write", e))
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        self.file.sync_data().map_err(|e| self.failed("sync", e))
+    }
+
+    fn align_bytes(&self) -> u64 {
+        self.align
+    }
+
+    fn lock(&self, exclusive: bool) -> Result<()> {
+        let locked = if exclusive { self.file.lock() } else { self.file.lock_shared() };
+        locked.map_err(|e| self.failed("lock", e))
+    }
+
+    fn unlock(&self) -> Result<()> {
+        self.file.unlock().map_err(|e| self.failed("unlock", e))
+    }
+}
