@@ -1,14 +1,19 @@
 //! Workloads once, targets many: the same work on raw devices, kernel file systems and Bedplate, side by side.
 #![forbid(unsafe_code)]
 
+mod driver;
 mod error;
 mod machine;
 mod measure;
+mod results;
 mod target;
 mod units;
+mod workload;
 
 pub use error::{Error, ErrorKind, Result};
 pub use machine::Machine;
 pub use measure::{Comparison, DeviceOps, LatencySummary, Spread, Verdict};
+pub use results::{Case, CpuUse, Measurement, Record, Results, Skipped, TimePoint, WorkloadResults};
 pub use target::{Caching, Confirm, Kind, Place, PlaceInfo, Role, TargetInfo, TargetSpec, Targets};
 pub use units::{format_micros, format_number};
+pub use workload::{Cached, Copy, Increments, LogState, Mixed, Oltp, PageMoves, Redo, Sequential, Workload, Writers};

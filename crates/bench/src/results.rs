@@ -1,0 +1,291 @@
+//! What a run leaves behind: everything needed to read it years later and to compare it with another.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Machine;
+use crate::measure::{CpuTimes, DeviceOps, LatencySummary};
+use crate::target::TargetInfo;
+use crate::{Error, ErrorKind, Result};
+
+/// Raised when a field changes its meaning; a file of a newer schema is refused.
+const SCHEMA: u32 = 1;
+
+/// Everything that one run measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// Version of this layout.
+    pub schema: u32,
+    /// Version of the software.
+    pub version: String,
+    /// When the run began, as `YYYY-MM-DDThh:mm:ssZ`.
+    pub started: String,
+    /// The command that was run.
+    pub command: Vec<String>,
+    /// Whether the run was ended early; what is here was finished before that.
+    pub interrupted: bool,
+    /// The machine it ran on.
+    pub machine: Machine,
+    /// The workloads in the order they ran.
+    pub workloads: Vec<WorkloadResults>,
+}
+
+/// What was measured with one workload.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WorkloadResults {
+    /// The workload's name.
+    pub name: String,
+    /// What it does, in one line.
+    pub title: String,
+    /// The unit of the rate.
+    pub unit: String,
+    /// The options it ran with.
+    pub options: BTreeMap<String, String>,
+    /// Rounds asked for.
+    pub rounds: usize,
+    /// The targets; the first is what the others are compared with.
+    pub targets: Vec<TargetInfo>,
+    /// The cases.
+    pub cases: Vec<Case>,
+    /// The measurements, in the order they were made.
+    pub records: Vec<Record>,
+    /// Cases that a target cannot serve, each with its reason.
+    pub skipped: Vec<Skipped>,
+}
+
+/// One point of a workload's parameters.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Case {
+    /// The name in tables.
+    pub name: String,
+    /// The curve it belongs to.
+    pub curve: String,
+    /// What varies along the curve: `threads`, `depth` …
+    pub axis: String,
+    /// Where on the curve it lies.
+    pub x: f64,
+}
+
+/// One measurement of one target.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Index into the cases.
+    pub case: usize,
+    /// Index into the targets.
+    pub target: usize,
+    /// The round, from 0.
+    pub round: usize,
+    /// What was measured.
+    pub measurement: Measurement,
+}
+
+/// A case that a target cannot serve.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// Index into the cases.
+    pub case: usize,
+    /// Index into the targets.
+    pub target: usize,
+    /// Why.
+    pub reason: String,
+}
+
+/// What one measurement found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// The workload's rate, in its unit; higher is better.
+    pub rate: f64,
+    /// Length of the counted window in seconds.
+    pub elapsed_s: f64,
+    /// Operations counted.
+    pub ops: u64,
+    /// Bytes moved by the program, not by the device.
+    pub bytes: u64,
+    /// Latencies by kind of operation.
+    pub latency: BTreeMap<String, LatencySummary>,
+    /// How the processors were used, all of the machine.
+    pub cpu: CpuUse,
+    /// How often a worker gave up its processor, per operation: waits for the device, for locks and for hand-offs.
+    pub waits_per_op: f64,
+    /// Context switches of the whole machine.
+    pub context_switches_per_s: f64,
+    /// What reached the device; `None` where nobody counts.
+    pub device: Option<DeviceOps>,
+    /// Growth of the kernel's page cache.
+    pub page_cache_growth_bytes: i64,
+    /// Rates through the run, where the workload asks for them.
+    pub timeline: Vec<TimePoint>,
+    /// Figures of this workload alone.
+    pub figures: BTreeMap<String, f64>,
+}
+
+impl Measurement {
+    /// Returns the rate for each processor that was busy: what the workload would cost on a full machine.
+    #[must_use]
+    pub fn rate_per_busy_cpu(&self) -> f64 {
+        let busy = self.cpu.busy_cpus();
+        if busy > 0.0 { self.rate / busy } else { 0.0 }
+    }
+
+    /// Returns a device count for each operation of the program.
+    #[must_use]
+    pub fn per_op(&self, count: impl Fn(&DeviceOps) -> u64) -> Option<f64> {
+        let device = self.device.as_ref()?;
+        (self.ops > 0).then(|| count(device) as f64 / self.ops as f64)
+    }
+}
+
+/// How the processors of the machine were used, in percent of all of them together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuUse {
+    /// User time.
+    pub user_percent: f64,
+    /// System and interrupt time.
+    pub system_percent: f64,
+    /// Idle.
+    pub idle_percent: f64,
+    /// Idle while a block device was at work.
+    pub iowait_percent: f64,
+    /// Taken by other guests of the host.
+    pub steal_percent: f64,
+    /// How many processors there are.
+    pub cpus: f64,
+    /// User time of this process in seconds.
+    pub process_user_s: f64,
+    /// System time of this process in seconds.
+    pub process_system_s: f64,
+}
+
+impl CpuUse {
+    pub(crate) fn of(times: &CpuTimes) -> Self {
+        let total = times.user_s + times.system_s + times.idle_s + times.iowait_s + times.steal_s;
+        let percent = |part: f64| if total > 0.0 { part / total * 100.0 } else { 0.0 };
+        Self {
+            user_percent: percent(times.user_s),
+            system_percent: percent(times.system_s),
+            idle_percent: percent(times.idle_s),
+            iowait_percent: percent(times.iowait_s),
+            steal_percent: percent(times.steal_s),
+            cpus: std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64),
+            process_user_s: times.process_user_s,
+            process_system_s: times.process_system_s,
+        }
+    }
+
+    /// Returns user and system time in percent.
+    #[must_use]
+    pub fn busy_percent(&self) -> f64 {
+        self.user_percent + self.system_percent
+    }
+
+    fn busy_cpus(&self) -> f64 {
+        self.busy_percent() / 100.0 * self.cpus
+    }
+}
+
+/// One sample of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TimePoint {
+    /// Seconds since the threads were let go.
+    pub t_s: f64,
+    /// The workload's rate since the sample before.
+    pub rate: f64,
+    /// Reads that reached the device.
+    pub device_reads_per_s: f64,
+    /// Writes that reached the device.
+    pub device_writes_per_s: f64,
+    /// Flushes that reached the device.
+    pub device_flushes_per_s: f64,
+    /// User time of all processors.
+    pub user_percent: f64,
+    /// System time of all processors.
+    pub system_percent: f64,
+    /// Idle time of all processors, waiting for devices included.
+    pub idle_percent: f64,
+    /// Context switches of the machine.
+    pub waits_per_s: f64,
+}
+
+impl Results {
+    /// Starts an empty set of results for this machine, now.
+    #[must_use]
+    pub fn begin(command: Vec<String>) -> Self {
+        Self {
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started: crate::machine::utc_now(),
+            command,
+            interrupted: false,
+            machine: Machine::read(),
+            workloads: Vec::new(),
+        }
+    }
+
+    /// Reads a results file, or `results.json` in a directory.
+    ///
+    /// # Errors
+    /// `Io` when it cannot be read, `Results` when it is not one of ours or of a newer layout.
+    pub fn load(path: &Path) -> Result<Self> {
+        let file = if path.is_dir() { path.join("results.json") } else { path.to_path_buf() };
+        let text = fs::read_to_string(&file).map_err(|e| Error::io(file.display(), "cannot read", e))?;
+        let bad = |what: String| Error::new(ErrorKind::Results, format!("{}: {what}", file.display()));
+        let header: SchemaOnly = serde_json::from_str(&text).map_err(|e| bad(format!("not a results file: {e}")))?;
+        if header.schema > SCHEMA {
+            return Err(bad(format!("its layout is {} and this software knows {SCHEMA}: use the version that wrote it", header.schema)));
+        }
+        serde_json::from_str(&text).map_err(|e| bad(format!("not a results file: {e}")))
+    }
+
+    /// Writes `results.json` into a directory.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn save(&self, directory: &Path) -> Result<()> {
+        fs::create_dir_all(directory).map_err(|e| Error::io(directory.display(), "cannot make the directory", e))?;
+        let file = directory.join("results.json");
+        let text = serde_json::to_string(self).expect("results hold nothing that JSON cannot say");
+        fs::write(&file, text).map_err(|e| Error::io(file.display(), "cannot write", e))
+    }
+}
+
+#[derive(Deserialize)]
+struct SchemaOnly {
+    schema: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_survive_a_file() {
+        let results = Results::begin(vec!["bedplate".into(), "bench".into()]);
+        let dir = tempfile::tempdir().unwrap();
+        results.save(dir.path()).unwrap();
+        assert_eq!(Results::load(dir.path()).unwrap(), results);
+        assert_eq!(Results::load(&dir.path().join("results.json")).unwrap(), results);
+    }
+
+    #[test]
+    fn foreign_and_newer_files_are_refused_in_one_sentence() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("x.json");
+        for (text, word) in [("{}", "not a results file"), ("hello", "not a results file"), ("{\"schema\": 99}", "layout is 99")] {
+            fs::write(&file, text).unwrap();
+            let message = Results::load(&file).unwrap_err().to_string();
+            assert!(message.contains(word), "{message}");
+        }
+        assert!(Results::load(&dir.path().join("none")).unwrap_err().to_string().contains("cannot read"));
+    }
+
+    #[test]
+    fn processor_use_adds_up() {
+        let times = CpuTimes { user_s: 1.0, system_s: 1.0, idle_s: 1.0, iowait_s: 0.5, steal_s: 0.5, ..CpuTimes::default() };
+        let cpu = CpuUse::of(&times);
+        assert_eq!(cpu.busy_percent(), 50.0);
+        assert_eq!(CpuUse::of(&CpuTimes::default()).busy_percent(), 0.0);
+    }
+}
