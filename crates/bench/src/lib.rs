@@ -1,19 +1,29 @@
 //! Workloads once, targets many: the same work on raw devices, kernel file systems and Bedplate, side by side.
 #![forbid(unsafe_code)]
 
+mod compare;
+mod csv;
 mod driver;
 mod error;
 mod machine;
 mod measure;
 mod results;
+mod run;
+mod summary;
+mod table;
 mod target;
 mod units;
 mod workload;
 
+pub use compare::{Compared, ComparedFiles, compare};
+pub use csv::csv;
 pub use error::{Error, ErrorKind, Result};
 pub use machine::Machine;
 pub use measure::{Comparison, DeviceOps, LatencySummary, Spread, Verdict};
 pub use results::{Case, CpuUse, Measurement, Record, Results, Skipped, TimePoint, WorkloadResults};
+pub use run::{Progress, Schedule, run_workload};
+pub use summary::{Row, summarize};
+pub use table::table;
 pub use target::{Caching, Confirm, Kind, Place, PlaceInfo, Role, TargetInfo, TargetSpec, Targets};
 pub use units::{format_micros, format_number};
 pub use workload::{Cached, Copy, Increments, LogState, Mixed, Oltp, PageMoves, Redo, Sequential, Workload, Writers};

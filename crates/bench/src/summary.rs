@@ -1,0 +1,174 @@
+//! From single measurements to the rows of a table: medians over rounds, and ratios taken within each round.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::measure::{DeviceOps, Spread};
+use crate::results::{Case, Measurement, Record, WorkloadResults};
+use crate::target::Role;
+
+/// One target in one case, over all rounds.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// Index of the case.
+    pub case: usize,
+    /// Index of the target.
+    pub target: usize,
+    /// The target's name.
+    pub label: String,
+    /// The part it plays.
+    pub role: Role,
+    /// The rate in the workload's unit.
+    pub rate: Spread,
+    /// The rate against the first target's in the same round.
+    pub ratio: Spread,
+    /// Length of a measurement in seconds.
+    pub elapsed_s: Spread,
+    /// Median latencies in microseconds by kind of operation: 50th, 99th and 99.9th percentile.
+    pub latency_us: BTreeMap<String, [f64; 3]>,
+    /// Busy processors in percent of all.
+    pub busy_percent: f64,
+    /// The rate for each busy processor.
+    pub rate_per_busy_cpu: f64,
+    /// Device reads, writes and flushes for each operation of the program; `None` where nobody counts.
+    pub device_per_op: Option<[f64; 3]>,
+    /// Waits of a thread for each operation.
+    pub waits_per_op: f64,
+    /// Figures of this workload alone.
+    pub figures: BTreeMap<String, f64>,
+}
+
+impl Row {
+    /// Returns the latency of the kind of operation that matters most to the workload.
+    #[must_use]
+    pub fn main_latency_us(&self) -> Option<[f64; 3]> {
+        ["transaction", "commit", "read", "write"].iter().find_map(|kind| self.latency_us.get(*kind)).copied()
+    }
+}
+
+/// Returns the rows of a workload, case by case, targets in their order.
+#[must_use]
+pub fn summarize(workload: &WorkloadResults) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for case in 0..workload.cases.len() {
+        for target in 0..workload.targets.len() {
+            let records: Vec<&Record> = records_of(workload, case, target).collect();
+            if !records.is_empty() {
+                rows.push(row(workload, case, target, &records));
+            }
+        }
+    }
+    rows
+}
+
+/// Returns the measurements of one target in one case.
+pub(crate) fn records_of(workload: &WorkloadResults, case: usize, target: usize) -> impl Iterator<Item = &Record> {
+    workload.records.iter().filter(move |r| r.case == case && r.target == target)
+}
+
+/// Returns the cases in their order with the rows of each.
+pub(crate) fn by_case<'a>(workload: &'a WorkloadResults, rows: &'a [Row]) -> impl Iterator<Item = (&'a Case, Vec<&'a Row>)> {
+    workload.cases.iter().enumerate().map(|(i, case)| (case, rows.iter().filter(|row| row.case == i).collect()))
+}
+
+fn row(workload: &WorkloadResults, case: usize, target: usize, records: &[&Record]) -> Row {
+    let spread = |value: &dyn Fn(&Measurement) -> f64| Spread::of(&records.iter().map(|r| value(&r.measurement)).collect::<Vec<_>>());
+    let median = |value: &dyn Fn(&Measurement) -> f64| spread(value).median;
+    let ratios: Vec<f64> = records.iter().filter_map(|r| Some(r.measurement.rate / reference(workload, case, r.round)?)).collect();
+    let first = &records[0].measurement;
+    let latency_us = first.latency.keys().map(|kind| {
+        let at = |pick: fn(&crate::LatencySummary) -> f64| median(&|m| m.latency.get(kind).map_or(0.0, pick));
+        (kind.clone(), [at(|l| l.p50_us), at(|l| l.p99_us), at(|l| l.p999_us)])
+    });
+    let per_op = |count: fn(&DeviceOps) -> u64| median(&|m| m.per_op(count).unwrap_or(0.0));
+    let figures = first.figures.keys().map(|name| (name.clone(), median(&|m| m.figures.get(name).copied().unwrap_or(0.0))));
+    Row {
+        case,
+        target,
+        label: workload.targets[target].label.clone(),
+        role: workload.targets[target].role,
+        rate: spread(&|m| m.rate),
+        ratio: Spread::of(&ratios),
+        elapsed_s: spread(&|m| m.elapsed_s),
+        latency_us: latency_us.collect(),
+        busy_percent: median(&|m| m.cpu.busy_percent()),
+        rate_per_busy_cpu: median(&Measurement::rate_per_busy_cpu),
+        device_per_op: first.device.is_some().then(|| [per_op(|d| d.reads), per_op(|d| d.writes), per_op(|d| d.flushes)]),
+        waits_per_op: median(&|m| m.waits_per_op),
+        figures: figures.collect(),
+    }
+}
+
+/// The rate that the others of a round are compared with: the first target's that serves the case.
+fn reference(workload: &WorkloadResults, case: usize, round: usize) -> Option<f64> {
+    let same = workload.records.iter().filter(|r| r.case == case && r.round == round);
+    same.min_by_key(|r| r.target).map(|r| r.measurement.rate).filter(|&rate| rate > 0.0)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::results::{CpuUse, Results};
+    use crate::target::TargetInfo;
+
+    pub(crate) fn measurement(rate: f64) -> Measurement {
+        Measurement {
+            rate,
+            elapsed_s: 1.0,
+            ops: rate as u64,
+            bytes: 0,
+            latency: BTreeMap::new(),
+            cpu: CpuUse::default(),
+            waits_per_op: 0.0,
+            context_switches_per_s: 0.0,
+            device: Some(DeviceOps { reads: rate as u64 * 2, ..DeviceOps::default() }),
+            page_cache_growth_bytes: 0,
+            timeline: Vec::new(),
+            figures: BTreeMap::new(),
+        }
+    }
+
+    /// Results of one workload with one case: for each target its rates, round by round.
+    pub(crate) fn results(rates: &[(&str, &[f64])]) -> Results {
+        let target = |label: &str| TargetInfo {
+            label: label.into(),
+            spec: label.into(),
+            kind: "raw".into(),
+            role: Role::Raw,
+            engine: String::new(),
+            file_system: None,
+            counted_by: String::new(),
+            places: Vec::new(),
+        };
+        let mut records = Vec::new();
+        for (t, (_, values)) in rates.iter().enumerate() {
+            records.extend(values.iter().enumerate().map(|(round, &rate)| Record { case: 0, target: t, round, measurement: measurement(rate) }));
+        }
+        let mut results = Results::begin(vec!["bedplate".into()]);
+        results.workloads.push(WorkloadResults {
+            name: "mixed".into(),
+            title: "test".into(),
+            unit: "IOPS".into(),
+            options: BTreeMap::new(),
+            rounds: rates[0].1.len(),
+            targets: rates.iter().map(|(label, _)| target(label)).collect(),
+            cases: vec![Case { name: "only".into(), curve: "c".into(), axis: "threads".into(), x: 1.0 }],
+            records,
+            skipped: Vec::new(),
+        });
+        results
+    }
+
+    #[test]
+    fn ratios_are_taken_round_by_round() {
+        // The machine is twice as fast in the second round: the ratio does not see it.
+        let results = results(&[("a", &[100.0, 200.0, 100.0]), ("b", &[90.0, 180.0, 95.0])]);
+        let rows = summarize(&results.workloads[0]);
+        assert_eq!(rows.len(), 2);
+        assert_eq!((rows[0].ratio.min, rows[0].ratio.max), (1.0, 1.0));
+        assert_eq!((rows[1].ratio.median, rows[1].ratio.max), (0.9, 0.95));
+        assert_eq!(rows[1].rate.median, 95.0);
+        assert_eq!(rows[1].device_per_op, Some([2.0, 0.0, 0.0]));
+    }
+}

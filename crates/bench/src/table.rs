@@ -1,0 +1,110 @@
+//! Tables for a terminal.
+
+use std::fmt::Write;
+
+use crate::measure::Spread;
+use crate::results::{Results, WorkloadResults};
+use crate::summary::{Row, by_case, summarize};
+use crate::units::{format_micros, format_number};
+
+/// Returns the compact table of everything measured.
+#[must_use]
+pub fn table(results: &Results) -> String {
+    let mut text = String::new();
+    for workload in &results.workloads {
+        push_workload(&mut text, workload);
+    }
+    if results.interrupted {
+        text.push_str("\nInterrupted: only what was finished is shown.\n");
+    }
+    text
+}
+
+const HEAD: [&str; 10] = ["", "rate", "±", "ratio", "(min … max)", "p50", "p99", "cpu", "dev I/O", "flushes"];
+
+fn push_workload(text: &mut String, workload: &WorkloadResults) {
+    let rows = summarize(workload);
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "\n{}: {} ({})", workload.name, workload.title, workload.unit);
+    let options: Vec<String> = workload.options.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let _ = writeln!(text, "  {}", options.join(" · "));
+    let mut lines: Vec<Vec<String>> = vec![HEAD.map(str::to_owned).to_vec()];
+    for (case, rows) in by_case(workload, &rows) {
+        if !rows.is_empty() {
+            lines.push(vec![case.name.clone()]);
+            lines.extend(rows.iter().map(|row| cells(row)));
+        }
+    }
+    align(text, &lines);
+    push_figures(text, workload, &rows);
+    for skipped in &workload.skipped {
+        let (case, target) = (&workload.cases[skipped.case].name, &workload.targets[skipped.target].label);
+        let _ = writeln!(text, "  not measured: {case} on {target}: {}", skipped.reason);
+    }
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let [p50, p99, _] = row.main_latency_us().unwrap_or_default();
+    let micros = |us: f64| if us > 0.0 { format_micros(us) } else { "–".into() };
+    let (io, flushes) =
+        row.device_per_op.map_or(("–".into(), "–".into()), |[reads, writes, flushes]| (format_number(reads + writes), format_number(flushes)));
+    vec![
+        format!("  {}", row.label),
+        format_number(row.rate.median),
+        percent(&row.rate),
+        format!("{:.3}", row.ratio.median),
+        format!("{:.2} … {:.2}", row.ratio.min, row.ratio.max),
+        micros(p50),
+        micros(p99),
+        format!("{:.0}%", row.busy_percent),
+        io,
+        flushes,
+    ]
+}
+
+fn percent(spread: &Spread) -> String {
+    if spread.n < 2 { "–".into() } else { format!("{:.0}%", spread.noise() * 100.0) }
+}
+
+/// Figures that only some workloads have, one line a target.
+fn push_figures(text: &mut String, workload: &WorkloadResults, rows: &[Row]) {
+    for row in rows.iter().filter(|row| !row.figures.is_empty()) {
+        let figures: Vec<String> = row.figures.iter().map(|(name, value)| format!("{name} {}", format_number(*value))).collect();
+        let _ = writeln!(text, "  {} · {}: {}", workload.cases[row.case].name, row.label, figures.join(", "));
+    }
+}
+
+/// Pads columns; a line of one cell spans all of them.
+fn align(text: &mut String, lines: &[Vec<String>]) {
+    let width = |column: usize| lines.iter().filter(|l| l.len() > 1).map(|l| l[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
+    for line in lines {
+        if let [only] = &line[..] {
+            let _ = writeln!(text, "  {only}");
+            continue;
+        }
+        let _ = write!(text, "  {:<w$}", line[0], w = widths[0]);
+        for (cell, &width) in line.iter().zip(&widths).skip(1) {
+            let _ = write!(text, "  {cell:>width$}");
+        }
+        text.push('\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::summary::tests::results;
+
+    #[test]
+    fn the_table_shows_rates_ratios_and_noise() {
+        let mut results = results(&[("raw", &[1000.0, 1100.0, 900.0]), ("xfs", &[500.0, 500.0, 500.0])]);
+        let text = table(&results);
+        let line = |label: &str| text.lines().find(|l| l.trim_start().starts_with(label)).unwrap().to_owned();
+        assert!(line("raw").contains("1,000") && line("raw").contains("10%") && line("raw").contains("1.000"), "{text}");
+        assert!(line("xfs").contains("0.500") && line("xfs").contains("0.45 … 0.56"), "{text}");
+        assert!(!text.contains("Interrupted"));
+        results.interrupted = true;
+        assert!(table(&results).contains("Interrupted"));
+    }
+}

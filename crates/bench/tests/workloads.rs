@@ -1,0 +1,173 @@
+//! Each workload, tiny, on memory: as a raw device and as a volume in every mode that plays a part in it.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use bedplate_bench::{
+    Cached, Copy, Increments, LogState, Mixed, Oltp, PageMoves, Redo, Results, Schedule, Sequential, TargetSpec, Targets, Workload, WorkloadResults,
+    Writers, run_workload,
+};
+
+const SCHEDULE: Schedule = Schedule { rounds: 1, time: Duration::from_millis(120), warm_up: Duration::from_millis(10) };
+
+fn specs(texts: &[&str]) -> Vec<TargetSpec> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+fn measure(workload: &Workload, texts: &[&str]) -> WorkloadResults {
+    let targets = Targets::open(&specs(texts), &mut |_| false).unwrap();
+    let mut results = Results::begin(vec!["test".into()]);
+    run_workload(workload, &targets, &SCHEDULE, &mut results, &AtomicBool::new(false), &mut |_| {}).unwrap();
+    assert!(!results.interrupted);
+    let found = results.workloads.remove(0);
+    for record in &found.records {
+        assert!(record.measurement.rate > 0.0, "{} {}", found.name, found.cases[record.case].name);
+    }
+    let skipped = found.skipped.len();
+    assert_eq!(found.records.len() + skipped, found.cases.len() * texts.len());
+    found
+}
+
+const BOTH: [&str; 2] = ["raw=memory:96M", "other=memory:96M"];
+const CACHES: [&str; 2] = ["raw=memory:96M", "other=memory:96M"];
+
+#[test]
+fn increments_reads_every_step() {
+    let steps = vec![(1, 4 << 10), (4096, 1 << 20), (1 << 20, 4 << 20)];
+    let found = measure(&Workload::Increments(Increments { size_bytes: 4 << 20, steps }), &CACHES);
+    let raw_bytes = found.records.iter().find(|r| r.target == 0 && r.case == 0).unwrap().measurement.device.unwrap().read_bytes;
+    assert_eq!(raw_bytes, 4096 * 512, "a raw device gives a sector for every byte");
+    assert!(found.records.iter().all(|r| r.measurement.ops > 0));
+}
+
+fn tiny_database() -> Oltp {
+    let ramp = Duration::from_millis(10);
+    Oltp { data_bytes: 16 << 20, files: 2, tables: 4, log_bytes: 4 << 20, clients: vec![3], writers: 1, ramp, ..Oltp::default() }
+}
+
+#[test]
+fn oltp_commits_by_calls_and_by_lists() {
+    for moves in [PageMoves::Calls, PageMoves::Lists] {
+        let found = measure(&Workload::Oltp(Oltp { moves, ..tiny_database() }), &BOTH);
+        for record in &found.records {
+            let m = &record.measurement;
+            assert!(m.latency["transaction"].count == m.ops && m.latency.contains_key("commit"), "{:?}", m.latency.keys());
+            assert!(!m.timeline.is_empty());
+            assert!(m.device.unwrap().flushes > 0, "a commit is durable");
+        }
+    }
+}
+
+#[test]
+fn writers_write_every_section_once() {
+    let found = measure(&Workload::Writers(Writers { size_bytes: 4 << 20, block_bytes: 8192, threads: vec![1, 3] }), &BOTH);
+    for record in &found.records {
+        let threads = found.cases[record.case].x as u64;
+        let expected = (4 << 20) / 8192 / threads * threads;
+        assert_eq!(record.measurement.ops, expected);
+        assert!(record.measurement.device.unwrap().writes >= expected, "{:?}", record.measurement.device);
+    }
+}
+
+#[test]
+fn mixed_runs_by_threads_and_by_queues() {
+    let workload = Mixed {
+        size_bytes: 8 << 20,
+        reads_percent: vec![100, 0, 50],
+        random_percent: vec![100, 0],
+        threads: vec![2],
+        depths: vec![8],
+        ..Mixed::default()
+    };
+    let found = measure(&Workload::Mixed(workload), &BOTH);
+    for record in &found.records {
+        let (m, case) = (&record.measurement, &found.cases[record.case].name);
+        assert_eq!(m.latency.contains_key("read"), !case.contains(" writes"), "{case}");
+        assert_eq!(m.latency.contains_key("write"), !case.contains(" reads") || case.contains('%'), "{case}");
+        let device = m.device.unwrap();
+        let per_op = (device.reads + device.writes) as f64 / m.ops as f64;
+        assert!((0.5..2.0).contains(&per_op), "{case}: {per_op} device operations for each of ours");
+    }
+}
+
+#[test]
+fn sequential_reads_all_streams() {
+    let found = measure(&Workload::Sequential(Sequential { size_bytes: 4 << 20, block_bytes: 1 << 20, streams: vec![1, 3] }), &CACHES);
+    assert!(found.records.iter().all(|r| r.measurement.bytes == (4 << 20) * found.cases[r.case].x as u64));
+}
+
+#[test]
+fn sequential_spreads_streams_over_places() {
+    let workload = Sequential { size_bytes: 4 << 20, block_bytes: 1 << 20, streams: vec![4] };
+    let found = measure(&Workload::Sequential(workload), &["raw:memory:16M+memory:16M"]);
+    assert_eq!(found.targets[0].places.len(), 2);
+}
+
+#[test]
+fn cached_gives_the_second_level_what_the_database_gives_up() {
+    let workload =
+        Cached { database: Oltp { updates_percent: 25, ..tiny_database() }, clients: 2, memory_percent: 60.0, cache_percents: vec![50.0, 5.0] };
+    measure(&Workload::Cached(workload), &["raw=memory:96M"]);
+}
+
+#[test]
+fn redo_counts_writes_and_flushes() {
+    let states = vec![LogState::Extending, LogState::Unwritten, LogState::Written];
+    let found = measure(&Workload::Redo(Redo { append_bytes: vec![512, 4096], committers: vec![1, 2], states, size_bytes: 8 << 20 }), &BOTH);
+    for record in found.records.iter().filter(|r| r.target == 0) {
+        let m = &record.measurement;
+        assert!((m.figures["device writes per commit"] - 1.0).abs() < 0.2, "{:?}", m.figures);
+    }
+}
+
+#[test]
+fn copy_moves_every_byte() {
+    let found = measure(&Workload::Copy(Copy { size_bytes: 8 << 20, requests: vec![(4096, 1), (1 << 20, 1), (1 << 20, 3)] }), &CACHES);
+    for record in &found.records {
+        assert_eq!(record.measurement.latency["write"].count, (8 << 20) / found.cases[record.case].x as u64);
+    }
+}
+
+#[test]
+fn an_interrupted_run_keeps_whole_rounds() {
+    let targets = Targets::open(&specs(&BOTH), &mut |_| false).unwrap();
+    let mut results = Results::begin(vec![]);
+    let stop = AtomicBool::new(false);
+    let workload = Workload::Mixed(Mixed { size_bytes: 8 << 20, reads_percent: vec![100], threads: vec![1, 2], depths: vec![], ..Mixed::default() });
+    let mut calls = 0;
+    // Interrupted in the middle of the second round.
+    let schedule = Schedule { rounds: 50, ..SCHEDULE };
+    run_workload(&workload, &targets, &schedule, &mut results, &stop, &mut |progress| {
+        calls += 1;
+        if progress.done == 2 + 4 + 3 {
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    })
+    .unwrap();
+    assert!(results.interrupted);
+    let records = &results.workloads[0].records;
+    assert_eq!(records.len(), 4 + 2, "the first round whole, of the second the case that all targets finished");
+}
+
+#[test]
+fn refusals_are_one_sentence_each() {
+    let small = Targets::open(&specs(&["memory:1M"]), &mut |_| false).unwrap();
+    let run = |workload: Workload| {
+        let mut results = Results::begin(vec![]);
+        run_workload(&workload, &small, &SCHEDULE, &mut results, &AtomicBool::new(false), &mut |_| {}).unwrap_err().to_string()
+    };
+    assert!(run(Workload::Mixed(Mixed::default())).contains("it holds 1 MiB and mixed needs 1 GiB"));
+    assert!(run(Workload::Mixed(Mixed { block_bytes: vec![1000], ..Mixed::default() })).contains("multiple of 512"));
+    assert!(run(Workload::Mixed(Mixed { locking: true, size_bytes: 1 << 19, depths: vec![], ..Mixed::default() })).contains("advisory locks"));
+    assert!(run(Workload::Oltp(Oltp { clients: vec![], ..Oltp::default() })).contains("at least 1"));
+    assert!(run(Workload::Redo(Redo { append_bytes: vec![100], ..Redo::default() })).contains("multiple of 512"));
+    let open = |texts: &[&str]| Targets::open(&specs(texts), &mut |_| false).map(|_| ()).unwrap_err().to_string();
+    assert!(open(&[]).contains("at least one --target"));
+    assert!(open(&["memory:1M", "memory:2M"]).contains("two targets are called"));
+    assert!(open(&["raw:/dev/zero"]).contains("--destroy=/dev/zero"));
+    assert!(open(&["raw:/nonexistent"]).contains("no such device"));
+    assert!(open(&["path:/etc/passwd"]).contains("directory"));
+}
