@@ -1,7 +1,13 @@
 //! Tests of the log: format, ring, faults, threads, the model of the protocol, and power cuts.
 
+mod crash;
+mod driver;
+mod faults;
 mod format;
+mod model;
 mod ring;
+mod tap;
+mod threads;
 
 use std::sync::Arc;
 

@@ -1,7 +1,5 @@
 //! The ring: round and round, full, trimmed, skipped.
 
-use block::BlockDevice;
-
 use super::*;
 use crate::log::{Exposure, SyncOutcome};
 
