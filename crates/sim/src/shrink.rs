@@ -1,0 +1,25 @@
+//! Makes a failing workload small.
+
+use crate::judge::Violation;
+use crate::{Effort, try_steps};
+
+/// Leaves out steps as long as the rest still fails; each try searches all its cuts anew. Returns the smallest failure found.
+#[must_use]
+pub fn shrink(violation: Box<Violation>, effort: &Effort) -> Box<Violation> {
+    let mut best = violation;
+    let effort = Effort { cuts: effort.cuts * 4, ..*effort };
+    let mut chunk = best.steps.len().div_ceil(2);
+    while chunk > 0 {
+        let mut at = 0;
+        while at < best.steps.len() {
+            let mut steps = best.steps.clone();
+            steps.drain(at..(at + chunk).min(steps.len()));
+            match try_steps(best.seed, &best.setup, &steps, &effort) {
+                Err(smaller) => best = smaller,
+                Ok(_) => at += chunk,
+            }
+        }
+        chunk /= 2;
+    }
+    best
+}
