@@ -216,7 +216,10 @@ impl Superblock {
             (Ok(a), Ok(b)) if a.uuid == b.uuid && b.generation > a.generation => {
                 Ok(Found { superblock: b, damage: vec!["superblock A (byte 0) is older than copy B".into()], second: true })
             }
-            (Ok(a), Ok(b)) if a == b => Ok(Found { superblock: a, damage: Vec::new(), second: false }),
+            // One update behind: a crash came between the two writes (I-SB-1).
+            (Ok(a), Ok(b)) if a == b || (a.uuid == b.uuid && a.generation == b.generation + 1) => {
+                Ok(Found { superblock: a, damage: Vec::new(), second: false })
+            }
             (Ok(a), Ok(_)) => Ok(Found { superblock: a, damage: vec![format!("superblock B (byte {COPY_B}) differs from copy A")], second: false }),
             (Ok(a), Err(e)) => Ok(Found { superblock: a, damage: vec![e.message], second: false }),
             (Err(e), Ok(b)) if e.kind != ErrorKind::NewerFormat => Ok(Found { superblock: b, damage: vec![e.message], second: true }),

@@ -102,9 +102,6 @@ fn recover_and_compare(history: &History, after: usize, device: &Arc<dyn BlockDe
 
 /// The recovered volume must be usable.
 fn go_on(fs: &FileSystem) -> Result<(), String> {
-    if true {
-        return fs.make(InodeNo::ROOT, b"judge", FileKind::File, NewFile::default(), 0).and_then(|_| fs.sync()).map_err(|e| e.to_string());
-    }
     let work = || {
         fs.make(InodeNo::ROOT, b"judge", FileKind::File, NewFile::default(), 0)?;
         let file = fs.open("/judge", &OpenOptions::read_write())?;

@@ -238,7 +238,7 @@ fn view_directory(fs: &FileSystem, dir: InodeNo, path: &str, view: &mut View) ->
         view.names.push(format!("{path} inode {} {:?} mode {:o} links {} attributes {attributes:?}", ino.0, attr.kind, attr.mode, attr.nlink));
         match attr.kind {
             FileKind::Directory => view_directory(fs, ino, &path, view)?,
-            FileKind::File if attr.size > 0 && !view.contents.contains_key(&ino) => {
+            FileKind::File if !view.contents.contains_key(&ino) => {
                 let file = fs.open_inode(ino, &OpenOptions::read_only())?;
                 let mut content = vec![0; usize::try_from(attr.size).expect("workloads write small files")];
                 let len = file.read_at(&mut content, 0)?;
