@@ -1,0 +1,154 @@
+//! Which reads of the backing ("fills") and which direct writes ("changes") are under way, per group of pages: so that nothing stale enters the cache.
+//!
+//! A plain value guarded by the shard's lock. A fill is *spoiled* when a change or a write into the cache touched its pages while it was under way: what it
+//! read may be older than what is there now, and is not kept (I-CACHE-2). A change is *contended* when another change touched its pages while it was under
+//! way: nobody knows which of the two the device kept, and the cached copy is dropped (I-CACHE-3).
+
+use std::sync::Arc;
+
+use super::sync::{Condvar, Mutex};
+
+/// Names a fill or a change; unique while the cache lives.
+pub(super) type FlightId = u64;
+
+#[derive(Debug)]
+enum Kind {
+    Fill(Arc<Landing>),
+    Change,
+}
+
+#[derive(Debug)]
+struct Flight {
+    id: FlightId,
+    file: u64,
+    group: u64,
+    /// The pages of the group, one bit each.
+    pages: u16,
+    /// The fill is spoiled, the change contended.
+    marred: bool,
+    kind: Kind,
+}
+
+impl Flight {
+    fn meets(&self, file: u64, group: u64, pages: u16) -> bool {
+        self.group == group && self.file == file && self.pages & pages != 0
+    }
+}
+
+/// The fills and changes of one shard.
+#[derive(Debug, Default)]
+pub(super) struct Flights {
+    list: Vec<Flight>,
+}
+
+impl Flights {
+    /// A fill begins: it is spoiled from the start when a change of its pages is under way.
+    pub(super) fn begin_fill(&mut self, id: FlightId, file: u64, group: u64, pages: u16, landing: &Arc<Landing>) {
+        let marred = self.list.iter().any(|f| matches!(f.kind, Kind::Change) && f.meets(file, group, pages));
+        self.list.push(Flight { id, file, group, pages, marred, kind: Kind::Fill(Arc::clone(landing)) });
+    }
+
+    /// A fill has landed; returns whether what it read may be kept.
+    #[must_use]
+    pub(super) fn end_fill(&mut self, id: FlightId, group: u64) -> bool {
+        !self.end(id, group)
+    }
+
+    /// A change begins: it spoils the fills it meets; it and the changes it meets are contended.
+    pub(super) fn begin_change(&mut self, id: FlightId, file: u64, group: u64, pages: u16) {
+        let mut contended = false;
+        for flight in self.list.iter_mut().filter(|f| f.meets(file, group, pages)) {
+            flight.marred = true;
+            contended |= matches!(flight.kind, Kind::Change);
+        }
+        self.list.push(Flight { id, file, group, pages, marred: contended, kind: Kind::Change });
+    }
+
+    /// A change is complete; returns whether it had the pages for itself.
+    #[must_use]
+    pub(super) fn end_change(&mut self, id: FlightId, group: u64) -> bool {
+        !self.end(id, group)
+    }
+
+    fn end(&mut self, id: FlightId, group: u64) -> bool {
+        let at = self.list.iter().position(|f| f.id == id && f.group == group).expect("what ends has begun");
+        self.list.swap_remove(at).marred
+    }
+
+    /// A page is written in the cache: fills of it are late.
+    #[inline]
+    pub(super) fn spoil(&mut self, file: u64, group: u64, pages: u16) {
+        for flight in self.list.iter_mut().filter(|f| matches!(f.kind, Kind::Fill(_)) && f.meets(file, group, pages)) {
+            flight.marred = true;
+        }
+    }
+
+    /// Returns the landing of a sound fill that will bring one of these pages.
+    pub(super) fn coming(&self, file: u64, group: u64, pages: u16) -> Option<Arc<Landing>> {
+        self.list.iter().filter(|f| !f.marred && f.meets(file, group, pages)).find_map(|f| match &f.kind {
+            Kind::Fill(landing) => Some(Arc::clone(landing)),
+            Kind::Change => None,
+        })
+    }
+}
+
+/// Where those wait who need what a fill brings.
+#[derive(Debug, Default)]
+pub(super) struct Landing {
+    landed: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Landing {
+    pub(super) fn land(&self) {
+        *self.landed.lock() = true;
+        self.wake.notify_all();
+    }
+
+    pub(super) fn wait(&self) {
+        let mut landed = self.landed.lock();
+        while !*landed {
+            self.wake.wait(&mut landed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flights() -> (Flights, Arc<Landing>) {
+        (Flights::default(), Arc::default())
+    }
+
+    #[test]
+    fn i_cache_2_a_change_spoils_fills_before_and_during() {
+        let (mut flights, landing) = flights();
+        flights.begin_fill(1, 7, 0, 0b0011, &landing);
+        flights.begin_change(2, 7, 0, 0b0010);
+        flights.begin_fill(3, 7, 0, 0b0010, &landing);
+        flights.begin_fill(4, 7, 0, 0b1000, &landing);
+        assert!(flights.end_change(2, 0));
+        flights.begin_fill(5, 7, 0, 0b0010, &landing);
+        assert_eq!([1, 3, 4, 5].map(|id| flights.end_fill(id, 0)), [false, false, true, true]);
+    }
+
+    #[test]
+    fn i_cache_3_overlapping_changes_are_contended_both() {
+        let (mut flights, _) = flights();
+        flights.begin_change(1, 7, 0, 0b0011);
+        flights.begin_change(2, 7, 0, 0b0110);
+        flights.begin_change(3, 7, 0, 0b1000);
+        flights.begin_change(4, 8, 0, 0b1111);
+        assert_eq!([1, 2, 3, 4].map(|id| flights.end_change(id, 0)), [false, false, true, true]);
+    }
+
+    #[test]
+    fn a_spoiled_fill_is_not_waited_for() {
+        let (mut flights, landing) = flights();
+        flights.begin_fill(1, 7, 0, 1, &landing);
+        assert!(flights.coming(7, 0, 1).is_some());
+        flights.spoil(7, 0, 1);
+        assert!(flights.coming(7, 0, 1).is_none());
+    }
+}

@@ -1,0 +1,158 @@
+//! The dirty pages of a file, in order, as runs: what a write-behind takes its large contiguous writes from.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Instant;
+
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    by_start: BTreeMap<u64, Run>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    end: u64,
+    /// When the oldest page of the run became dirty.
+    since: Instant,
+}
+
+impl Runs {
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_start.is_empty()
+    }
+
+    /// Adds a page; returns the run that it is now part of. The clock is asked only when a run begins.
+    pub(super) fn insert(&mut self, page: u64, now: impl FnOnce() -> Instant) -> Range<u64> {
+        if let Some((&start, run)) = self.by_start.range_mut(..=page).next_back() {
+            if run.end > page {
+                return start..run.end;
+            }
+            if run.end == page {
+                run.end = page + 1;
+                return self.join_next(start);
+            }
+        }
+        self.by_start.insert(page, Run { end: page + 1, since: now() });
+        self.join_next(page)
+    }
+
+    fn join_next(&mut self, start: u64) -> Range<u64> {
+        let run = self.by_start[&start];
+        let Some(next) = self.by_start.remove(&run.end) else { return start..run.end };
+        self.by_start.insert(start, Run { end: next.end, since: run.since.min(next.since) });
+        start..next.end
+    }
+
+    /// Removes a range of pages.
+    pub(super) fn remove(&mut self, pages: &Range<u64>) {
+        if pages.start >= pages.end {
+            return;
+        }
+        let overlapping: Vec<u64> =
+            self.by_start.range(..pages.end).rev().take_while(|(_, run)| run.end > pages.start).map(|(&start, _)| start).collect();
+        for start in overlapping {
+            let run = self.by_start.remove(&start).expect("just found");
+            if start < pages.start {
+                self.by_start.insert(start, Run { end: pages.start, ..run });
+            }
+            if run.end > pages.end {
+                self.by_start.insert(pages.end, run);
+            }
+        }
+    }
+
+    /// Returns whether a page of the range is in the set.
+    pub(super) fn touches(&self, pages: &Range<u64>) -> bool {
+        self.by_start.range(..pages.end).next_back().is_some_and(|(_, run)| run.end > pages.start)
+    }
+
+    /// Returns the first run that has been dirty since `moment` or longer.
+    pub(super) fn first_since(&self, moment: Instant, from: u64) -> Option<Range<u64>> {
+        let from = self.by_start.range(..from).next_back().map_or(from, |(&start, run)| if run.end > from { start } else { from });
+        self.by_start.range(from..).find(|(_, run)| run.since <= moment).map(|(&start, run)| start..run.end)
+    }
+
+    /// Takes the first pages of `within` that are in the set and touch none of `blocked`, at most `len_max` and not across a multiple of it.
+    /// The second answer says whether pages were passed over because they are blocked.
+    pub(super) fn take(&mut self, within: &Range<u64>, len_max: u64, blocked: &[Range<u64>]) -> (Option<Range<u64>>, bool) {
+        let mut at = within.start;
+        let mut passed = false;
+        while let Some((start, end)) = self.next_at(at).filter(|(start, _)| *start < within.end) {
+            if let Some(obstacle) = blocked.iter().find(|b| b.contains(&start)) {
+                passed = true;
+                at = obstacle.end;
+                continue;
+            }
+            let first_obstacle = blocked.iter().map(|b| b.start).filter(|&b| b > start).min().unwrap_or(u64::MAX);
+            let end = end.min(within.end).min(first_obstacle).min((start / len_max + 1) * len_max);
+            self.remove(&(start..end));
+            return (Some(start..end), passed);
+        }
+        (None, passed)
+    }
+
+    /// The first page at or after `at`, and the end of its run.
+    fn next_at(&self, at: u64) -> Option<(u64, u64)> {
+        if let Some((_, run)) = self.by_start.range(..=at).next_back()
+            && run.end > at
+        {
+            return Some((at, run.end));
+        }
+        self.by_start.range(at..).next().map(|(&start, run)| (start, run.end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn pages(runs: &Runs) -> Vec<u64> {
+        runs.by_start.iter().flat_map(|(&start, run)| start..run.end).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_set_of_pages(steps in prop::collection::vec((0_u8..3, 0_u64..40, 1_u64..9), 1..80)) {
+            let mut runs = Runs::default();
+            let mut set = BTreeSet::new();
+            for (step, at, len) in steps {
+                match step {
+                    0 => {
+                        let run = runs.insert(at, Instant::now);
+                        set.insert(at);
+                        prop_assert!(run.clone().all(|p| set.contains(&p)) && run.contains(&at));
+                        prop_assert!(!set.contains(&run.end) && (run.start == 0 || !set.contains(&(run.start - 1))), "a run is as long as it can be");
+                    }
+                    1 => {
+                        runs.remove(&(at..at + len));
+                        set.retain(|p| !(at..at + len).contains(p));
+                    }
+                    _ => {
+                        let blocked = at + 2..at + 3;
+                        let free = |p: &u64| !blocked.contains(p);
+                        let expected = set.range(at..at + 2 * len).copied().find(free);
+                        let (taken, _) = runs.take(&(at..at + 2 * len), len, std::slice::from_ref(&blocked));
+                        prop_assert_eq!(taken.as_ref().map(|t| t.start), expected);
+                        for page in taken.into_iter().flatten() {
+                            prop_assert!(free(&page) && set.remove(&page));
+                        }
+                    }
+                }
+                prop_assert_eq!(pages(&runs), set.iter().copied().collect::<Vec<_>>());
+                prop_assert_eq!(runs.touches(&(at..at + len)), set.range(at..at + len).next().is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn takes_at_multiples() {
+        let mut runs = Runs::default();
+        for page in 3..30 {
+            runs.insert(page, Instant::now);
+        }
+        let mut take = |from| runs.take(&(from..100), 8, &[]).0;
+        assert_eq!((take(0), take(0), take(16)), (Some(3..8), Some(8..16), Some(16..24)));
+    }
+}

@@ -1,0 +1,3 @@
+//! The locks of the cache.
+
+pub(super) use parking_lot::{Condvar, Mutex, MutexGuard};

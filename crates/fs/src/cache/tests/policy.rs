@@ -1,0 +1,133 @@
+//! What is read, kept and evicted: counted, on one thread.
+
+use super::*;
+
+fn read(file: &CachedFile, offset: u64, len: usize) -> Vec<u8> {
+    let mut buf = vec![0; len];
+    let (n, _) = file.read_at(&mut buf, offset).expect("the backing is sound");
+    buf.truncate(n);
+    buf
+}
+
+#[test]
+fn a_scan_does_not_evict_the_hot_set() {
+    const CAP: u64 = 256;
+    let t = setup(&options(CAP), &pattern(8 << 20));
+    let hot: Vec<u64> = (0..128).map(|i| i * 16 * 4096 + 4096).collect();
+    // Larger than the cache by far, behind the hot pages' first appearance.
+    for _ in 0..4 {
+        hot.iter().for_each(|&at| drop(read(&t.file, at, 4096)));
+    }
+    let scanned = setup_scan(&t, 40 << 20);
+    let mut misses = 0;
+    for (step, offset) in (0..(40_u64 << 20)).step_by(4096).enumerate() {
+        read(&scanned, offset, 4096);
+        let before = t.cache.counters().misses;
+        read(&t.file, hot[step % hot.len()], 4096);
+        misses += t.cache.counters().misses - before;
+    }
+    let reads = (40 << 20) / 4096;
+    assert!(misses * 50 < reads, "{misses} of {reads} hot reads missed during the scan");
+}
+
+/// A second file in the same cache; its backing lives as long as the test.
+fn setup_scan(t: &Setup, len: usize) -> CachedFile {
+    let backing = MemoryFile::new(4096, 4096, &vec![1; len]);
+    let weak: Weak<MemoryFile> = Arc::downgrade(&backing);
+    std::mem::forget(backing);
+    t.cache.file(8, weak, Arc::new(AtomicU64::new(len as u64)))
+}
+
+#[test]
+fn a_scan_in_tiny_steps_does_not_evict_the_hot_set_either() {
+    let t = setup(&options(64), &pattern(1 << 20));
+    let hot: Vec<u64> = (0..32).map(|i| i * 7 * 4096).collect();
+    for _ in 0..4 {
+        hot.iter().for_each(|&at| drop(read(&t.file, at, 100)));
+    }
+    let scanned = setup_scan(&t, 1 << 20);
+    (0..(1_u64 << 20)).step_by(128).for_each(|at| drop(read(&scanned, at, 128)));
+    let before = t.cache.counters().misses;
+    hot.iter().for_each(|&at| drop(read(&t.file, at, 100)));
+    let missed = t.cache.counters().misses - before;
+    assert!(missed <= 4, "{missed} of 32 hot pages were evicted");
+}
+
+#[test]
+fn sequential_reads_ask_for_windows_that_double() {
+    let t = setup(&options(64 << 8), &pattern(16 << 20));
+    let mut calls = Vec::new();
+    for offset in (0..(8_u64 << 20)).step_by(4096) {
+        read(&t.file, offset, 4096);
+        calls.extend(t.backing.calls());
+    }
+    let sizes: Vec<usize> = calls.iter().map(|c| if let Call::Read(_, len) = c { len >> 10 } else { panic!("no writes") }).collect();
+    // 64 KiB at once; then windows of 128 KiB to 2 MiB, in requests of 1 MiB at most, one window ahead of the reader's.
+    assert_eq!(sizes[..4], [64, 128, 256, 512]);
+    assert_eq!(sizes[4..], [1024; 11], "{calls:?}");
+    assert_contiguous(&calls);
+    let counters = t.cache.counters();
+    assert_eq!(counters.misses, 1, "only the first read waited");
+    assert_eq!(counters.read_ahead_wasted, 0);
+}
+
+fn assert_contiguous(calls: &[Call]) {
+    let mut at = 0;
+    for call in calls {
+        let Call::Read(offset, len) = *call else { panic!("no writes") };
+        assert_eq!(offset, at, "each page is asked for once, in order");
+        at += len as u64;
+    }
+}
+
+#[test]
+fn random_reads_ask_for_their_own_pages_only() {
+    let t = setup(&options(4096), &pattern(16 << 20));
+    let mut random = Random(1);
+    let mut pages = 0;
+    for _ in 0..200 {
+        let page = 1 + random.below(2000) * 2;
+        t.backing.calls();
+        read(&t.file, page * 4096, 4096);
+        let asked: usize = t.backing.calls().iter().map(|c| if let Call::Read(_, len) = c { len / 4096 } else { 0 }).sum();
+        pages += asked;
+    }
+    assert!(pages <= 400, "200 random reads of a page asked for {pages} pages");
+}
+
+#[test]
+fn a_tail_is_zero_beyond_the_end() {
+    let t = setup(&options(64), &pattern(5000));
+    assert_eq!(read(&t.file, 0, 10_000), pattern(5000));
+    t.file.write_at(&[9], 8000).expect("room");
+    let mut expected = pattern(5000);
+    expected.resize(8000, 0);
+    expected.push(9);
+    assert_eq!(read(&t.file, 0, 10_000), expected, "I-CACHE-8");
+}
+
+#[test]
+fn many_pages_never_pass_the_cap() {
+    let t = setup(&options(64), &pattern(4 << 20));
+    let mut random = Random(3);
+    for _ in 0..3000 {
+        let at = random.below(1000) * 4096;
+        if random.below(2) == 0 {
+            read(&t.file, at, 20_000);
+        } else {
+            t.file.write_at(&[1; 9000], at).expect("room");
+        }
+        let counters = t.cache.counters();
+        assert!(counters.resident_bytes <= 64 * 4096 && counters.dirty_bytes <= 64 * 4096, "I-CACHE-6: {counters:?}");
+    }
+    assert!(t.cache.counters().evictions > 0, "the cap was felt");
+}
+
+#[test]
+fn a_failed_read_is_the_readers_error_and_leaves_nothing() {
+    let t = setup(&options(64), &pattern(100_000));
+    t.backing.reads_left.store(0, Ordering::SeqCst);
+    let mut buf = [0; 100];
+    assert_eq!(t.file.read_at(&mut buf, 50_000).expect_err("injected").kind, ErrorKind::Io);
+    assert_eq!(read(&t.file, 50_000, 100), pattern(100_000)[50_000..50_100]);
+}

@@ -1,0 +1,133 @@
+//! How dirty pages reach the backing.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+
+#[test]
+fn small_sequential_writes_are_written_behind_in_large_runs() {
+    let t = setup(&options(4096), &[]);
+    for offset in (0..(4_u64 << 20) + 100_000).step_by(1000) {
+        t.file.write_at(&[7; 1000], offset).expect("room");
+    }
+    let behind = t.backing.calls();
+    assert_eq!(behind, [0, 1, 2, 3].map(|i| Call::Write(i << 20, 1 << 20)), "full runs are written early");
+    t.file.flush().expect("sound");
+    assert!(t.backing.calls().len() == 1, "the rest goes out in one write");
+    assert_eq!(t.backing.content(), vec![7; t.size.load(Ordering::SeqCst) as usize]);
+}
+
+#[test]
+fn scattered_writes_are_coalesced_in_file_order() {
+    let t = setup(&options(4096), &pattern(1 << 20));
+    for page in [9_u64, 3, 11, 10, 4, 30] {
+        t.file.write_at(&[1; 4096], page * 4096).expect("room");
+    }
+    t.file.flush().expect("sound");
+    assert_eq!(t.backing.calls(), [Call::Write(3 * 4096, 8192), Call::Write(9 * 4096, 3 * 4096), Call::Write(30 * 4096, 4096)]);
+}
+
+#[test]
+fn whole_blocks_are_written_without_reading_and_partial_ones_read_what_they_need() {
+    let t = setup(&options(4096), &pattern(1 << 20));
+    t.file.write_at(&[1; 8192], 4096).expect("room");
+    t.file.write_at(&[1; 10], 2 << 20).expect("room");
+    assert_eq!(t.backing.calls(), [], "whole blocks, and blocks beyond the end");
+    t.file.write_at(&[1; 8192], 40_960 + 100).expect("room");
+    assert_eq!(t.backing.calls(), [Call::Read(40_960, 4096), Call::Read(49_152, 4096)], "the two edges");
+}
+
+#[test]
+fn sectors_smaller_than_a_page_are_written_without_reading() {
+    let t = setup(&CacheOptions { io_align: 512, block_size: 512, ..options(64) }, &pattern(1 << 20));
+    t.file.write_at(&[1; 1024], 4096 + 512).expect("room");
+    t.file.flush().expect("sound");
+    assert_eq!(t.backing.calls(), [Call::Write(4608, 1024)]);
+    let mut buf = [0; 4096];
+    t.file.read_at(&mut buf, 4096).expect("sound");
+    let mut expected = pattern(1 << 20)[4096..8192].to_vec();
+    expected[512..1536].fill(1);
+    assert_eq!(buf[..], expected);
+}
+
+#[test]
+fn only_old_pages_are_written_by_the_daemon() {
+    let t = setup(&options(64), &pattern(1 << 20));
+    t.file.write_at(&[1; 4096], 0).expect("room");
+    let between = Instant::now();
+    while Instant::now() <= between {
+        std::thread::sleep(Duration::from_micros(1));
+    }
+    t.file.write_at(&[1; 4096], 40_960).expect("room");
+    t.cache.flush_aged(between).expect("sound");
+    assert_eq!(t.backing.calls(), [Call::Write(0, 4096)]);
+    t.cache.flush_all().expect("sound");
+    assert_eq!(t.backing.calls(), [Call::Write(40_960, 4096)]);
+}
+
+#[test]
+fn a_failed_write_behind_is_told_once_and_loses_nothing() {
+    let t = setup(&options(64), &pattern(1 << 20));
+    t.file.write_at(&[1; 4096], 8192).expect("room");
+    t.backing.writes_left.store(0, Ordering::SeqCst);
+    t.cache.flush_aged(Instant::now()).expect_err("injected");
+    assert_eq!(t.file.dirty_bytes(), 4096, "the page is dirty again");
+    let told = t.file.flush().expect_err("the next sync says what failed, though it could write it now");
+    assert!(told.message.contains("8192..12288") && told.message.contains("inode 7"), "{told}");
+    t.file.flush().expect("told, and written");
+    assert_eq!(t.backing.content()[8192..12288], [1; 4096]);
+}
+
+#[test]
+fn every_flush_fails_while_the_backing_does() {
+    let t = setup(&options(64), &pattern(1 << 20));
+    t.file.write_at(&[1; 4096], 0).expect("room");
+    for _ in 0..3 {
+        t.backing.writes_left.store(0, Ordering::SeqCst);
+        t.file.flush().expect_err("injected");
+    }
+    t.file.flush().expect("told three times, now written");
+}
+
+#[test]
+fn no_space_is_met_by_the_writer_not_by_write_behind() {
+    let t = setup(&options(64), &pattern(8192));
+    t.backing.reserves_left.store(0, Ordering::SeqCst);
+    assert_eq!(t.file.write_at(&[1; 4096], 0).expect_err("injected").kind, ErrorKind::NoSpace);
+    assert_eq!(t.file.dirty_bytes(), 0);
+    t.file.flush().expect("nothing to do");
+}
+
+#[test]
+fn what_a_truncate_cuts_off_is_never_written() {
+    let t = setup(&CacheOptions { io_align: 512, block_size: 512, ..options(64) }, &[]);
+    t.file.write_at(&[1; 20_000], 0).expect("room");
+    drop(t.file.begin_truncate(700));
+    t.file.flush().expect("sound");
+    assert_eq!(t.backing.calls(), [Call::Write(0, 1024)]);
+    assert_eq!(t.backing.content(), [1; 700]);
+}
+
+#[test]
+fn dropping_everything_forgets_dirty_pages() {
+    let t = setup(&options(1024), &pattern(100_000));
+    t.file.write_at(&[1; 50_000], 0).expect("room");
+    t.file.drop_all();
+    t.file.flush().expect("nothing to do");
+    assert_eq!((t.backing.calls().into_iter().filter(|c| matches!(c, Call::Write(..))).count(), t.file.dirty_bytes()), (0, 0));
+    assert_eq!(t.cache.counters().resident_bytes, 0);
+}
+
+/// I-CACHE-6: the background has stopped after a failure, so the writer meets the limit and writes back itself.
+#[test]
+fn a_writer_who_would_pass_the_dirty_share_writes_back_itself() {
+    let t = setup(&options(64), &[]);
+    t.backing.writes_left.store(0, Ordering::SeqCst);
+    for page in 0..200_u64 {
+        t.file.write_at(&[1; 4096], page * 4096).expect("room");
+        assert!(t.file.dirty_bytes() <= 32 * 4096, "half the cap");
+    }
+    assert!(t.cache.counters().throttled > 0);
+    t.file.flush().expect_err("the failure in the background");
+    assert_eq!(t.backing.content(), vec![1; 200 * 4096]);
+}
