@@ -1,0 +1,197 @@
+//! What the papers measured, set beside what was measured here.
+//!
+//! Only ratios are comparable: the machines lie twenty years apart. So each line is a ratio of two rates, or a processor share, and "here"
+//! is the same ratio from the targets that play the same parts. Where a part is missing, or only one round was run, there is no line.
+
+use serde::Serialize;
+
+use crate::results::WorkloadResults;
+use crate::summary::Row;
+use crate::target::Role;
+
+/// One line: the same figure in the paper and here.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PaperLine {
+    /// What is compared.
+    pub what: String,
+    /// The paper's figure.
+    pub paper: f64,
+    /// The figure here.
+    pub here: f64,
+    /// The case it was taken from.
+    pub case: String,
+    /// The targets it was taken from.
+    pub targets: String,
+}
+
+/// A paper's table or figure, and the lines that can be set beside it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Paper {
+    /// Where the figures stand.
+    pub source: &'static str,
+    /// What it says, in its own numbers.
+    pub says: &'static str,
+    /// The figures.
+    pub lines: Vec<PaperLine>,
+}
+
+/// A ratio that a paper states: the rate of the first role over that of the second, in the cases that `case` accepts.
+struct Claim {
+    what: &'static str,
+    of: &'static [Role],
+    over: &'static [Role],
+    paper: f64,
+    case: Cases,
+}
+
+#[derive(Clone, Copy)]
+enum Cases {
+    Every,
+    /// Only the last: the most threads, the smallest cache.
+    Last,
+    /// Those whose curve position is this.
+    At(f64),
+    /// Those whose name holds this.
+    Named(&'static str),
+}
+
+const BUFFERED: &[Role] = &[Role::Buffered];
+const RAW: &[Role] = &[Role::Raw];
+/// Direct I/O as the papers had it is the whole-file lock; where that was not measured, the kernel's own direct I/O takes its place.
+const DIRECT: &[Role] = &[Role::DirectWhole, Role::Direct];
+const CONCURRENT: &[Role] = &[Role::Concurrent];
+
+const fn claim(what: &'static str, of: &'static [Role], over: &'static [Role], paper: f64, case: Cases) -> Claim {
+    Claim { what, of, over, paper, case }
+}
+
+/// Returns what the papers say about a workload, beside what `rows` say.
+#[must_use]
+pub fn paper(workload: &WorkloadResults, rows: &[Row]) -> Option<Paper> {
+    let (source, says, claims): (_, _, &[Claim]) = match workload.name.as_str() {
+        "increments" => (
+            "JFS2 paper, table 2",
+            "1 B over 1 MB: 1.59 s cached, 185.27 s direct (1,036 and 4,194,320 KB read); 4 KiB over 1 GB: 21.18 and 104.31 s; 10 MB over 1 GB: 20.59 and 6.81 s",
+            &[
+                claim("cached / direct, 1 B steps", BUFFERED, DIRECT, 185.27 / 1.59, Cases::At(1.0)),
+                claim("cached / direct, 4 KiB steps", BUFFERED, DIRECT, 104.31 / 21.18, Cases::At(4096.0)),
+                claim("cached / direct, 10 MiB steps", BUFFERED, DIRECT, 6.81 / 20.59, Cases::At(10_485_760.0)),
+            ],
+        ),
+        "oltp" => (
+            "JFS2 paper, table 5",
+            "raw 710.19 tps at 0.06 s, direct 219.69 at 0.12 s, concurrent 652.12 at 0.07 s",
+            &[
+                claim("concurrent / raw", CONCURRENT, RAW, 652.12 / 710.19, Cases::Every),
+                claim("direct / raw", DIRECT, RAW, 219.69 / 710.19, Cases::Every),
+                claim("concurrent / direct", CONCURRENT, DIRECT, 652.12 / 219.69, Cases::Every),
+            ],
+        ),
+        "mixed" => (
+            "NFS paper, figures 8 to 10",
+            "at 100 % writes concurrent gives over 200 % more than buffered or direct",
+            &[
+                claim("concurrent / direct, writes", CONCURRENT, DIRECT, 3.0, Cases::Named("random writes")),
+                claim("concurrent / buffered, writes", CONCURRENT, BUFFERED, 3.0, Cases::Named("random writes")),
+            ],
+        ),
+        "sequential" => (
+            "AIX guide, eight disks",
+            "cached 17,892, direct 30,062, raw 32,165 KB/s at 98.3, 54.4 and 24.5 % CPU",
+            &[
+                claim("cached / raw", BUFFERED, RAW, 17_892.0 / 32_165.0, Cases::Last),
+                claim("direct / raw", &[Role::Direct, Role::Concurrent], RAW, 30_062.0 / 32_165.0, Cases::Last),
+            ],
+        ),
+        "cached" => (
+            "VERITAS Quick I/O paper, figure 1",
+            "Cached Quick I/O reaches up to 2.8 times raw and 5.8 to 7 times UFS direct",
+            &[
+                claim("concurrent+cache / raw", &[Role::ConcurrentCache], RAW, 2.8, Cases::Last),
+                claim("concurrent+cache / direct", &[Role::ConcurrentCache], DIRECT, 5.8, Cases::Last),
+            ],
+        ),
+        "writers" => ("NFS paper, figure 7", "concurrent is first, buffered near it, direct last", &[]),
+        "redo" => (
+            "JFS2 paper, section 3.2",
+            "a log on a file system with 512-byte blocks costs 4 %, with larger blocks much more",
+            &[claim("concurrent / raw, written log", CONCURRENT, RAW, 0.96, Cases::Named("written, 512 B, 1 committer"))],
+        ),
+        "copy" => return Some(copy_paper(workload, rows)),
+        _ => return None,
+    };
+    Some(Paper { source, says, lines: claims.iter().flat_map(|claim| lines(workload, rows, claim)).collect() })
+}
+
+fn lines(workload: &WorkloadResults, rows: &[Row], claim: &Claim) -> Vec<PaperLine> {
+    let cases = workload.cases.iter().enumerate().filter(|(i, case)| match claim.case {
+        Cases::Every => true,
+        Cases::Last => i + 1 == workload.cases.len(),
+        Cases::At(x) => case.x == x,
+        Cases::Named(part) => case.name.contains(part),
+    });
+    cases
+        .filter_map(|(i, case)| {
+            let of = find(rows, i, claim.of)?;
+            let over = find(rows, i, claim.over)?;
+            let here = of.ratio.median / over.ratio.median;
+            let targets = format!("{} / {}", of.label, over.label);
+            here.is_finite().then(|| PaperLine { what: claim.what.into(), paper: claim.paper, here, case: case.name.clone(), targets })
+        })
+        .collect()
+}
+
+/// The first target of the first role that has any.
+fn find<'a>(rows: &'a [Row], case: usize, roles: &[Role]) -> Option<&'a Row> {
+    roles.iter().find_map(|role| rows.iter().find(|row| row.case == case && row.role == *role))
+}
+
+/// The copy's ratio is between two cases of one target, not between two targets of one case.
+fn copy_paper(workload: &WorkloadResults, rows: &[Row]) -> Paper {
+    let at = |bytes: f64| workload.cases.iter().position(|case| case.x == bytes);
+    let mut lines = Vec::new();
+    if let (Some(small), Some(large)) = (at(4096.0), at(8_388_608.0)) {
+        for row in rows.iter().filter(|row| row.case == small && row.role != Role::Buffered) {
+            let Some(other) = rows.iter().find(|other| other.case == large && other.target == row.target) else { continue };
+            lines.push(PaperLine {
+                what: "8 MiB / 4 KiB requests".into(),
+                paper: 521.0 / 23.9,
+                here: other.rate.median / row.rate.median,
+                case: "direct".into(),
+                targets: row.label.clone(),
+            });
+        }
+    }
+    Paper { source: "the papers' copy of 1 GB", says: "8 min 41 s with 4 KiB direct requests, 23.9 s with 8 MiB", lines }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::summary::summarize;
+    use crate::summary::tests::results;
+
+    #[test]
+    fn a_ratio_of_roles_stands_beside_the_papers() {
+        let mut results = results(&[("raw", &[100.0, 100.0]), ("whole", &[40.0, 50.0]), ("conc", &[99.0, 97.0])]);
+        let workload = &mut results.workloads[0];
+        workload.name = "oltp".into();
+        workload.targets[1].role = Role::DirectWhole;
+        workload.targets[2].role = Role::Concurrent;
+        let paper = paper(workload, &summarize(workload)).unwrap();
+        assert_eq!(paper.lines.len(), 3);
+        assert!((paper.lines[0].here - 0.98).abs() < 1e-9 && (paper.lines[0].paper - 0.918).abs() < 1e-3);
+        assert!((paper.lines[2].here - 0.98 / 0.45).abs() < 1e-9);
+    }
+
+    #[test]
+    fn without_the_parts_there_is_no_line() {
+        let mut results = results(&[("raw", &[100.0])]);
+        results.workloads[0].name = "oltp".into();
+        let workload = &results.workloads[0];
+        assert!(paper(workload, &summarize(workload)).unwrap().lines.is_empty());
+        results.workloads[0].name = "unknown".into();
+        let workload = &results.workloads[0];
+        assert!(paper(workload, &summarize(workload)).is_none());
+    }
+}

@@ -1,0 +1,232 @@
+//! One workload's part of the page: paper, curves, latencies, processors, time, and the table of everything.
+
+use std::fmt::Write;
+
+use super::escape;
+use super::plot::{Bar, CPU_COLOURS, Point, Series, Words, bars, css_colour, curves, over_time, quantiles};
+use crate::papers::paper;
+use crate::results::{Case, WorkloadResults};
+use crate::summary::{Row, by_case, records_of, summarize};
+use crate::units::{format_micros, format_number};
+
+pub(super) fn section(page: &mut String, workload: &WorkloadResults) {
+    let rows = summarize(workload);
+    // Writing to a string cannot fail.
+    let _ = write!(page, "<h2 id=\"{0}\">{0}</h2><p>{1}.</p>", escape(&workload.name), escape(&capital(&workload.title)));
+    let options: Vec<String> = workload.options.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let _ = write!(page, "<p class=\"soft\">{} rounds · {}</p>", workload.rounds, escape(&options.join(" · ")));
+    push_paper(page, workload, &rows);
+    legend(page, workload);
+    page.push_str("<div class=\"plots\">");
+    for plot in rate_plots(workload, &rows).into_iter().chain(other_plots(workload, &rows)) {
+        let _ = write!(page, "<div>{plot}</div>");
+    }
+    page.push_str("</div>");
+    push_table(page, workload, &rows);
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+fn push_paper(page: &mut String, workload: &WorkloadResults, rows: &[Row]) {
+    if let Some(paper) = paper(workload, rows) {
+        let _ = write!(page, "<p><b>{}:</b> {}.</p>", escape(paper.source), escape(paper.says));
+    }
+}
+
+fn legend(page: &mut String, workload: &WorkloadResults) {
+    page.push_str("<div class=\"legend\">");
+    for (i, target) in workload.targets.iter().enumerate() {
+        let _ = write!(page, "<span><i style=\"background:{}\"></i>{}</span>", css_colour(i), escape(&target.label));
+    }
+    page.push_str("</div>");
+}
+
+/// One plot a curve; a curve of one point, or of different kinds of case, is a bar chart.
+fn rate_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<String> {
+    let mut names: Vec<&str> = Vec::new();
+    for case in &workload.cases {
+        if !names.contains(&case.curve.as_str()) {
+            names.push(&case.curve);
+        }
+    }
+    names.into_iter().map(|name| rate_plot(workload, rows, name)).collect()
+}
+
+fn rate_plot(workload: &WorkloadResults, rows: &[Row], curve: &str) -> String {
+    let cases: Vec<(usize, &Case)> = workload.cases.iter().enumerate().filter(|(_, case)| case.curve == curve).collect();
+    let axis = cases.first().map_or("", |(_, case)| case.axis.as_str());
+    // Rates of a byte at a time and of megabytes do not share an axis.
+    if cases.len() == 1 || axis.ends_with("bytes") {
+        return cases.iter().map(|&(i, case)| rate_bars(workload, rows, i, case)).collect();
+    }
+    let mut xs: Vec<f64> = cases.iter().map(|(_, case)| case.x).collect();
+    xs.dedup();
+    let series: Vec<Series> = (0..workload.targets.len())
+        .map(|target| {
+            let of_curve = rows.iter().filter(|row| row.target == target && workload.cases[row.case].curve == curve);
+            let points = of_curve.map(|row| Point { x: workload.cases[row.case].x, y: row.rate.median, low: row.rate.min, high: row.rate.max });
+            Series { colour: target, points: points.collect() }
+        })
+        .collect();
+    curves(&Words { title: &capital(curve), x: axis, y: &workload.unit }, &xs, &series)
+}
+
+fn rate_bars(workload: &WorkloadResults, rows: &[Row], index: usize, case: &Case) -> String {
+    let drawn: Vec<Bar> = rows
+        .iter()
+        .filter(|row| row.case == index)
+        .map(|row| Bar::single(row.label.clone(), row.rate.median, row.target, format_number(row.rate.median)))
+        .collect();
+    bars(&format!("{}, {}", capital(&case.name), workload.unit), &drawn, None)
+}
+
+/// Latencies, processors and time of the case with the most load, which is the last of its curve.
+fn other_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<String> {
+    let mut plots = Vec::new();
+    let last_of_curve = |i: usize| workload.cases.get(i + 1).is_none_or(|next| next.curve != workload.cases[i].curve);
+    let busiest: Vec<usize> = (0..workload.cases.len()).filter(|&i| last_of_curve(i)).collect();
+    for &case in busiest.iter().take(6) {
+        plots.push(latency_plot(workload, case));
+    }
+    plots.push(cpu_plot(workload, rows, busiest.first().copied().unwrap_or(0)));
+    for case in 0..workload.cases.len() {
+        plots.extend(time_plots(workload, case));
+    }
+    if workload.name == "redo" {
+        plots.extend(per_commit_plots(workload, rows));
+    }
+    plots.retain(|plot| !plot.is_empty());
+    plots
+}
+
+fn latency_plot(workload: &WorkloadResults, case: usize) -> String {
+    let kinds = ["transaction", "commit", "read", "write"];
+    let series: Vec<Series> = (0..workload.targets.len())
+        .map(|target| {
+            // The round in the middle stands for all: quantiles of different rounds do not add up.
+            let mut records: Vec<_> = records_of(workload, case, target).collect();
+            records.sort_by(|a, b| a.measurement.rate.total_cmp(&b.measurement.rate));
+            let middle = records.get(records.len() / 2);
+            let latency = middle.and_then(|r| kinds.iter().find_map(|kind| r.measurement.latency.get(*kind)));
+            let points = latency.map_or_else(Vec::new, |l| l.quantiles_us.iter().map(|&(q, us)| Point::plain(q, us)).collect());
+            Series { colour: target, points }
+        })
+        .collect();
+    quantiles(&Words { title: &format!("Latency: {}", workload.cases[case].name), x: "share of operations that were faster", y: "" }, &series)
+}
+
+fn cpu_plot(workload: &WorkloadResults, rows: &[Row], case: usize) -> String {
+    let drawn: Vec<Bar> = rows
+        .iter()
+        .filter(|row| row.case == case)
+        .filter_map(|row| {
+            let m = &records_of(workload, case, row.target).next()?.measurement;
+            let shares = [m.cpu.user_percent, m.cpu.system_percent, m.cpu.idle_percent + m.cpu.iowait_percent];
+            let parts = shares.iter().zip(CPU_COLOURS).map(|(&share, (ink, _))| (share, ink)).collect();
+            Some(Bar { name: row.label.clone(), parts, note: format!("{:.0} % busy", row.busy_percent) })
+        })
+        .collect();
+    let key: Vec<&str> = CPU_COLOURS.iter().map(|(_, name)| *name).collect();
+    bars(&format!("CPU ({}): {}", key.join(", "), workload.cases[case].name), &drawn, Some(100.0))
+}
+
+/// What [`time_plots`] shows: a name, a unit and where to find it.
+type Channel = (&'static str, &'static str, fn(&crate::results::TimePoint) -> f64);
+
+fn time_plots(workload: &WorkloadResults, case: usize) -> Vec<String> {
+    let channels: [Channel; 4] = [
+        ("Throughput", "", |p| p.rate),
+        ("Device I/O", "operations/s", |p| p.device_reads_per_s + p.device_writes_per_s),
+        ("Busy processors", "%", |p| p.user_percent + p.system_percent),
+        ("Context switches (waits for locks and devices)", "1/s", |p| p.waits_per_s),
+    ];
+    let timelines: Vec<_> = (0..workload.targets.len()).filter_map(|t| Some((t, records_of(workload, case, t).next()?))).collect();
+    if timelines.iter().all(|(_, record)| record.measurement.timeline.is_empty()) {
+        return Vec::new();
+    }
+    let ends: Vec<f64> = timelines.iter().filter_map(|(_, r)| r.measurement.timeline.last().map(|p| p.t_s)).collect();
+    let elapsed = timelines.first().map_or(0.0, |(_, r)| r.measurement.elapsed_s);
+    // Ramp-up and ramp-down are equally long: what is not counted lies half before and half after.
+    let ramp = (ends.iter().copied().fold(0.0, f64::max) - elapsed).max(0.0) / 2.0;
+    let plot = |&(name, unit, value): &Channel| {
+        let series: Vec<Series> = timelines
+            .iter()
+            .map(|(target, record)| Series {
+                colour: *target,
+                points: record.measurement.timeline.iter().map(|p| Point::plain(p.t_s, value(p))).collect(),
+            })
+            .collect();
+        let unit = if unit.is_empty() { workload.unit.as_str() } else { unit };
+        over_time(&Words { title: &format!("{name}: {}", workload.cases[case].name), x: "seconds", y: unit }, &series, &[ramp, ramp + elapsed])
+    };
+    channels.iter().map(plot).collect()
+}
+
+fn per_commit_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<String> {
+    let chart = |figure: &str, case: usize| {
+        let drawn: Vec<Bar> = rows
+            .iter()
+            .filter(|row| row.case == case)
+            .filter_map(|row| row.figures.get(figure).map(|&value| Bar::single(row.label.clone(), value, row.target, format_number(value))))
+            .collect();
+        bars(&format!("{}: {}", capital(figure), workload.cases[case].name), &drawn, None)
+    };
+    let extending = (0..workload.cases.len()).filter(|&case| workload.cases[case].name.starts_with("extending, 4 KiB"));
+    extending.flat_map(|case| [chart("device writes per commit", case), chart("flushes per commit", case)]).collect()
+}
+
+fn push_table(page: &mut String, workload: &WorkloadResults, rows: &[Row]) {
+    let open = if workload.cases.len() <= 8 { " open" } else { "" };
+    let _ = write!(
+        page,
+        "<details{open}><summary>All figures</summary><div class=\"scroll\"><table><tr><th>target</th><th>{}</th><th>min … max</th><th>noise</th><th>ratio</th>\
+         <th>min … max</th><th>p50</th><th>p99</th><th>p99.9</th><th>CPU</th><th>per busy CPU</th><th>device I/O per op</th><th>flushes per op</th>\
+         <th>waits per op</th></tr>",
+        escape(&workload.unit)
+    );
+    for (case, rows) in by_case(workload, rows) {
+        let _ = write!(page, "<tr class=\"case\"><td colspan=\"14\">{}</td></tr>", escape(&case.name));
+        rows.iter().for_each(|row| table_row(page, row));
+    }
+    page.push_str("</table></div>");
+    for row in rows.iter().filter(|row| !row.figures.is_empty()) {
+        let figures: Vec<String> = row.figures.iter().map(|(name, value)| format!("{name} {}", format_number(*value))).collect();
+        let case = &workload.cases[row.case].name;
+        let _ = write!(page, "<p class=\"soft\">{} · {}: {}</p>", escape(case), escape(&row.label), escape(&figures.join(", ")));
+    }
+    for skipped in &workload.skipped {
+        let (case, target) = (&workload.cases[skipped.case].name, &workload.targets[skipped.target].label);
+        let _ = write!(page, "<p class=\"soft\">Not measured: {} on {}: {}.</p>", escape(case), escape(target), escape(&skipped.reason));
+    }
+    page.push_str("</details>");
+}
+
+fn table_row(page: &mut String, row: &Row) {
+    let micros = |us: Option<f64>| us.filter(|us| *us > 0.0).map_or_else(|| "–".into(), format_micros);
+    let latency = row.main_latency_us();
+    let device = |pick: fn([f64; 3]) -> f64| row.device_per_op.map_or_else(|| "–".into(), |d| format_number(pick(d)));
+    let _ = write!(
+        page,
+        "<tr><td>{}</td><td class=\"best\">{}</td><td>{} … {}</td><td>±{:.1} %</td><td class=\"best\">{:.3}</td><td>{:.2} … {:.2}</td><td>{}</td><td>{}</td>\
+         <td>{}</td><td>{:.0} %</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+        escape(&row.label),
+        format_number(row.rate.median),
+        format_number(row.rate.min),
+        format_number(row.rate.max),
+        row.rate.noise() * 100.0,
+        row.ratio.median,
+        row.ratio.min,
+        row.ratio.max,
+        micros(latency.map(|l| l[0])),
+        micros(latency.map(|l| l[1])),
+        micros(latency.map(|l| l[2])),
+        row.busy_percent,
+        format_number(row.rate_per_busy_cpu),
+        device(|d| d[0] + d[1]),
+        device(|d| d[2]),
+        format_number(row.waits_per_op)
+    );
+}
