@@ -206,26 +206,30 @@ impl ExtentMap {
         })
     }
 
-    /// Returns where the last `count` extents at or after `floor` begin, not below `floor`: the start of a bounded removal from the end.
-    pub(crate) fn tail_start(&self, floor: u64, count: usize) -> u64 {
-        self.extents.range(floor..).rev().nth(count.saturating_sub(1)).map_or(floor, |(at, _)| *at)
+    /// Returns where the last `count` extents that begin in `range` begin, or its start: the start of a bounded removal from the end.
+    pub(crate) fn tail_start(&self, range: &Range<u64>, count: usize) -> u64 {
+        self.extents.range(range.clone()).rev().nth(count.saturating_sub(1)).map_or(range.start, |(at, _)| *at)
+    }
+
+    /// Returns the last extent that begins before `block`.
+    pub(crate) fn before(&self, block: u64) -> Option<(FileBlock, Extent)> {
+        self.extents.range(..block).next_back().map(|(at, extent)| (FileBlock(*at), *extent))
+    }
+
+    /// Plans `extents`, in order and within `range`, to be all that `range` maps, and frees nothing: the blocks are the same, or new.
+    pub(crate) fn plan_set(&self, range: Range<u64>, extents: &[(FileBlock, Extent)]) -> Vec<ExtentChange> {
+        self.plan_rows(range, extents.iter().map(|(at, extent)| (at.0, *extent)))
     }
 
     /// Plans `extents`, in order and within `range`, to be all that `range` maps. What was there is freed.
     pub(crate) fn plan_replace(&self, range: Range<u64>, extents: &[(FileBlock, Extent)]) -> ExtentPlan {
         let freed = self.pieces(range.clone()).filter_map(|piece| Some(Run { start: piece.mapped?.start, blocks: piece.blocks })).collect();
-        ExtentPlan { changes: self.plan_rows(range, extents.iter().map(|(at, extent)| (at.0, *extent))), freed }
+        ExtentPlan { changes: self.plan_set(range, extents), freed }
     }
 
     /// Plans `range` to become a hole.
     pub(crate) fn plan_remove(&self, range: Range<u64>) -> ExtentPlan {
         self.plan_replace(range, &[])
-    }
-
-    /// Plans every mapped block of `range` to have `state`. The blocks stay where they are, so their birth stays too.
-    pub(crate) fn plan_convert(&self, range: Range<u64>, state: ExtentState) -> ExtentPlan {
-        let converted = self.parts(range.clone()).map(|(at, extent)| (at, Extent { state, ..extent }));
-        ExtentPlan { changes: self.plan_rows(range.clone(), converted), freed: Vec::new() }
     }
 
     /// Plans `range` to be cut out: it is freed, and what follows moves down.

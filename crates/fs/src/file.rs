@@ -1,106 +1,185 @@
 //! An open file.
 
-use crate::{AllocateMode, Attr, CounterSnapshot, ExtentInfo, InodeNo, IoMode, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::inode::Inode;
+use crate::io::Io;
+use crate::mode::OpenClass;
+use crate::state::Fs;
+use crate::{AllocateMode, Attr, CounterSnapshot, Error, ErrorKind, ExtentInfo, InodeNo, IoMode, OpenOptions, Result};
 
 /// An open file. `&self` everywhere: any number of threads may read and write at once; what excludes what is the I/O mode's business.
 ///
 /// Dropping the file closes it; errors of write-behind are reported by `sync_data`, not by the drop.
-pub struct File {}
+pub struct File {
+    fs: Arc<Fs>,
+    inode: Arc<Inode>,
+    class: OpenClass,
+    read: bool,
+    write: bool,
+    append: bool,
+    data_sync: bool,
+    /// Whether a read of this open has looked at the access time.
+    read_noted: AtomicBool,
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "File(inode {}, {} bytes)", self.inode.ino.0, self.size())
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.io().close(self.class);
+    }
+}
 
 impl File {
+    /// Makes the handle of an open that the inode's table already counts.
+    pub(crate) fn new(fs: Arc<Fs>, inode: Arc<Inode>, class: OpenClass, options: &OpenOptions) -> Self {
+        let write = options.write || options.append;
+        let &OpenOptions { read, append, data_sync, .. } = options;
+        Self { fs, inode, class, read, write, append, data_sync, read_noted: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn io(&self) -> Io<'_> {
+        Io::new(&self.fs, &self.inode)
+    }
+
+    pub(crate) fn fs(&self) -> &Arc<Fs> {
+        &self.fs
+    }
+
+    /// Returns whether every write goes to the end, or must be durable before it returns: such a write is more than one device operation.
+    pub(crate) fn writes_specially(&self) -> bool {
+        self.append || self.data_sync
+    }
+
+    pub(crate) fn may_read(&self) -> Result<()> {
+        if self.read { Ok(()) } else { Err(self.not_open_for("reading")) }
+    }
+
+    pub(crate) fn may_write(&self) -> Result<()> {
+        if self.write { self.fs.begin_change() } else { Err(self.not_open_for("writing")) }
+    }
+
+    #[cold]
+    fn not_open_for(&self, what: &str) -> Error {
+        Error::new(ErrorKind::NotPermitted, format!("inode {} is not open for {what}", self.inode.ino.0))
+    }
+
+    /// Looks at the access time with the first read of this open.
+    pub(crate) fn note_read(&self) {
+        if !self.read_noted.load(Ordering::Relaxed) && !self.read_noted.swap(true, Ordering::Relaxed) {
+            self.io().note_access();
+        }
+    }
+
     /// Reads up to `buf.len()` bytes at `offset`; short only at the end of the file. An aligned buffer is filled without a copy.
     ///
     /// # Errors
     /// `Io`; `NotPermitted` when not open for reading.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        todo!()
+        self.may_read()?;
+        self.note_read();
+        self.io().read(self.class, buf, offset)
     }
     /// Writes all of `buf` at `offset` (at the end, when opened with `append`); returns the offset it was written at.
     ///
     /// # Errors
     /// `NoSpace`, `TooLarge`, `Io`, `ReadOnly`; `NotPermitted` when not open for writing. After an error any block-sized part may have been written.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<u64> {
-        todo!()
+        self.may_write()?;
+        let at = self.io().write(self.class, buf, if self.append { None } else { Some(offset) })?;
+        if self.data_sync {
+            self.io().sync_data()?;
+        }
+        Ok(at)
     }
     /// Makes the data and what is needed to read it back durable (`fdatasync`).
     ///
     /// # Errors
     /// The latched error after a failed write or flush.
     pub fn sync_data(&self) -> Result<()> {
-        todo!()
+        self.io().sync_data()
     }
     /// Makes data and all attributes durable (`fsync`).
     ///
     /// # Errors
     /// As [`sync_data`](Self::sync_data).
     pub fn sync_all(&self) -> Result<()> {
-        todo!()
+        self.io().sync_all()
     }
     /// Returns the size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
-        todo!()
+        self.inode.size.load(Ordering::Acquire)
     }
     /// Cuts or extends (with a hole) to `size` bytes.
     ///
     /// # Errors
-    /// `TooLarge`, `Io`, `ReadOnly`.
+    /// `TooLarge`, `Io`, `ReadOnly`; `NotPermitted` when not open for writing.
     pub fn set_size(&self, size: u64) -> Result<()> {
-        todo!()
+        self.may_write()?;
+        crate::io::set_size(&self.fs, &self.inode, size)
     }
     /// Changes the allocation of a range.
     ///
     /// # Errors
-    /// `NoSpace`, `Invalid` (empty range; unaligned or past the end for collapse and insert), `TooLarge`, `Io`, `ReadOnly`.
+    /// `NoSpace`, `Invalid` (empty range; unaligned or past the end for collapse and insert), `TooLarge`, `Io`, `ReadOnly`; `NotPermitted` when not
+    /// open for writing.
     pub fn allocate(&self, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
-        todo!()
+        self.may_write()?;
+        self.io().change_allocation(mode, offset, len)
     }
     /// Returns the first offset at or after `offset` that holds data; `None` when there is none.
     ///
     /// # Errors
     /// `Io`.
     pub fn seek_data(&self, offset: u64) -> Result<Option<u64>> {
-        todo!()
+        self.io().seek_data(offset)
     }
     /// Returns the first offset at or after `offset` inside a hole (the end of the file counts as one); `None` when `offset` is past the end.
     ///
     /// # Errors
     /// `Io`.
     pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>> {
-        todo!()
+        self.io().seek_hole(offset)
     }
     /// Returns the extent map.
     ///
     /// # Errors
     /// `Io`.
     pub fn extents(&self) -> Result<Vec<ExtentInfo>> {
-        todo!()
+        self.io().extents()
     }
     /// Returns the attributes.
     ///
     /// # Errors
     /// `Io`.
     pub fn attr(&self) -> Result<Attr> {
-        todo!()
+        Ok(self.inode.stat(self.fs.block_size))
     }
     /// Returns the inode.
     #[must_use]
     pub fn ino(&self) -> InodeNo {
-        todo!()
+        self.inode.ino
     }
-    /// Returns the mode this open asked for, after precedence.
+    /// Returns the mode this open asks for, after precedence; follows a live change of the file's mode unless the open named one.
     #[must_use]
     pub fn requested_mode(&self) -> IoMode {
-        todo!()
+        self.class.requested(self.inode.attr_lock().row.io_mode, self.fs.options.mode)
     }
     /// Returns the mode the file is served in now (`cached` while conflicting opens exist).
     #[must_use]
     pub fn effective_mode(&self) -> IoMode {
-        todo!()
+        self.io().service().mode
     }
     /// Returns the file's counters since it was first opened.
     #[must_use]
     pub fn counters(&self) -> CounterSnapshot {
-        todo!()
+        self.inode.counters.snapshot()
     }
 }

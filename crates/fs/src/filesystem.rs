@@ -30,6 +30,10 @@ struct Inner {
 }
 
 impl FileSystem {
+    pub(crate) fn state(&self) -> &Arc<Fs> {
+        &self.inner.fs
+    }
+
     /// Writes an empty file system onto `device`, with the intent log on `log` when one is given.
     ///
     /// # Errors

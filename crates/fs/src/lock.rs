@@ -8,7 +8,7 @@ mod inode_lock;
 mod range_lock;
 
 pub(crate) use inode_lock::{Exclusive, InodeLock, Shared};
-pub(crate) use range_lock::{RangeGuard, RangeLock, Sharing};
+pub(crate) use range_lock::{RangeLock, Sharing};
 
 use std::time::Duration;
 
@@ -19,9 +19,10 @@ pub(crate) trait Help {
 }
 
 /// Nothing to help with: no queue exists.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct NoHelp;
+#[cfg(test)]
+struct NoHelp;
 
+#[cfg(test)]
 impl Help for NoHelp {
     fn help(&self) {}
 }

@@ -68,7 +68,7 @@ impl Service {
 
     /// Returns the service as one byte, for an atomic.
     pub(crate) fn encode(self) -> u8 {
-        self.mode as u8 | (self.path as u8) << 3 | u8::from(self.mixed) * Self::MIXED
+        self.mode as u8 | ((self.path as u8) << 3) | if self.mixed { Self::MIXED } else { 0 }
     }
 
     /// Returns the service that [`encode`](Self::encode) gave.

@@ -1,10 +1,15 @@
 //! The list interface: one thread's queue over many files.
 
-use std::sync::Arc;
+mod engine;
+
+use std::sync::{Arc, Weak};
 
 use block::{AlignedBuf, QueueOptions};
+use parking_lot::Mutex;
 
+use crate::state::Fs;
 use crate::{File, FileSystem, Result};
+use engine::{Engine, Kind, Op};
 
 /// The end of one queued operation.
 #[derive(Debug)]
@@ -20,7 +25,32 @@ pub struct QueueCompletion {
 /// One thread's submission and completion pair (`lio_listio` as it should have been). A batch may span files of one file system.
 ///
 /// What cannot go straight to the device (unaligned, unwritten, cached …) is carried out before `submit` returns and completes like the rest.
-pub struct Queue {}
+///
+/// Operations in flight hold their files' locks as the I/O mode says. Nobody needs to fetch completions for others to get on: whoever waits for such a
+/// lock completes the device's part itself, and the results wait here.
+pub struct Queue {
+    /// Also reached by those who wait for a lock that an operation of this queue holds.
+    engine: Arc<Mutex<Engine>>,
+    /// Queued and not yet submitted.
+    waiting: Vec<Op>,
+    depth_max: usize,
+    /// Operations queued and not yet handed out.
+    in_flight: usize,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Queue({} of {} in flight)", self.in_flight, self.depth_max)
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if let Err(error) = self.engine.lock().drain() {
+            tracing::error!("a queue was dropped and its I/O cannot be waited for: {error}");
+        }
+    }
+}
 
 impl Queue {
     /// Opens a queue.
@@ -28,59 +58,111 @@ impl Queue {
     /// # Errors
     /// `Io` when the system refuses the resources.
     pub fn new(fs: &FileSystem, options: &QueueOptions) -> Result<Self> {
-        todo!()
+        let fs = fs.state();
+        let device = fs.device.queue(options)?;
+        let depth_max = device.depth_max();
+        let engine = Arc::new(Mutex::new(Engine::new(Arc::clone(fs), device)));
+        fs.queues.add(&engine);
+        Ok(Self { engine, waiting: Vec::with_capacity(depth_max), depth_max, in_flight: 0 })
     }
     /// Returns how many operations may be in flight.
     #[must_use]
     pub fn depth_max(&self) -> usize {
-        todo!()
+        self.depth_max
     }
     /// Returns how many operations are in flight or completed and not yet taken.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        todo!()
+        self.in_flight
     }
     /// Takes a registered buffer; `None` when none are left.
     pub fn take_buffer(&mut self) -> Option<AlignedBuf> {
-        todo!()
+        self.engine.lock().take_buffer()
     }
     /// Gives a registered buffer back.
     pub fn give_buffer(&mut self, buf: AlignedBuf) {
-        todo!()
+        self.engine.lock().give_buffer(buf);
     }
     /// Queues a read of `buf.len()` bytes at `offset`.
     ///
     /// # Errors
     /// Gives the buffer back when the queue is full.
     pub fn read(&mut self, file: &Arc<File>, buf: AlignedBuf, offset: u64, token: u64) -> std::result::Result<(), AlignedBuf> {
-        todo!()
+        self.push(Op { kind: Kind::Read, file: Arc::clone(file), buf: Some(buf), offset, token }).map_err(Op::into_buffer)
     }
     /// Queues a write of the whole buffer at `offset`.
     ///
     /// # Errors
     /// Gives the buffer back when the queue is full.
     pub fn write(&mut self, file: &Arc<File>, buf: AlignedBuf, offset: u64, token: u64) -> std::result::Result<(), AlignedBuf> {
-        todo!()
+        self.push(Op { kind: Kind::Write, file: Arc::clone(file), buf: Some(buf), offset, token }).map_err(Op::into_buffer)
     }
     /// Queues `sync_data` of a file, covering the writes that have completed.
     ///
     /// # Errors
     /// `Err` when the queue is full.
+    #[expect(clippy::result_unit_err, reason = "there is nothing to give back and one thing that can be wrong")]
     pub fn sync_data(&mut self, file: &Arc<File>, token: u64) -> std::result::Result<(), ()> {
-        todo!()
+        self.push(Op { kind: Kind::Sync, file: Arc::clone(file), buf: None, offset: 0, token }).map_err(drop)
     }
+
+    fn push(&mut self, op: Op) -> std::result::Result<(), Op> {
+        if self.in_flight == self.depth_max {
+            return Err(op);
+        }
+        self.in_flight += 1;
+        self.waiting.push(op);
+        Ok(())
+    }
+
     /// Submits what was queued with one system call where the engine allows it.
     ///
     /// # Errors
     /// `Io` when the system refuses.
     pub fn submit(&mut self) -> Result<()> {
-        todo!()
+        self.engine.lock().submit(&mut self.waiting)
     }
     /// Submits, waits for at least `min` completions and appends them to `out`; returns how many.
     ///
     /// # Errors
     /// `Io` when waiting fails.
     pub fn complete(&mut self, min: usize, out: &mut Vec<QueueCompletion>) -> Result<usize> {
-        todo!()
+        let mut engine = self.engine.lock();
+        engine.submit(&mut self.waiting)?;
+        let taken = engine.complete(min.min(self.in_flight), out)?;
+        self.in_flight -= taken;
+        Ok(taken)
+    }
+}
+
+/// The queues of a file system, for those who wait for what they hold.
+#[derive(Default)]
+pub(crate) struct Queues {
+    engines: Mutex<Vec<Weak<Mutex<Engine>>>>,
+}
+
+impl Queues {
+    fn add(&self, engine: &Arc<Mutex<Engine>>) {
+        let mut engines = self.engines.lock();
+        engines.retain(|engine| engine.strong_count() > 0);
+        engines.push(Arc::downgrade(engine));
+    }
+
+    /// Completes what is in flight on queues that nobody works on at this moment.
+    pub(crate) fn help(&self) {
+        let engines: Vec<_> = self.engines.lock().iter().filter_map(Weak::upgrade).collect();
+        for engine in engines {
+            let Some(mut engine) = engine.try_lock() else { continue };
+            if let Err(error) = engine.drain() {
+                tracing::error!("the I/O in flight on a queue cannot be waited for: {error}");
+            }
+        }
+    }
+}
+
+impl Fs {
+    /// Returns whether two handles are of one file system.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
     }
 }

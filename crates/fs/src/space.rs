@@ -107,21 +107,8 @@ impl Space {
         Self { block_bytes, inner: Mutex::new(inner) }
     }
 
-    /// Allocates one run of at most `want.blocks`: the continuation of the goal, else the tightest run that holds all, else the longest.
-    ///
-    /// # Errors
-    /// `NoSpace` when nothing is left for the class.
-    pub(crate) fn allocate(&self, want: Want) -> Result<Run> {
-        assert!(want.blocks > 0, "an allocation asks for at least one block");
-        let mut inner = self.inner.lock();
-        let run = inner.allocate(want).ok_or_else(|| inner.no_space(want.blocks, self.block_bytes))?;
-        if let Some((ino, blocks)) = want.ahead {
-            inner.keep_ahead(ino, run.end(), blocks);
-        }
-        Ok(run)
-    }
-
-    /// Allocates exactly `want.blocks` in as few runs as there are; all or nothing.
+    /// Allocates exactly `want.blocks`, all or nothing, each run by this order: the continuation of the goal or of the run before, else the tightest
+    /// free run that holds all that is left, else the longest.
     ///
     /// # Errors
     /// `NoSpace`.
@@ -141,20 +128,6 @@ impl Space {
             inner.keep_ahead(ino, last.end(), blocks);
         }
         Ok(runs)
-    }
-
-    /// Allocates `blocks` in one run, or nothing.
-    ///
-    /// # Errors
-    /// `NoSpace` when no free run is that long.
-    pub(crate) fn allocate_contiguous(&self, blocks: u64, class: SpaceClass) -> Result<Run> {
-        let mut inner = self.inner.lock();
-        let fits = |inner: &Inner| inner.available(class) >= blocks && inner.by_len.last().is_some_and(|(len, _)| *len >= blocks);
-        if !fits(&inner) {
-            inner.revoke_all();
-        }
-        let found = if fits(&inner) { inner.allocate(Want { goal: None, blocks, ahead: None, class }) } else { None };
-        found.ok_or_else(|| inner.no_space(blocks, self.block_bytes))
     }
 
     /// Gives blocks back at once: no record ever named them.

@@ -48,6 +48,8 @@ pub(crate) struct Fs {
     pub(crate) poke: Poke,
     /// Itself, for what outlives a borrow: open files and the cache's way back.
     pub(crate) this: Weak<Self>,
+    /// The queues with I/O in flight.
+    pub(crate) queues: crate::queue::Queues,
     unmounted: AtomicBool,
     next_ino: Mutex<NextIno>,
     /// Inodes whose lazy times wait for the sync daemon.
@@ -96,6 +98,7 @@ impl Fs {
             lazy: Mutex::new(HashMap::new()),
             poke: Poke::default(),
             this: this.clone(),
+            queues: crate::queue::Queues::default(),
             unmounted: AtomicBool::new(false),
         })
     }
@@ -181,7 +184,8 @@ impl Fs {
 
     /// Puts an inode with lazy times on the sync daemon's list.
     pub(crate) fn list_lazy(&self, inode: &Arc<Inode>) {
-        if !inode.times_listed.swap(true, Ordering::Relaxed) {
+        // A load first: it is nearly always listed, and a swap would move the cache line between processors.
+        if !inode.times_listed.load(Ordering::Relaxed) && !inode.times_listed.swap(true, Ordering::Relaxed) {
             self.lazy.lock().insert(inode.ino, Arc::clone(inode));
         }
     }

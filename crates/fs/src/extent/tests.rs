@@ -97,7 +97,10 @@ fn plan(map: &ExtentMap, step: &Step, next: u64) -> ExtentPlan {
             map.plan_replace(at..at + blocks, &[(FileBlock(at), extent)])
         }
         Step::Remove { at, blocks } => map.plan_remove(at..at + blocks),
-        Step::Convert { at, blocks, state } => map.plan_convert(at..at + blocks, state),
+        Step::Convert { at, blocks, state } => {
+            let converted: Vec<_> = map.parts(at..at + blocks).map(|(at, extent)| (FileBlock(at), Extent { state, ..extent })).collect();
+            ExtentPlan { changes: map.plan_set(at..at + blocks, &converted), freed: Vec::new() }
+        }
         Step::Collapse { at, blocks } => map.plan_collapse(at..at + blocks),
         Step::Insert { at, blocks } => map.plan_insert(at, blocks),
     }
@@ -198,7 +201,7 @@ fn a_tail_is_cut_in_bounded_steps() {
     map.apply(&map.plan_replace(0..20, &scattered).changes);
     let mut steps = Vec::new();
     while map.end() > 3 {
-        let from = map.tail_start(3, 3);
+        let from = map.tail_start(&(3..u64::MAX), 3);
         map.apply(&map.plan_remove(from..u64::MAX).changes);
         steps.push(from);
     }

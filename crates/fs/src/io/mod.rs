@@ -1,62 +1,84 @@
-//! The data path.
+//! The data path: from bytes of a file to sectors of the device.
+//!
+//! ```text
+//!  File / Queue ──► path of the file's service
+//!                    │ direct, concurrent          │ cached, concurrent+cache
+//!                    │                             ▼
+//!                    │                      order lock ──► library cache ──► Backing
+//!                    ▼                                                          │
+//!              inode lock, shared ◄─────────────────────────────────────────────┘
+//!                    │
+//!      all written? ─┤ yes: one lookup, the device's own call, nothing else
+//!                    │ whole blocks of holes or unwritten: claim the blocks, write, publish
+//!                    └ anything else: inode lock, exclusive ─► pad, read-modify-write, publish
+//! ```
+//!
+//! *Publish* is the moment data becomes readable: row changes, size and the checksum of the exposed bytes go into one log record while the
+//! extent map and the attributes are locked. Before it the blocks are a hole to everybody; a crash before it leaves them free.
+//!
+//! Invariants:
+//! - I-IO-1: whoever reads or writes through the map holds the inode lock from lookup to completion; blocks leave a file under the exclusive lock only.
+//! - I-IO-2: one writer at a time fills a block: it holds the block's claim (`fills`) or the exclusive inode lock.
+//! - I-IO-3: bytes on disk that a checksum in the log vouches for change only after [`exposure::Unsealed::permit`].
+//! - I-IO-4 (tail): bytes of a written block beyond the end of the file are undefined on disk. Whoever moves the end zeroes what lies between.
+//!   No block wholly beyond the end is written, except below an interrupted truncation, which has an orphan row.
+//! - I-IO-5: an extension under the shared lock begins and ends on blocks and leaves no written tail behind, so I-IO-4 asks nothing of it.
+
+mod allocate;
+mod bounce;
+mod exposure;
+mod fill;
+mod grid;
+mod mapping;
+mod open;
+mod publish;
+mod queued;
+mod read;
+mod seek;
+mod span;
+mod sync;
+mod truncate;
+mod write;
+
+pub(crate) use grid::Grid;
+pub(crate) use mapping::FileState;
+pub(crate) use open::{mode_changed, open};
+pub(crate) use queued::{Planned, Segments};
+pub(crate) use sync::{flush_aged, flush_all, flush_inode};
+pub(crate) use truncate::{free_all, resume_truncate, set_size};
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use crate::inode::Inode;
+use crate::lock::Help;
 use crate::state::Fs;
-use crate::{File, OpenOptions, Result};
 
-/// Everything about an inode's data: locks, extent map, opens, cache.
-#[derive(Debug, Default)]
-pub(crate) struct FileState {}
+/// The data path of one inode: what every function here works on.
+#[derive(Clone, Copy)]
+pub(crate) struct Io<'a> {
+    pub(crate) fs: &'a Fs,
+    pub(crate) inode: &'a Arc<Inode>,
+}
 
-impl FileState {
-    /// States that the inode is new: its extent map is empty and needs no reading.
-    pub(crate) fn set_empty(&self) {}
+impl<'a> Io<'a> {
+    pub(crate) fn new(fs: &'a Fs, inode: &'a Arc<Inode>) -> Self {
+        Self { fs, inode }
+    }
 
-    /// Returns whether nothing is lost when the inode is dropped from memory: no opens, no dirty pages, no pending extents.
-    pub(crate) fn is_idle(&self) -> bool {
-        true
+    pub(crate) fn state(self) -> &'a FileState {
+        &self.inode.data
     }
 }
 
-/// Opens a file (pins the inode).
-pub(crate) fn open(_fs: &Arc<Fs>, _inode: &Arc<Inode>, _options: &OpenOptions) -> Result<File> {
-    todo!()
+impl Fs {
+    /// Returns the units of this volume.
+    pub(crate) fn grid(&self) -> Grid {
+        Grid { block: u64::from(self.block_size), sector: u64::from(self.io_align), buffer: self.geometry.buffer_align as usize }
+    }
 }
 
-/// Cuts or extends.
-pub(crate) fn set_size(_fs: &Fs, _inode: &Arc<Inode>, _size: u64) -> Result<()> {
-    todo!()
-}
-
-/// Frees every extent of an inode without names and pins, in bounded records; drops its cached pages.
-pub(crate) fn free_all(_fs: &Fs, _inode: &Arc<Inode>) -> Result<()> {
-    Ok(())
-}
-
-/// Goes on with a truncation that a crash interrupted (the inode has an orphan row and still a name); removes the orphan row at the end.
-pub(crate) fn resume_truncate(_fs: &Fs, _inode: &Arc<Inode>) -> Result<()> {
-    todo!()
-}
-
-/// Takes over a changed I/O mode of the file on its live opens.
-pub(crate) fn mode_changed(_fs: &Fs, _inode: &Arc<Inode>) -> Result<()> {
-    Ok(())
-}
-
-/// Writes an inode's dirty library-cache pages to the device (no flush).
-pub(crate) fn flush_inode(_fs: &Fs, _inode: &Arc<Inode>) -> Result<()> {
-    Ok(())
-}
-
-/// Writes all dirty library-cache pages to the device (no flush).
-pub(crate) fn flush_all(_fs: &Fs) -> Result<()> {
-    Ok(())
-}
-
-/// Writes pages that are dirty since before `then`.
-pub(crate) fn flush_aged(_fs: &Fs, _then: Instant) -> Result<()> {
-    Ok(())
+impl Help for Fs {
+    fn help(&self) {
+        self.queues.help();
+    }
 }

@@ -19,6 +19,13 @@ fn run(start: u64, blocks: u64) -> Run {
     Run { start: BlockNo(start), blocks }
 }
 
+/// Allocates what is known to fit in one run.
+fn allocate(space: &Space, want: Want) -> Run {
+    let runs = space.allocate_all(want).unwrap();
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    runs[0]
+}
+
 fn check(space: &Space) {
     let inner = space.inner.lock();
     let mut last_end = None;
@@ -45,9 +52,6 @@ enum Step {
         blocks: u64,
         ahead: Option<(u64, u64)>,
     },
-    Contiguous {
-        blocks: u64,
-    },
     /// Frees the n-th run that is held.
     Free {
         index: usize,
@@ -70,7 +74,6 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (prop::option::of(0..BLOCKS), 1..40u64, ahead(), class).prop_map(|(goal, blocks, ahead, class)| Step::One { goal, blocks, ahead, class }),
         2 => (1..100u64, ahead()).prop_map(|(blocks, ahead)| Step::All { blocks, ahead }),
-        1 => (1..60u64).prop_map(|blocks| Step::Contiguous { blocks }),
         3 => any::<usize>().prop_map(|index| Step::Free { index }),
         2 => any::<usize>().prop_map(|index| Step::Release { index }),
         1 => Just(Step::Settle),
@@ -91,7 +94,7 @@ proptest! {
             let runs = match step {
                 Step::One { goal, blocks, ahead, class } => {
                     let want = Want { goal: goal.map(BlockNo), blocks, ahead: ahead.map(|(ino, n)| (InodeNo(ino), n)), class };
-                    space.allocate(want).into_iter().collect()
+                    space.allocate_all(want).unwrap_or_default()
                 }
                 Step::All { blocks, ahead } => {
                     let want = Want { ahead: ahead.map(|(ino, n)| (InodeNo(ino), n)), ..want(blocks) };
@@ -110,7 +113,6 @@ proptest! {
                         }
                     }
                 }
-                Step::Contiguous { blocks } => space.allocate_contiguous(blocks, SpaceClass::Metadata).into_iter().collect(),
                 Step::Free { index } => {
                     if !held.is_empty() { space.free(held.swap_remove(index % held.len())); }
                     vec![]
@@ -145,10 +147,10 @@ proptest! {
 #[test]
 fn an_allocation_continues_its_goal_first() {
     let space = space();
-    let first = space.allocate(want(8)).unwrap();
-    let other = space.allocate(want(8)).unwrap();
+    let first = allocate(&space, want(8));
+    let other = allocate(&space, want(8));
     assert_eq!(other.start.0, first.end());
-    let next = space.allocate(Want { goal: Some(BlockNo(other.end())), ..want(4) }).unwrap();
+    let next = allocate(&space, Want { goal: Some(BlockNo(other.end())), ..want(4) });
     assert_eq!(next.start.0, other.end());
 }
 
@@ -159,9 +161,9 @@ fn without_a_goal_the_tightest_run_is_taken_and_long_ones_are_spared() {
     claims.mark_used(Claim::new(BlockNo(20), 5, Owner::Region("metadata"))).unwrap();
     let space = claims.into_space().unwrap();
     assert_eq!(space.totals().runs, 3);
-    assert_eq!(space.allocate(want(4)).unwrap(), run(15, 4));
-    assert_eq!(space.allocate(want(7)).unwrap(), run(0, 7));
-    assert_eq!(space.allocate(want(300)).unwrap(), run(25, BLOCKS - 10 - 4 - 7 - 16));
+    assert_eq!(allocate(&space, want(4)), run(15, 4));
+    assert_eq!(allocate(&space, want(7)), run(0, 7));
+    assert_eq!(space.allocate_all(want(200)).unwrap(), [run(25, 200)]);
 }
 
 #[test]
@@ -171,7 +173,7 @@ fn two_files_that_append_in_turn_stay_contiguous() {
     for _ in 0..8 {
         for (ino, runs) in (1..).zip(&mut runs) {
             let goal = runs.last().map(|run: &Run| BlockNo(run.end()));
-            runs.push(space.allocate(Want { goal, ahead: Some((InodeNo(ino), 15)), ..want(1) }).unwrap());
+            runs.push(allocate(&space, Want { goal, ahead: Some((InodeNo(ino), 15)), ..want(1) }));
         }
     }
     for runs in runs {
@@ -185,18 +187,18 @@ fn two_files_that_append_in_turn_stay_contiguous() {
 #[test]
 fn what_is_kept_ahead_is_taken_back_when_space_runs_out() {
     let space = space();
-    space.allocate(Want { ahead: Some((InodeNo(1), 100)), ..want(1) }).unwrap();
+    allocate(&space, Want { ahead: Some((InodeNo(1), 100)), ..want(1) });
     let all = space.allocate_all(want(BLOCKS - 1 - 16)).unwrap();
     assert_eq!(all.iter().map(|run| run.blocks).sum::<u64>(), BLOCKS - 17);
-    assert_eq!(space.allocate(want(1)).unwrap_err().kind, ErrorKind::NoSpace);
+    assert_eq!(space.allocate_all(want(1)).unwrap_err().kind, ErrorKind::NoSpace);
 }
 
 #[test]
 fn the_reserve_is_kept_for_metadata() {
     let space = space();
     space.allocate_all(want(BLOCKS - 16)).unwrap();
-    assert_eq!(space.allocate(want(1)).unwrap_err().kind, ErrorKind::NoSpace);
-    assert_eq!(space.allocate_contiguous(16, SpaceClass::Metadata).unwrap().blocks, 16);
+    assert_eq!(space.allocate_all(want(1)).unwrap_err().kind, ErrorKind::NoSpace);
+    assert_eq!(allocate(&space, Want { class: SpaceClass::Metadata, ..want(16) }).blocks, 16);
 }
 
 #[test]
@@ -205,11 +207,11 @@ fn freed_blocks_wait_for_their_record() {
     let all = space.allocate_all(want(BLOCKS - 16)).unwrap();
     space.release_after(Lsn(7), all[0]);
     assert!(!space.settle(Lsn(6)));
-    assert!(space.allocate(want(1)).is_err(), "I-SPC-2");
+    assert!(space.allocate_all(want(1)).is_err(), "I-SPC-2");
     assert_eq!(space.waiting_for(), Some(Lsn(7)));
     assert!(space.would_fit(1));
     assert!(space.settle(Lsn(7)));
-    assert!(space.allocate(want(1)).is_ok());
+    assert!(space.allocate_all(want(1)).is_ok());
 }
 
 #[test]

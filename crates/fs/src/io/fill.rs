@@ -1,0 +1,158 @@
+//! Filling whole blocks of holes and unwritten extents under the shared inode lock.
+
+use std::ops::Range;
+
+use super::Io;
+use super::exposure::Exposing;
+use super::publish::{Change, SizeChange};
+use super::write::Payload;
+use crate::extent::{Extent, ExtentState, Mapped, Piece, Run};
+use crate::lock::{Shared, Sharing};
+use crate::log::RecordKind;
+use crate::{BlockNo, Epoch, FileBlock, Reason, Result};
+
+/// Where a part of a write goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) file_block: u64,
+    pub(super) blocks: u64,
+    pub(super) start: BlockNo,
+    pub(super) birth: Epoch,
+    /// What the blocks were before.
+    pub(super) was: Before,
+}
+
+/// What blocks were before a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Before {
+    /// Part of the file, with data.
+    Written,
+    /// Part of the file, without data.
+    Unwritten,
+    /// Nobody's.
+    Free,
+}
+
+impl Target {
+    /// The written extents that the target becomes.
+    pub(super) fn extents(&self) -> impl Iterator<Item = (FileBlock, Extent)> + use<> {
+        let Self { file_block, blocks, start, birth, .. } = *self;
+        let max = u64::from(Extent::BLOCKS_MAX);
+        (0..blocks.div_ceil(max)).map(move |i| {
+            let (skip, len) = (i * max, (blocks - i * max).min(max));
+            let extent = Extent { start: BlockNo(start.0 + skip), blocks: len as u32, state: ExtentState::Written, birth };
+            (FileBlock(file_block + skip), extent)
+        })
+    }
+}
+
+/// Gives every hole among the pieces its blocks from `runs`, which hold exactly as many.
+pub(super) fn place(pieces: &[Piece], runs: &[Run], epoch: Epoch) -> Vec<Target> {
+    let mut runs = runs.iter().copied();
+    let mut run = Run { start: BlockNo(0), blocks: 0 };
+    let mut targets = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        if let Some(Mapped { start, state, birth }) = piece.mapped {
+            let was = if state == ExtentState::Written { Before::Written } else { Before::Unwritten };
+            targets.push(Target { file_block: piece.file_block, blocks: piece.blocks, start, birth, was });
+            continue;
+        }
+        let (mut at, mut left) = (piece.file_block, piece.blocks);
+        while left > 0 {
+            if run.blocks == 0 {
+                run = runs.next().expect("as many blocks were allocated as the holes have");
+            }
+            let blocks = left.min(run.blocks);
+            targets.push(Target { file_block: at, blocks, start: run.start, birth: epoch, was: Before::Free });
+            run = Run { start: BlockNo(run.start.0 + blocks), blocks: run.blocks - blocks };
+            (at, left) = (at + blocks, left - blocks);
+        }
+    }
+    targets
+}
+
+/// Returns how many blocks the holes among the pieces have.
+pub(super) fn hole_blocks(pieces: &[Piece]) -> u64 {
+    pieces.iter().filter(|piece| piece.mapped.is_none()).map(|piece| piece.blocks).sum()
+}
+
+impl Io<'_> {
+    /// Carries out an aligned write that fills `blocks` wholly: claims them, writes, publishes. Written blocks in between are overwritten in place.
+    pub(super) fn fill(self, _held: &Shared<'_>, data: Payload<'_>, blocks: Range<u64>) -> Result<()> {
+        let _claim = self.state().fills.lock(blocks.clone(), Sharing::Exclusive, self.fs);
+        let grid = self.fs.grid();
+        let logged = self.state().logged_size();
+        let extends = data.size_after(logged) > logged;
+        // Looked up again: who held the claim before may have filled them.
+        let map = self.map()?;
+        let pieces: Vec<Piece> = map.pieces(grid.blocks(&data.range())).collect();
+        let holes = hole_blocks(&pieces);
+        let want = self.want(&map, pieces.iter().find(|piece| piece.mapped.is_none()).map_or(0, |piece| piece.file_block), holes, extends);
+        drop(map);
+        self.count_fill(&pieces, extends);
+        let runs = if holes > 0 { self.fs.allocate_data(want)? } else { Vec::new() };
+        let targets = place(&pieces, &runs, self.fs.epoch);
+        let exposing = match self.write_targets(&targets, data) {
+            Ok(exposing) => exposing,
+            Err(error) => {
+                self.fs.free_unused(&runs);
+                return Err(error);
+            }
+        };
+        let size = if extends { SizeChange::AtLeast(data.size_after(logged)) } else { SizeChange::Keep };
+        let change = Change::new(if extends { RecordKind::Extend } else { RecordKind::Written }, size).exposing(exposing);
+        let filled: Vec<_> = targets.iter().filter(|target| blocks.contains(&target.file_block)).flat_map(Target::extents).collect();
+        self.publish_extents(blocks, &filled, change)?;
+        Ok(())
+    }
+
+    /// Writes data to its targets, joined where they continue each other on the device. Returns what it will expose.
+    fn write_targets(self, targets: &[Target], data: Payload<'_>) -> Result<Exposing> {
+        let block = self.fs.grid().block;
+        let mut exposing = Exposing::new(data.bytes.len() as u64);
+        let mut rest = targets.iter().peekable();
+        while let Some(first) = rest.next() {
+            let mut blocks = first.blocks;
+            while let Some(next) = rest.next_if(|next| next.start.0 == first.start.0 + blocks) {
+                blocks += next.blocks;
+            }
+            let from = (first.file_block * block).max(data.offset);
+            let to = ((first.file_block + blocks) * block).min(data.end());
+            self.overwrite(data.part(&(from..to)), first.start.0 * block + (from - first.file_block * block))?;
+        }
+        for target in targets.iter().filter(|target| target.was != Before::Written) {
+            let bytes = data.part(&(target.file_block * block..(target.file_block + target.blocks) * block));
+            exposing.push(target.start.0 * block, bytes);
+        }
+        Ok(exposing)
+    }
+
+    pub(super) fn count_fill(self, pieces: &[Piece], extends: bool) {
+        let counters = &self.inode.counters;
+        if extends {
+            counters.reason(Reason::Extend);
+        } else if pieces.iter().any(|piece| piece.mapped.is_none()) {
+            counters.reason(Reason::Hole);
+        }
+        if pieces.iter().any(|piece| piece.mapped.is_some_and(|mapped| mapped.state == ExtentState::Unwritten)) {
+            counters.reason(Reason::Unwritten);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_take_the_runs_in_order() {
+        let hole = |file_block, blocks| Piece { file_block, blocks, mapped: None };
+        let mapped = Mapped { start: BlockNo(50), state: ExtentState::Unwritten, birth: Epoch(1) };
+        let pieces = [hole(0, 3), Piece { file_block: 3, blocks: 1, mapped: Some(mapped) }, hole(4, 2)];
+        let runs = [Run { start: BlockNo(100), blocks: 2 }, Run { start: BlockNo(200), blocks: 3 }];
+        let targets: Vec<_> = place(&pieces, &runs, Epoch(2)).iter().map(|t| (t.file_block, t.blocks, t.start.0, t.was)).collect();
+        let expected = [(0, 2, 100, Before::Free), (2, 1, 200, Before::Free), (3, 1, 50, Before::Unwritten), (4, 2, 201, Before::Free)];
+        assert_eq!(targets, expected);
+        assert_eq!(hole_blocks(&pieces), 5);
+    }
+}

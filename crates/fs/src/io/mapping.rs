@@ -1,0 +1,117 @@
+//! What an inode keeps about its data, and the extent map's way into memory.
+
+use std::ops::Bound;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use parking_lot::{MappedRwLockReadGuard, MappedRwLockWriteGuard, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::Io;
+use super::exposure::Unsealed;
+use crate::extent::{Extent, ExtentChange, ExtentMap, ExtentState};
+use crate::lock::{InodeLock, RangeLock};
+use crate::mode::OpenTable;
+use crate::row::{ExtentRow, RowChange, Table, extent_key, split_extent_key};
+use crate::{Error, FileBlock, InodeNo, Result};
+
+/// Everything about an inode's data: locks, extent map, opens. Ranks are in `docs/locks.md`.
+#[derive(Debug, Default)]
+pub(crate) struct FileState {
+    /// Rank 1.5: the opens; held over a change of the service.
+    pub(crate) opens: Mutex<OpenTable>,
+    /// How the file is served, [`Service::encode`](crate::mode::Service::encode); 0 before the first open. Changes under `order` and `lock`, both exclusive.
+    pub(crate) service: AtomicU8,
+    /// Rank 1.7: orders the library cache's reads and writes.
+    pub(crate) order: InodeLock,
+    /// Rank 2.
+    pub(crate) lock: InodeLock,
+    /// Rank 2a: bytes, for `direct`.
+    pub(crate) ranges: RangeLock,
+    /// Rank 2b: file blocks that a writer under the shared inode lock fills (I-IO-2).
+    pub(crate) fills: RangeLock,
+    /// Rank 3. `None` until somebody needs it.
+    map: RwLock<Option<ExtentMap>>,
+    /// The size in the inode's row, valid once the map is loaded. Behind `inode.size` while cached writes wait.
+    logged_size: AtomicU64,
+    pub(crate) unsealed: Unsealed,
+}
+
+impl FileState {
+    /// States that the inode is new: its extent map is empty and needs no reading.
+    pub(crate) fn set_empty(&self) {
+        *self.map.write() = Some(ExtentMap::default());
+    }
+
+    /// Returns whether nothing is lost when the inode is dropped from memory: no opens, no dirty pages.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.opens.lock().len() == 0
+    }
+
+    /// Returns the size in the inode's row. The map has been loaded.
+    pub(crate) fn logged_size(&self) -> u64 {
+        self.logged_size.load(Ordering::Acquire)
+    }
+
+    /// Follows a change of the row's size, under the map's write lock.
+    pub(super) fn set_logged_size(&self, size: u64) {
+        self.logged_size.store(size, Ordering::Release);
+    }
+}
+
+impl<'a> Io<'a> {
+    /// Locks the extent map to read it.
+    pub(crate) fn map(self) -> Result<MappedRwLockReadGuard<'a, ExtentMap>> {
+        loop {
+            if let Ok(map) = RwLockReadGuard::try_map(self.state().map.read(), Option::as_ref) {
+                return Ok(map);
+            }
+            drop(self.map_mut()?);
+        }
+    }
+
+    /// Locks the extent map to change it.
+    pub(super) fn map_mut(self) -> Result<MappedRwLockWriteGuard<'a, ExtentMap>> {
+        let mut map = self.state().map.write();
+        if map.is_none() {
+            *map = Some(self.load_map()?);
+            self.state().set_logged_size(self.inode.attr_lock().row.size);
+        }
+        Ok(RwLockWriteGuard::map(map, |map| map.as_mut().expect("it was just loaded")))
+    }
+
+    fn load_map(self) -> Result<ExtentMap> {
+        let ino = self.inode.ino;
+        let (from, to) = (extent_key(ino, FileBlock(0)), extent_key(InodeNo(ino.0 + 1), FileBlock(0)));
+        let mut rows = Vec::new();
+        self.fs.meta.scan(Table::Extent, Bound::Included(&from), Bound::Excluded(&to), |key, value| {
+            let (_, at) = split_extent_key(key)?;
+            rows.push((at, decode(ExtentRow::decode(value)?)));
+            Ok(ControlFlow::Continue(()))
+        })?;
+        ExtentMap::from_rows(rows).map_err(|at| {
+            Error::corrupt(format!("the extent of inode {} at file block {} overlaps another or passes the end; run a check", ino.0, at.0))
+        })
+    }
+
+    /// Returns extent changes as row changes.
+    pub(super) fn rows(self, changes: &[ExtentChange]) -> Vec<RowChange> {
+        let key = |at: FileBlock| extent_key(self.inode.ino, at);
+        let row = |change: &ExtentChange| match *change {
+            ExtentChange::Put(at, extent) => RowChange::put(Table::Extent, key(at), encode(extent).encode()),
+            ExtentChange::Delete(at) => RowChange::delete(Table::Extent, key(at)),
+        };
+        // Room for the inode's row.
+        let mut rows = Vec::with_capacity(changes.len() + 1);
+        rows.extend(changes.iter().map(row));
+        rows
+    }
+}
+
+fn decode(row: ExtentRow) -> Extent {
+    let state = if row.unwritten { ExtentState::Unwritten } else { ExtentState::Written };
+    Extent { start: row.start, blocks: row.len, state, birth: row.birth }
+}
+
+fn encode(extent: Extent) -> ExtentRow {
+    ExtentRow { start: extent.start, len: extent.blocks, unwritten: extent.state == ExtentState::Unwritten, birth: extent.birth }
+}

@@ -1,0 +1,98 @@
+//! Opening and closing: who has the file open, and how it is served because of that.
+//!
+//! ```text
+//!   open, close, change of the file's mode ──► table of opens ──► service
+//!                                                                   │ another path?
+//!                         order lock, exclusive ◄───────────────────┘
+//!                         flush and forget the library cache ──► inode lock, exclusive ──► switch
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Io, set_size};
+use crate::inode::Inode;
+use crate::mode::{OpenClass, OpenTable, Service};
+use crate::state::Fs;
+use crate::stats::Counters;
+use crate::{Error, ErrorKind, File, FileKind, OpenOptions, Result};
+
+/// Opens a file (pins the inode).
+pub(crate) fn open(fs: &Arc<Fs>, inode: &Arc<Inode>, options: &OpenOptions) -> Result<File> {
+    match inode.kind {
+        FileKind::File => {}
+        FileKind::Directory => {
+            return Err(Error::new(ErrorKind::IsDirectory, format!("inode {} is a directory and cannot be opened as a file", inode.ino.0)));
+        }
+        _ => return Err(Error::new(ErrorKind::Invalid, format!("inode {} is not a regular file and cannot be opened as one", inode.ino.0))),
+    }
+    if options.write || options.append || options.truncate {
+        fs.begin_change()?;
+    }
+    let io = Io::new(fs, inode);
+    drop(io.map()?);
+    inode.pin()?;
+    let class = OpenClass { mode: options.mode, direct_flag: options.direct_flag, caller_caches: options.caller_caches };
+    if let Err(error) = io.change_opens(|table| table.add(class)) {
+        io.state().opens.lock().remove(class);
+        fs.unpin(inode, 1);
+        return Err(error);
+    }
+    let file = File::new(Arc::clone(fs), Arc::clone(inode), class, options);
+    if options.truncate {
+        set_size(fs, inode, 0)?;
+    }
+    Ok(file)
+}
+
+/// Takes over a changed I/O mode of the file on its live opens.
+pub(crate) fn mode_changed(fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
+    Io::new(fs, inode).change_opens(|_| {})
+}
+
+impl Io<'_> {
+    /// Returns how the file is served now. Stable while a hold of the inode lock lasts.
+    pub(crate) fn service(self) -> Service {
+        Service::decode(self.state().service.load(Ordering::Acquire))
+    }
+
+    /// Ends an open.
+    pub(crate) fn close(self, class: OpenClass) {
+        if let Err(error) = self.change_opens(|table| table.remove(class)) {
+            tracing::warn!("inode {}: what was written to the cache did not reach the device: {error}", self.inode.ino.0);
+        }
+        if self.state().opens.lock().len() == 0 {
+            self.fs.space.drop_ahead(self.inode.ino);
+        }
+        self.fs.unpin(self.inode, 1);
+    }
+
+    /// Changes the table of opens and serves the file as it then asks.
+    fn change_opens(self, change: impl FnOnce(&mut OpenTable)) -> Result<()> {
+        let mut opens = self.state().opens.lock();
+        change(&mut opens);
+        if opens.len() == 0 {
+            // Served as before until the next open says otherwise: nothing to gain from a switch now.
+            return Ok(());
+        }
+        let file_mode = self.inode.attr_lock().row.io_mode;
+        let next = opens.service(file_mode, self.fs.options.mode);
+        let before = self.state().service.load(Ordering::Acquire);
+        if before == next.encode() {
+            return Ok(());
+        }
+        let now = (before != 0).then(|| Service::decode(before));
+        if now.is_some_and(|now| now.mixed) != next.mixed {
+            Counters::add(&self.inode.counters.mode_transitions, 1);
+        }
+        self.switch(now, next)
+    }
+
+    /// Serves the file another way: I/O that went the old way is over before the first goes the new one.
+    fn switch(self, _now: Option<Service>, next: Service) -> Result<()> {
+        let _order = self.state().order.exclusive(self.fs);
+        let _held = self.state().lock.exclusive(self.fs);
+        self.state().service.store(next.encode(), Ordering::Release);
+        Ok(())
+    }
+}

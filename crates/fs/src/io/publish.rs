@@ -1,0 +1,160 @@
+//! Publishing: the one place where a file's extents, size and times reach the log.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::Io;
+use super::exposure::Exposing;
+use crate::extent::{Extent, ExtentChange, ExtentMap, ExtentPlan, Run};
+use crate::log::RecordKind;
+use crate::row::{RowChange, Table, inode_key};
+use crate::space::{SpaceClass, Want};
+use crate::state::Fs;
+use crate::{BlockNo, ErrorKind, FileBlock, Lsn, Result};
+
+/// What happens to the size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SizeChange {
+    /// It becomes at least this.
+    AtLeast(u64),
+    /// It becomes this.
+    Set(u64),
+    /// It stays.
+    Keep,
+}
+
+/// Whether a file's truncation is under way, for the orphan table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// Nothing to say.
+    None,
+    /// Blocks beyond the end remain to be freed, also after a crash.
+    Begin,
+    /// They are freed.
+    End,
+}
+
+/// A change of a file's map and size, to become one record.
+pub(super) struct Change {
+    pub(super) kind: RecordKind,
+    pub(super) size: SizeChange,
+    pub(super) mark: Mark,
+    /// Whether the file's content changed, and with it the modification time.
+    pub(super) touches: bool,
+    /// The data it makes readable.
+    pub(super) exposing: Option<Exposing>,
+}
+
+impl Change {
+    pub(super) fn new(kind: RecordKind, size: SizeChange) -> Self {
+        Self { kind, size, mark: Mark::None, touches: true, exposing: None }
+    }
+
+    pub(super) fn exposing(self, exposing: Exposing) -> Self {
+        Self { exposing: Some(exposing).filter(|exposing| !exposing.is_empty()), ..self }
+    }
+
+    pub(super) fn marked(self, mark: Mark) -> Self {
+        Self { mark, ..self }
+    }
+}
+
+impl Io<'_> {
+    /// Makes `extents` all that the file blocks of `range` map; nothing is freed.
+    pub(super) fn publish_extents(self, range: Range<u64>, extents: &[(FileBlock, Extent)], change: Change) -> Result<Lsn> {
+        self.publish(change, |map| ExtentPlan { changes: map.plan_set(range, extents), freed: Vec::new() })
+    }
+
+    /// Plans on the locked map, logs, and carries the plan out; what it frees becomes free once the record is sealed.
+    pub(super) fn publish(self, change: Change, plan: impl FnOnce(&ExtentMap) -> ExtentPlan) -> Result<Lsn> {
+        let mut map = self.map_mut()?;
+        let ExtentPlan { changes, freed } = plan(&map);
+        map.apply(&changes);
+        let lsn = self.log(&map, &changes, change);
+        drop(map);
+        for run in freed {
+            self.fs.space.release_after(lsn, run);
+        }
+        Ok(lsn)
+    }
+
+    /// Logs the changed rows (ranks 4 and 5, under the map's write lock).
+    fn log(self, map: &ExtentMap, changes: &[ExtentChange], change: Change) -> Lsn {
+        let mut rows = self.rows(changes);
+        let mut attr = self.inode.attr_lock();
+        attr.settle_times();
+        if change.touches {
+            let now = Fs::now();
+            (attr.row.mtime, attr.row.ctime) = (now, now);
+        }
+        attr.row.blocks = map.blocks();
+        attr.row.size = match change.size {
+            SizeChange::AtLeast(size) => attr.row.size.max(size),
+            SizeChange::Set(size) => size,
+            SizeChange::Keep => attr.row.size,
+        };
+        rows.push(attr.change());
+        let orphan = || inode_key(self.inode.ino);
+        match change.mark {
+            Mark::None => {}
+            Mark::Begin => rows.push(RowChange::put(Table::Orphan, orphan(), Vec::new())),
+            // A file without names is an orphan of its own right.
+            Mark::End if attr.row.nlink == 0 => {}
+            Mark::End => rows.push(RowChange::delete(Table::Orphan, orphan())),
+        }
+        let lsn = self.commit(change.kind, rows, change.exposing);
+        self.state().set_logged_size(attr.row.size);
+        match change.size {
+            SizeChange::AtLeast(size) => drop(self.inode.size.fetch_max(size, Ordering::AcqRel)),
+            SizeChange::Set(size) => self.inode.size.store(size, Ordering::Release),
+            SizeChange::Keep => {}
+        }
+        self.inode.note_lsn(lsn, true);
+        lsn
+    }
+
+    fn commit(self, kind: RecordKind, rows: Vec<RowChange>, exposing: Option<Exposing>) -> Lsn {
+        let Some(exposing) = exposing else { return self.fs.commit(kind, rows) };
+        let exposure = exposing.finish();
+        let segments = exposure.as_ref().map(|exposure| exposure.segments.clone()).unwrap_or_default();
+        let lsn = self.fs.commit_exposing(kind, rows, exposure);
+        // Nobody finds these blocks before the map is unlocked.
+        self.state().unsealed.add(&segments, lsn, self.fs.meta.sealed_lsn());
+        lsn
+    }
+}
+
+impl Fs {
+    /// Allocates `blocks` for file data, all or nothing; on a full volume first lets go of what a sealed record freed.
+    pub(super) fn allocate_data(&self, want: Want) -> Result<Vec<Run>> {
+        self.space.settle(self.meta.sealed_lsn());
+        let refused = match self.space.allocate_all(want) {
+            Err(error) if error.kind == ErrorKind::NoSpace && self.space.would_fit(want.blocks) => error,
+            other => return other,
+        };
+        let Some(lsn) = self.space.waiting_for() else { return Err(refused) };
+        self.meta.seal(lsn)?;
+        self.space.settle(self.meta.sealed_lsn());
+        self.space.allocate_all(want)
+    }
+
+    /// Gives back blocks that no record named.
+    pub(super) fn free_unused(&self, runs: &[Run]) {
+        runs.iter().for_each(|run| self.space.free(*run));
+    }
+}
+
+impl Io<'_> {
+    /// Returns what to ask for so that `blocks` at file block `at` continue what the file has; an extension keeps some more ahead.
+    pub(super) fn want(self, map: &ExtentMap, at: u64, blocks: u64, extends: bool) -> Want {
+        let goal = map.before(at).map(|(first, extent)| BlockNo(extent.start.0 + (at - first.0)));
+        let ahead_max = AHEAD_BYTES_MAX / u64::from(self.fs.block_size);
+        let ahead_min = AHEAD_BYTES_MIN / u64::from(self.fs.block_size);
+        let ahead = (map.blocks() + blocks).clamp(ahead_min, ahead_max);
+        Want { goal, blocks, ahead: extends.then_some((self.inode.ino, ahead)), class: SpaceClass::Data }
+    }
+}
+
+/// What is kept ahead of a growing file doubles with it, between these bounds, in bytes.
+const AHEAD_BYTES_MIN: u64 = 64 << 10;
+const AHEAD_BYTES_MAX: u64 = 64 << 20;

@@ -1,0 +1,45 @@
+//! Questions about the extent map.
+
+use std::sync::atomic::Ordering;
+
+use super::Io;
+use crate::extent::ExtentState;
+use crate::{ExtentInfo, Result};
+
+impl Io<'_> {
+    /// Returns the first offset at or after `offset` that holds data.
+    pub(crate) fn seek_data(self, offset: u64) -> Result<Option<u64>> {
+        let _held = self.state().lock.shared(self.fs);
+        self.seek(offset, self.inode.size.load(Ordering::Acquire), true)
+    }
+
+    /// Returns the first offset at or after `offset` inside a hole; the end of the file counts as one.
+    pub(crate) fn seek_hole(self, offset: u64) -> Result<Option<u64>> {
+        let _held = self.state().lock.shared(self.fs);
+        let size = self.inode.size.load(Ordering::Acquire);
+        Ok(self.seek(offset, size, false)?.or_else(|| (offset < size).then_some(size)))
+    }
+
+    fn seek(self, offset: u64, size: u64, data: bool) -> Result<Option<u64>> {
+        if offset >= size {
+            return Ok(None);
+        }
+        let grid = self.fs.grid();
+        let map = self.map()?;
+        let found = map.pieces(grid.blocks(&(offset..size))).find(|piece| piece.written().is_some() == data);
+        Ok(found.map(|piece| (piece.file_block * grid.block).max(offset)))
+    }
+
+    /// Returns the extents in file order.
+    pub(crate) fn extents(self) -> Result<Vec<ExtentInfo>> {
+        let block = self.fs.grid().block;
+        let info = |(at, extent): (crate::FileBlock, crate::extent::Extent)| ExtentInfo {
+            file_offset: at.0 * block,
+            volume_offset: extent.start.0 * block,
+            len: u64::from(extent.blocks) * block,
+            unwritten: extent.state == ExtentState::Unwritten,
+            birth: extent.birth,
+        };
+        Ok(self.map()?.iter().map(info).collect())
+    }
+}

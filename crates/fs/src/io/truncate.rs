@@ -1,0 +1,116 @@
+//! Moving the end of a file, and freeing what lies beyond it.
+//!
+//! Blocks are freed from the end in bounded records. The first record shrinks the size; while blocks beyond the new end remain, an orphan row says so,
+//! and recovery goes on from there.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::publish::{Change, Mark, SizeChange};
+use super::write::too_large;
+use super::{Grid, Io};
+use crate::Result;
+use crate::extent::{ExtentMap, ExtentPlan};
+use crate::inode::Inode;
+use crate::lock::Exclusive;
+use crate::log::RecordKind;
+use crate::state::Fs;
+
+/// How many extents one record frees at most: some 64 KiB of log.
+const EXTENTS_PER_RECORD: usize = 1024;
+
+/// Cuts or extends (with a hole).
+pub(crate) fn set_size(fs: &Fs, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    if size > Grid::FILE_BYTES_MAX {
+        return Err(too_large(0, size));
+    }
+    let io = Io::new(fs, inode);
+    let _order = io.state().order.exclusive(fs);
+    let held = io.state().lock.exclusive(fs);
+    drop(io.map()?);
+    if size < io.state().logged_size() { io.shrink(&held, size) } else { io.grow(&held, size) }
+}
+
+/// Frees every extent of an inode without names and pins, in bounded records; drops its cached pages.
+pub(crate) fn free_all(fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
+    let io = Io::new(fs, inode);
+    let held = io.state().lock.exclusive(fs);
+    fs.space.drop_ahead(inode.ino);
+    if io.map()?.len() == 0 {
+        return Ok(());
+    }
+    io.free_beyond(&held, 0, Mark::None)
+}
+
+/// Goes on with a truncation that a crash interrupted (the inode has an orphan row and still a name); removes the orphan row at the end.
+pub(crate) fn resume_truncate(fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
+    let io = Io::new(fs, inode);
+    let held = io.state().lock.exclusive(fs);
+    drop(io.map()?);
+    let floor = fs.grid().block_after(io.state().logged_size());
+    io.free_beyond(&held, floor, Mark::End)
+}
+
+/// Returns where the last extents of a range of file blocks begin, as many as one record frees, and whether others remain before them.
+pub(super) fn tail_of(map: &ExtentMap, range: &Range<u64>) -> (u64, bool) {
+    let from = map.tail_start(range, EXTENTS_PER_RECORD);
+    let remains = map.before(from).is_some_and(|(at, extent)| from > range.start && at.0 + u64::from(extent.blocks) > range.start);
+    (from, remains)
+}
+
+impl Io<'_> {
+    pub(super) fn grow(self, held: &Exclusive<'_>, size: u64) -> Result<()> {
+        let exposing = self.zero_tail(held, size)?;
+        let change = Change::new(RecordKind::Truncate, SizeChange::Set(size)).exposing(exposing);
+        self.publish(change, |_| ExtentPlan::default()).map(drop)
+    }
+
+    fn shrink(self, held: &Exclusive<'_>, size: u64) -> Result<()> {
+        self.fs.space.drop_ahead(self.inode.ino);
+        let floor = self.fs.grid().block_after(size);
+        let (from, remains) = tail_of(&*self.map()?, &(floor..u64::MAX));
+        let mark = if remains { Mark::Begin } else { Mark::None };
+        self.publish(Change::new(RecordKind::Truncate, SizeChange::Set(size)).marked(mark), |map| map.plan_remove(from..u64::MAX))?;
+        if remains { self.free_beyond(held, floor, Mark::End) } else { Ok(()) }
+    }
+
+    /// Frees what is mapped from file block `floor` on; `last_mark` goes with the last record.
+    fn free_beyond(self, _held: &Exclusive<'_>, floor: u64, last_mark: Mark) -> Result<()> {
+        loop {
+            let (from, remains) = tail_of(&*self.map()?, &(floor..u64::MAX));
+            let mark = if remains { Mark::None } else { last_mark };
+            let change = Change { touches: false, ..Change::new(RecordKind::Truncate, SizeChange::Keep).marked(mark) };
+            self.publish(change, |map| map.plan_remove(from..u64::MAX))?;
+            if !remains {
+                return Ok(());
+            }
+            // The metadata may outgrow its bounds here; the inode lock does not stand in the way of a metadata commit.
+            self.fs.begin_change()?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::extent::{Extent, ExtentState};
+    use crate::{BlockNo, Epoch, FileBlock};
+
+    #[test]
+    fn a_long_tail_is_freed_in_bounded_parts() {
+        let extent = |i: u64| Extent { start: BlockNo(10_000 - i * 3), blocks: 1, state: ExtentState::Written, birth: Epoch(1) };
+        let mut map = ExtentMap::from_rows((0..2500).map(|i| (FileBlock(i), extent(i)))).unwrap();
+        let mut parts = Vec::new();
+        loop {
+            let (from, remains) = tail_of(&map, &(100..u64::MAX));
+            let plan = map.plan_remove(from..u64::MAX);
+            map.apply(&plan.changes);
+            parts.push(plan.freed.len());
+            if !remains {
+                break;
+            }
+        }
+        assert_eq!(parts, [1024, 1024, 352]);
+        assert_eq!(map.end(), 100);
+    }
+}

@@ -1,0 +1,250 @@
+//! Writing through the extent map.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::{Grid, Io};
+use crate::extent::{ExtentMap, ExtentState, Piece};
+use crate::lock::{Shared, Sharing};
+use crate::mode::OpenClass;
+use crate::state::Fs;
+use crate::stats::Counters;
+use crate::{Error, ErrorKind, InodeLockSetting, IoMode, Reason, Result};
+
+/// Bytes on their way to a file.
+#[derive(Clone, Copy)]
+pub(super) struct Payload<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) offset: u64,
+    /// The file does not grow beyond this, whatever is written: bytes beyond it are padding of the last sector.
+    pub(super) size_max: u64,
+}
+
+impl<'a> Payload<'a> {
+    /// Checks that a write ends within the largest file.
+    pub(super) fn new(bytes: &'a [u8], offset: u64) -> Result<Self> {
+        let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= Grid::FILE_BYTES_MAX);
+        if end.is_none() {
+            return Err(too_large(offset, bytes.len() as u64));
+        }
+        Ok(Self { bytes, offset, size_max: u64::MAX })
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.offset + self.bytes.len() as u64
+    }
+
+    pub(super) fn range(&self) -> Range<u64> {
+        self.offset..self.end()
+    }
+
+    /// Returns the size of a file of `size` bytes after this write.
+    pub(super) fn size_after(&self, size: u64) -> u64 {
+        size.max(self.end().min(self.size_max))
+    }
+
+    /// Returns the bytes that go to a part of the range.
+    pub(super) fn part(&self, range: &Range<u64>) -> &'a [u8] {
+        &self.bytes[(range.start - self.offset) as usize..(range.end - self.offset) as usize]
+    }
+
+    /// Returns whether the device takes it as it is.
+    pub(super) fn is_aligned(&self, grid: &Grid) -> bool {
+        grid.on_sector(self.offset) && grid.on_sector(self.bytes.len() as u64) && grid.takes(self.bytes)
+    }
+}
+
+pub(super) fn too_large(offset: u64, len: u64) -> Error {
+    let max = Grid::FILE_BYTES_MAX;
+    Error::new(ErrorKind::TooLarge, format!("{len} bytes from byte {offset} pass the largest file of {max} bytes"))
+}
+
+/// How an aligned write is to be carried out.
+enum Way {
+    /// Every block is written: straight to these device ranges.
+    InPlace(Vec<Piece>),
+    /// Blocks of this range of file blocks must be filled, all of them wholly.
+    Fill(Range<u64>),
+    /// Needs the exclusive lock.
+    Exclusive,
+}
+
+impl Io<'_> {
+    /// Writes as the file is served, at `offset` or at the end of the file; returns where. Counts.
+    pub(crate) fn write(self, class: OpenClass, bytes: &[u8], offset: Option<u64>) -> Result<u64> {
+        if bytes.is_empty() {
+            return Ok(offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire)));
+        }
+        let at = match offset {
+            Some(offset) => {
+                let data = Payload::new(bytes, offset)?;
+                if !self.try_write_shared(class, data)? {
+                    let held = self.state().lock.exclusive(self.fs);
+                    self.write_exclusive(&held, data)?;
+                }
+                offset
+            }
+            None => {
+                let held = self.state().lock.exclusive(self.fs);
+                let end = self.inode.size.load(Ordering::Acquire);
+                self.write_exclusive(&held, Payload::new(bytes, end)?)?;
+                end
+            }
+        };
+        self.count_write(bytes.len());
+        Ok(at)
+    }
+
+    fn try_write_shared(self, class: OpenClass, data: Payload<'_>) -> Result<bool> {
+        let held = self.state().lock.shared(self.fs);
+        let service = self.service();
+        self.count_mixed(service, class);
+        let _range = (service.path == IoMode::Direct).then(|| self.state().ranges.lock(self.locked_range(&data), Sharing::Exclusive, self.fs));
+        self.write_shared(&held, data)
+    }
+
+    /// What a `direct` writer locks.
+    pub(super) fn locked_range(self, data: &Payload<'_>) -> Range<u64> {
+        match self.fs.options.inode_lock {
+            InodeLockSetting::Range => data.range(),
+            InodeLockSetting::Whole => 0..u64::MAX,
+        }
+    }
+
+    pub(crate) fn count_write(self, bytes: usize) {
+        Counters::add(&self.inode.counters.writes, 1);
+        Counters::add(&self.inode.counters.written_bytes, bytes as u64);
+    }
+
+    /// Writes under the shared inode lock; `false` when that needs the exclusive one (nothing was written then).
+    pub(super) fn write_shared(self, held: &Shared<'_>, data: Payload<'_>) -> Result<bool> {
+        let grid = self.fs.grid();
+        if !data.is_aligned(&grid) {
+            return Ok(false);
+        }
+        let map = self.map()?;
+        let logged = self.state().logged_size();
+        if let Some(at) = in_place_at_once(&map, &grid, &data, logged) {
+            drop(map);
+            self.overwrite(data.bytes, at)?;
+            self.wrote_in_place();
+            self.count_direct();
+            return Ok(true);
+        }
+        let way = plan(&map, &grid, &data, logged);
+        drop(map);
+        match way {
+            Way::InPlace(pieces) => self.overwrite_pieces(&pieces, data)?,
+            Way::Fill(blocks) => self.fill(held, data, blocks)?,
+            Way::Exclusive => return Ok(false),
+        }
+        self.count_direct();
+        Ok(true)
+    }
+
+    /// Writes bytes at a device offset where the file has data.
+    pub(super) fn overwrite(self, bytes: &[u8], at: u64) -> Result<()> {
+        self.state().unsealed.permit(&(at..at + bytes.len() as u64), &self.fs.meta)?;
+        Ok(self.fs.device.write_at(bytes, at)?)
+    }
+
+    fn overwrite_pieces(self, pieces: &[Piece], data: Payload<'_>) -> Result<()> {
+        let block = self.fs.grid().block;
+        self.inode.counters.reason(Reason::Split);
+        for piece in pieces {
+            let start = piece.written().expect("the way in place was planned for written pieces");
+            let from = (piece.file_block * block).max(data.offset);
+            let to = ((piece.file_block + piece.blocks) * block).min(data.end());
+            self.overwrite(data.part(&(from..to)), start.0 * block + (from - piece.file_block * block))?;
+        }
+        self.wrote_in_place();
+        Ok(())
+    }
+
+    /// Notes the time of a write that changed no metadata; the row follows with the next sync of everything or of this file.
+    pub(super) fn wrote_in_place(self) {
+        self.inode.note_mtime(Fs::now());
+        self.fs.list_lazy(self.inode);
+    }
+
+    pub(super) fn count_direct(self) {
+        Counters::add(&self.inode.counters.direct, 1);
+    }
+}
+
+/// The device offset of a write that lies within one written extent and the file's size: the fast path.
+fn in_place_at_once(map: &ExtentMap, grid: &Grid, data: &Payload<'_>, logged: u64) -> Option<u64> {
+    let (first, skip) = (data.offset / grid.block, data.offset % grid.block);
+    let extent = map.lookup(first).filter(|extent| extent.state == ExtentState::Written)?;
+    let fits = u64::from(extent.blocks) * grid.block - skip >= data.bytes.len() as u64;
+    (fits && data.size_after(logged) == logged).then_some(extent.start.0 * grid.block + skip)
+}
+
+/// Decides how an aligned write is carried out.
+fn plan(map: &ExtentMap, grid: &Grid, data: &Payload<'_>, logged: u64) -> Way {
+    let pieces: Vec<Piece> = map.pieces(grid.blocks(&data.range())).collect();
+    let extends = data.size_after(logged) > logged;
+    let unfilled = |piece: &&Piece| piece.written().is_none();
+    let (Some(first), Some(last)) = (pieces.iter().find(unfilled), pieces.iter().rfind(unfilled)) else {
+        return if extends { Way::Exclusive } else { Way::InPlace(pieces) };
+    };
+    let blocks = first.file_block..last.file_block + last.blocks;
+    let wholly = blocks.start * grid.block >= data.offset && blocks.end * grid.block <= data.end();
+    if wholly && (!extends || extends_cleanly(map, grid, data, logged)) { Way::Fill(blocks) } else { Way::Exclusive }
+}
+
+/// I-IO-5: the new end lies on a block, and the old one in no written block.
+fn extends_cleanly(map: &ExtentMap, grid: &Grid, data: &Payload<'_>, logged: u64) -> bool {
+    let tail_written = || map.lookup(grid.block_of(logged)).is_some_and(|extent| extent.state == ExtentState::Written);
+    grid.on_block(data.size_after(logged)) && (grid.on_block(logged) || !tail_written())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::extent::Extent;
+    use crate::{BlockNo, Epoch, FileBlock};
+
+    const GRID: Grid = Grid { block: 4096, sector: 512, buffer: 1 };
+
+    /// Blocks 0 and 1 written, 2 and 3 unwritten.
+    fn map() -> ExtentMap {
+        let extent = |start, state| Extent { start: BlockNo(start), blocks: 2, state, birth: Epoch(1) };
+        ExtentMap::from_rows([(FileBlock(0), extent(100, ExtentState::Written)), (FileBlock(2), extent(200, ExtentState::Unwritten))]).unwrap()
+    }
+
+    fn way(offset: u64, len: usize, logged: u64) -> &'static str {
+        let bytes = vec![0; len];
+        let data = Payload::new(&bytes, offset).unwrap();
+        match in_place_at_once(&map(), &GRID, &data, logged) {
+            Some(_) => "at once",
+            None => match plan(&map(), &GRID, &data, logged) {
+                Way::InPlace(_) => "in place",
+                Way::Fill(_) => "fill",
+                Way::Exclusive => "exclusive",
+            },
+        }
+    }
+
+    #[test]
+    fn the_way_of_a_write_follows_from_the_map_and_the_size() {
+        assert_eq!(way(512, 1024, 16384), "at once");
+        assert_eq!(way(4096, 8192, 16384), "fill", "from a written into an unwritten block");
+        assert_eq!(way(4096, 4608, 16384), "exclusive", "ends within an unwritten block");
+        assert_eq!(way(8704, 3584, 16384), "exclusive", "begins within an unwritten block");
+        assert_eq!(way(16384, 4096, 16384), "fill", "an append that begins and ends on a block");
+        assert_eq!(way(16384, 512, 16384), "exclusive", "an append that leaves a written tail");
+        assert_eq!(way(4096, 4096, 5000), "exclusive", "moves the end within a written block");
+        assert_eq!(way(16384, 4096, 5000), "exclusive", "leaves a gap in a written tail");
+        assert_eq!(way(16384, 4096, 9000), "fill", "the gap begins in an unwritten block");
+        assert_eq!(way(0, 4096, 4096), "at once");
+    }
+
+    #[test]
+    fn a_write_past_the_largest_file_is_refused() {
+        for (offset, len) in [(Grid::FILE_BYTES_MAX, 1), (u64::MAX, 1), (u64::MAX - 1, 4)] {
+            assert_eq!(Payload::new(&vec![0; len], offset).map(drop).unwrap_err().kind, ErrorKind::TooLarge);
+        }
+        assert!(Payload::new(&[1], Grid::FILE_BYTES_MAX - 1).is_ok());
+    }
+}

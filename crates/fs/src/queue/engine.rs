@@ -1,0 +1,254 @@
+//! A queue's inner part: operations on their way through locks, extent map and device.
+//!
+//! ```text
+//!   waiting ──submit──► shared inode lock, byte range ──► all blocks written? ──yes──► device queue ──► done
+//!                                                              └ no: carried out here and now ─────────► done
+//! ```
+//!
+//! I-QUE-1: an engine blocks on a lock only with nothing in flight, so no chain of waits can lead through it back to itself.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use block::{AlignedBuf, Completion, DeviceQueue, Request, RequestKind};
+
+use super::QueueCompletion;
+use crate::io::{Io, Planned};
+use crate::lock::Sharing;
+use crate::state::Fs;
+use crate::{Error, ErrorKind, File, Result};
+
+/// What an operation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Read,
+    Write,
+    Sync,
+}
+
+/// An operation as it was queued.
+#[derive(Debug)]
+pub(super) struct Op {
+    pub(super) kind: Kind,
+    pub(super) file: Arc<File>,
+    pub(super) buf: Option<AlignedBuf>,
+    pub(super) offset: u64,
+    pub(super) token: u64,
+}
+
+impl Op {
+    pub(super) fn into_buffer(self) -> AlignedBuf {
+        self.buf.expect("reads and writes have a buffer")
+    }
+}
+
+/// An operation that the device works on. Holds its file's inode lock shared, and the range.
+struct InFlight {
+    kind: Kind,
+    file: Arc<File>,
+    token: u64,
+    len: usize,
+    range: Option<(Range<u64>, Sharing)>,
+}
+
+pub(super) struct Engine {
+    fs: Arc<Fs>,
+    device: Box<dyn DeviceQueue>,
+    slots: Vec<Option<InFlight>>,
+    free: Vec<usize>,
+    /// Completed and not yet handed out.
+    done: Vec<QueueCompletion>,
+    completions: Vec<Completion>,
+}
+
+impl Engine {
+    pub(super) fn new(fs: Arc<Fs>, device: Box<dyn DeviceQueue>) -> Self {
+        let depth = device.depth_max();
+        Self {
+            fs,
+            device,
+            slots: (0..depth).map(|_| None).collect(),
+            free: (0..depth).rev().collect(),
+            done: Vec::with_capacity(depth),
+            completions: Vec::with_capacity(depth),
+        }
+    }
+
+    pub(super) fn take_buffer(&mut self) -> Option<AlignedBuf> {
+        self.device.take_buffer()
+    }
+
+    pub(super) fn give_buffer(&mut self, buf: AlignedBuf) {
+        self.device.give_buffer(buf);
+    }
+
+    /// Starts every waiting operation and submits those that go to the device.
+    pub(super) fn submit(&mut self, waiting: &mut Vec<Op>) -> Result<()> {
+        for op in waiting.drain(..) {
+            self.start(op);
+        }
+        Ok(self.device.submit()?)
+    }
+
+    /// Waits until `min` completions can be handed out, and hands out all there are.
+    pub(super) fn complete(&mut self, min: usize, out: &mut Vec<QueueCompletion>) -> Result<usize> {
+        let missing = min.saturating_sub(self.done.len());
+        self.reap(missing)?;
+        let taken = self.done.len();
+        out.append(&mut self.done);
+        Ok(taken)
+    }
+
+    /// Waits for everything in flight.
+    pub(super) fn drain(&mut self) -> Result<()> {
+        self.reap(self.device.in_flight())
+    }
+
+    fn reap(&mut self, min: usize) -> Result<()> {
+        if self.device.in_flight() == 0 {
+            return Ok(());
+        }
+        let mut completions = std::mem::take(&mut self.completions);
+        let result = self.device.complete(min.min(self.device.in_flight()), &mut completions);
+        for completion in completions.drain(..) {
+            self.finish(completion);
+        }
+        self.completions = completions;
+        result.map(drop).map_err(Error::from)
+    }
+
+    /// Waits for everything in flight before a lock that may not come free otherwise (I-QUE-1). A device that cannot be waited for is as broken as can be;
+    /// its owner hears of it at the next completion.
+    fn quiesce(&mut self) {
+        if let Err(error) = self.drain() {
+            tracing::error!("the I/O in flight on a queue cannot be waited for: {error}");
+        }
+    }
+
+    fn start(&mut self, mut op: Op) {
+        let result = if op.file.fs().is(&self.fs) {
+            match op.kind {
+                Kind::Read => self.start_read(&mut op),
+                Kind::Write => self.start_write(&mut op),
+                Kind::Sync => self.start_sync(&op).map(Some),
+            }
+        } else {
+            Err(Error::new(ErrorKind::Invalid, "the file belongs to another file system than the queue"))
+        };
+        match result {
+            Ok(None) => {}
+            Ok(Some(len)) => self.done.push(QueueCompletion { token: op.token, result: Ok(len), buf: op.buf }),
+            Err(error) => self.done.push(QueueCompletion { token: op.token, result: Err(error), buf: op.buf }),
+        }
+    }
+
+    /// Returns the bytes read, or `None` when the device is at it (the buffer has left `op` then).
+    fn start_read(&mut self, op: &mut Op) -> Result<Option<usize>> {
+        op.file.may_read()?;
+        op.file.note_read();
+        let file = Arc::clone(&op.file);
+        let len = op.buf.as_ref().map_or(0, |buf| buf.len());
+        let range = op.offset..op.offset.saturating_add(len as u64);
+        self.hold(file.io());
+        let io = file.io();
+        match io.plan_queued_read(op.offset, len) {
+            Ok(Planned::Device(segments, locks)) => {
+                let range = locks.then_some((range, Sharing::Shared));
+                self.lock_range(io, range.as_ref());
+                self.push(op, Kind::Read, len, segments, range);
+                Ok(None)
+            }
+            Ok(Planned::Here) => {
+                io.state().lock.release_shared();
+                self.quiesce();
+                file.read_at(op.buf.as_mut().expect("a read has a buffer"), op.offset).map(Some)
+            }
+            Err(error) => {
+                io.state().lock.release_shared();
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns the bytes written, or `None` when the device is at it (the buffer has left `op` then).
+    fn start_write(&mut self, op: &mut Op) -> Result<Option<usize>> {
+        op.file.may_write()?;
+        let file = Arc::clone(&op.file);
+        let buf = op.buf.as_ref().expect("a write has a buffer");
+        let len = buf.len();
+        if file.writes_specially() {
+            self.quiesce();
+            return file.write_at(buf, op.offset).map(|_| Some(len));
+        }
+        self.hold(file.io());
+        let io = file.io();
+        match io.plan_queued_write(op.offset, buf) {
+            Ok(Planned::Device(segments, locks)) => {
+                let range = locks.then(|| (io.queued_write_range(op.offset, len), Sharing::Exclusive));
+                self.lock_range(io, range.as_ref());
+                self.push(op, Kind::Write, len, segments, range);
+                Ok(None)
+            }
+            Ok(Planned::Here) => {
+                io.state().lock.release_shared();
+                self.quiesce();
+                file.write_at(op.buf.as_ref().expect("a write has a buffer"), op.offset).map(|_| Some(len))
+            }
+            Err(error) => {
+                io.state().lock.release_shared();
+                Err(error)
+            }
+        }
+    }
+
+    fn start_sync(&mut self, op: &Op) -> Result<usize> {
+        self.quiesce();
+        op.file.sync_data().map(|()| 0)
+    }
+
+    /// Takes a file's inode lock shared.
+    fn hold(&mut self, io: Io<'_>) {
+        if !io.state().lock.try_acquire_shared() {
+            self.quiesce();
+            io.state().lock.acquire_shared(&*self.fs);
+        }
+    }
+
+    fn lock_range(&mut self, io: Io<'_>, range: Option<&(Range<u64>, Sharing)>) {
+        let Some((range, sharing)) = range else { return };
+        if !io.state().ranges.try_acquire(range.clone(), *sharing) {
+            self.quiesce();
+            io.state().ranges.acquire(range.clone(), *sharing, &*self.fs);
+        }
+    }
+
+    /// Hands an operation to the device. There is a slot for it: the queue counts what is in flight.
+    fn push(&mut self, op: &mut Op, kind: Kind, len: usize, segments: crate::io::Segments, range: Option<(Range<u64>, Sharing)>) {
+        let slot = self.free.pop().expect("no more operations are queued than there are slots");
+        let request = Request {
+            token: slot as u64,
+            kind: if kind == Kind::Read { RequestKind::Read } else { RequestKind::Write },
+            buf: op.buf.take(),
+            first: segments.first,
+            rest: segments.rest,
+        };
+        assert!(self.device.push(request).is_ok(), "the device queue is as deep as this one");
+        self.slots[slot] = Some(InFlight { kind, file: Arc::clone(&op.file), token: op.token, len, range });
+    }
+
+    fn finish(&mut self, completion: Completion) {
+        let slot = usize::try_from(completion.token).expect("a slot's number");
+        let op = self.slots[slot].take().expect("the device completes what it was given, once");
+        self.free.push(slot);
+        let io = op.file.io();
+        if let Some((range, sharing)) = op.range {
+            io.state().ranges.release(range, sharing);
+        }
+        let result = completion.result.map_err(Error::from).map(|()| {
+            io.queued_done(op.kind == Kind::Write, op.len);
+            op.len
+        });
+        io.state().lock.release_shared();
+        self.done.push(QueueCompletion { token: op.token, result, buf: completion.buf });
+    }
+}
