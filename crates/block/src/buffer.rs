@@ -51,6 +51,12 @@ impl AlignedBuf {
         buf
     }
 
+    /// Returns the address of byte `at`, for the kernel. Unlike a slice it claims nothing about who else uses the memory.
+    pub(crate) fn address(&self, at: usize) -> *mut u8 {
+        assert!(at <= self.len, "byte {at} lies beyond the buffer");
+        self.ptr.as_ptr().wrapping_add(at)
+    }
+
     fn layout(len: usize) -> Layout {
         Layout::from_size_align(len, Self::ALIGN).expect("a buffer's length is far below isize::MAX")
     }

@@ -16,7 +16,7 @@ impl Limits {
         let misaligned =
             (offset | len as u64) & (u64::from(self.geometry.logical_block_size) - 1) != 0 || addr & (self.geometry.buffer_align as usize - 1) != 0;
         if misaligned || !self.holds(offset, len as u64) || (operation != Operation::Read && self.geometry.read_only) {
-            return Err(self.refuse(name, operation, offset, len as u64, addr));
+            return self.refuse(name, operation, offset, len as u64, addr);
         }
         Ok(())
     }
@@ -26,7 +26,7 @@ impl Limits {
     pub fn range(&self, name: &str, offset: u64, len: u64) -> Result<()> {
         let misaligned = (offset | len) & (u64::from(self.geometry.logical_block_size) - 1) != 0;
         if misaligned || !self.holds(offset, len) || self.geometry.read_only {
-            return Err(self.refuse(name, Operation::Discard, offset, len, 0));
+            return self.refuse(name, Operation::Discard, offset, len, 0);
         }
         Ok(())
     }
@@ -59,9 +59,9 @@ impl Limits {
         offset <= self.size_bytes && len <= self.size_bytes - offset
     }
 
-    /// Finds the words for a refusal; off the hot path.
+    /// Finds the words for a refusal, unless all that is wrong is the address of no bytes at all; off the hot path.
     #[cold]
-    fn refuse(&self, name: &str, operation: Operation, offset: u64, len: u64, addr: usize) -> Error {
+    fn refuse(&self, name: &str, operation: Operation, offset: u64, len: u64, addr: usize) -> Result<()> {
         let block = self.geometry.logical_block_size;
         let align = self.geometry.buffer_align;
         let (kind, detail) = if self.geometry.read_only && operation != Operation::Read {
@@ -70,10 +70,12 @@ impl Limits {
             (ErrorKind::Unaligned, format!("offset and length ({len} bytes) must be multiples of the device's block of {block} bytes"))
         } else if !self.holds(offset, len) {
             (ErrorKind::OutOfRange, format!("{len} bytes from there pass the end of the device at byte {}", self.size_bytes))
+        } else if len == 0 {
+            return Ok(());
         } else {
             (ErrorKind::Unaligned, format!("the buffer's address {addr:#x} is not a multiple of {align} bytes"))
         };
-        error(name, kind, operation, Some(offset), detail)
+        Err(error(name, kind, operation, Some(offset), detail))
     }
 }
 

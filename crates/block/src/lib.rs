@@ -7,16 +7,20 @@ mod check;
 mod counters;
 mod device;
 mod error;
+mod file;
 mod inline;
 mod memory;
 mod pool;
 mod queue;
 mod sim;
 mod snapshot;
+mod threads;
+mod uring;
 
 pub use buffer::AlignedBuf;
 pub use device::{BlockDevice, DeviceCounters, EngineReport, Geometry};
 pub use error::{Error, ErrorKind, Operation, Result};
+pub use file::{DeviceOptions, Engine, create_image, open};
 pub use memory::MemoryDevice;
 pub use queue::{Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
 pub use sim::{

@@ -43,4 +43,9 @@ impl BufferPool {
     pub fn index_of(&self, buf: &AlignedBuf) -> Option<u16> {
         buf.slot.filter(|slot| slot.pool == self.id).map(|slot| slot.index)
     }
+
+    /// Returns the buffers in slot order; whole only before the first `take`.
+    pub fn in_slot_order(&mut self) -> impl Iterator<Item = &mut AlignedBuf> {
+        self.free.iter_mut().rev()
+    }
 }

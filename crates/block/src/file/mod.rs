@@ -1,0 +1,179 @@
+//! Block devices and image files: positioned calls from the caller's thread, queues by the engine that the system allows.
+
+mod core;
+mod errno;
+mod exclusive;
+mod holders;
+mod open;
+mod probe;
+
+pub use open::{DeviceOptions, Engine, create_image, open};
+
+pub(crate) use self::core::Core;
+pub(crate) use errno::{from_errno, from_io};
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::fs::FallocateFlags;
+
+use self::core::Kind;
+use crate::check::error;
+use crate::inline::Positioned;
+use crate::threads::ServerPool;
+use crate::uring::UringQueue;
+use crate::{AlignedBuf, BlockDevice, DeviceCounters, DeviceQueue, EngineReport, ErrorKind, Geometry, Operation, QueueOptions, Result};
+
+/// A block device or an image file, opened by [`open`].
+#[derive(Debug)]
+pub(crate) struct FileDevice {
+    core: Arc<Core>,
+    /// `None` where io_uring serves the queues.
+    servers: Option<Arc<ServerPool>>,
+    fallback: Option<String>,
+}
+
+impl FileDevice {
+    /// Chooses the engine.
+    fn start(core: Core, options: &DeviceOptions, buffered: Option<String>) -> Result<Self> {
+        let core = Arc::new(core);
+        let forbidden = match options.engine {
+            Engine::Threads => None,
+            Engine::Auto | Engine::Uring => crate::uring::probe().err(),
+        };
+        if let (Engine::Uring, Some(reason)) = (options.engine, &forbidden) {
+            return Err(error(&core.name, ErrorKind::Unsupported, Operation::Open, None, reason.clone()));
+        }
+        if let Some(reason) = &forbidden {
+            tracing::warn!(device = core.name, reason, "server threads instead of io_uring");
+        }
+        let threads = options.engine == Engine::Threads || forbidden.is_some();
+        let servers = threads.then(|| Arc::new(ServerPool::new(Arc::clone(&core), options.server_threads)));
+        let reasons: Vec<String> = buffered.into_iter().chain(forbidden).collect();
+        Ok(Self { core, servers, fallback: (!reasons.is_empty()).then(|| reasons.join("; ")) })
+    }
+
+    fn change(&self, offset: u64, len: u64, carry_out: impl FnOnce() -> io::Result<()>) -> Result<()> {
+        self.core.limits().range(&self.core.name, offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        carry_out().map_err(|error| from_io(&self.core.name, Operation::Discard, Some(offset), &error))
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn name(&self) -> &str {
+        &self.core.name
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.core.geometry
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.core.size_bytes.load(Relaxed)
+    }
+
+    fn refresh_size(&self) -> Result<u64> {
+        let size = probe::size_bytes(&self.core.file).map_err(|error| from_io(&self.core.name, Operation::Resize, None, &error))?;
+        let size = size - size % u64::from(self.core.geometry.logical_block_size);
+        self.core.size_bytes.store(size, Relaxed);
+        Ok(size)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.core.read(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        self.core.write(buf, offset)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.core.flush()
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        let file = &self.core.file;
+        let offloaded = || match self.core.kind {
+            Kind::Block => block_range(file, BLKZEROOUT, offset, len),
+            Kind::Image => image_range(file, FallocateFlags::ZERO_RANGE, offset, len),
+        };
+        let result = self.change(offset, len, || match offloaded() {
+            Err(error) if is_unsupported(&error) => zero_by_hand(file, offset, len),
+            result => result,
+        });
+        self.core.counters.count(Operation::Write, len, result)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<bool> {
+        let file = &self.core.file;
+        let mut taken = true;
+        let result = self.change(offset, len, || {
+            let result = match self.core.kind {
+                Kind::Block => block_range(file, BLKDISCARD, offset, len),
+                Kind::Image => image_range(file, FallocateFlags::PUNCH_HOLE, offset, len),
+            };
+            taken = result.is_ok();
+            result.or_else(|error| if is_unsupported(&error) { Ok(()) } else { Err(error) })
+        });
+        self.core.counters.count(Operation::Queue, 0, result)?;
+        Ok(taken)
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
+        match &self.servers {
+            Some(servers) => Ok(Box::new(servers.queue(options))),
+            None => Ok(Box::new(UringQueue::new(Arc::clone(&self.core), options)?)),
+        }
+    }
+
+    fn engine(&self) -> EngineReport {
+        EngineReport { name: if self.servers.is_some() { "threads" } else { "io_uring" }, fallback: self.fallback.clone() }
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.core.counters.snapshot()
+    }
+}
+
+/// `_IO(0x12, 119)` and `_IO(0x12, 127)`; counted from `_IO(0x12, 104)` because the base differs between architectures.
+const BLKDISCARD: libc::Ioctl = libc::BLKSSZGET + 15;
+const BLKZEROOUT: libc::Ioctl = libc::BLKSSZGET + 23;
+
+/// Discards or zeroes a range of a block device.
+fn block_range(file: &File, request: libc::Ioctl, offset: u64, len: u64) -> io::Result<()> {
+    let range = [offset, len];
+    // SAFETY: the descriptor is open for as long as `file` is borrowed; both requests read two 64-bit numbers from the pointer, and
+    // the array outlives the call.
+    match unsafe { libc::ioctl(file.as_raw_fd(), request, range.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Zeroes a range of a file or punches it out; the size stays.
+fn image_range(file: &File, how: FallocateFlags, offset: u64, len: u64) -> io::Result<()> {
+    Ok(rustix::fs::fallocate(file, how | FallocateFlags::KEEP_SIZE, offset, len)?)
+}
+
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY))
+}
+
+/// Zeroes a range where nothing does it for us.
+fn zero_by_hand(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    let zeros = AlignedBuf::zeroed(len.min(1 << 20) as usize);
+    let mut done = 0;
+    while done < len {
+        let part = (len - done).min(zeros.len() as u64) as usize;
+        file.write_all_at(&zeros[..part], offset + done)?;
+        done += part as u64;
+    }
+    Ok(())
+}

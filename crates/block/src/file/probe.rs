@@ -1,0 +1,177 @@
+//! What the system knows about a device: sizes, alignments, cache.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use rustix::fs::{AtFlags, Statx, StatxFlags};
+
+use super::core::Kind;
+use crate::{AlignedBuf, Geometry};
+
+/// How a file was opened, as far as its geometry depends on it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Opened {
+    pub kind: Kind,
+    pub direct: bool,
+    pub read_only: bool,
+}
+
+/// A device number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DeviceNo {
+    pub major: u32,
+    pub minor: u32,
+}
+
+impl DeviceNo {
+    /// Takes a `st_dev` or `st_rdev` apart.
+    pub fn from_raw(raw: u64) -> Self {
+        Self { major: rustix::fs::major(raw), minor: rustix::fs::minor(raw) }
+    }
+
+    /// Returns the device's directory in sysfs.
+    pub fn sysfs(self) -> PathBuf {
+        PathBuf::from(format!("/sys/dev/block/{self}"))
+    }
+
+    /// Reads an attribute of the request queue: the device's own, or for a partition that of its disk.
+    fn queue_attribute(self, name: &str) -> Option<String> {
+        let own = self.sysfs().join("queue").join(name);
+        let disk = self.sysfs().join("..").join("queue").join(name);
+        let text = std::fs::read_to_string(own).or_else(|_| std::fs::read_to_string(disk)).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    fn queue_number(self, name: &str) -> Option<u32> {
+        self.queue_attribute(name)?.parse().ok()
+    }
+}
+
+impl std::fmt::Display for DeviceNo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+/// Asks the system for everything that is known about an open file without its path.
+pub(super) fn statx(file: &File) -> io::Result<Statx> {
+    // Flags a kernel does not know are ignored, and the fields stay 0.
+    let mask = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;
+    Ok(rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, mask)?)
+}
+
+/// Says whether direct I/O is refused although the open was not (a file system may say so per file).
+pub(super) fn refuses_direct(stat: &Statx) -> bool {
+    stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && stat.stx_dio_offset_align == 0
+}
+
+/// Returns the size in bytes, not rounded.
+pub(super) fn size_bytes(file: &File) -> io::Result<u64> {
+    // The end of a block device is its size, which `metadata` does not know. Nothing here uses the file's position.
+    (&mut &*file).seek(SeekFrom::End(0))
+}
+
+/// `_IO(0x12, 94)`; counted from `_IO(0x12, 104)` because the base differs between architectures.
+const BLKROGET: libc::Ioctl = libc::BLKSSZGET - 10;
+
+/// Says whether a block device is set read-only; newer kernels let it be opened for writing all the same, and fail the writes.
+pub(super) fn is_read_only(file: &File) -> io::Result<bool> {
+    let mut flag: libc::c_int = 0;
+    // SAFETY: the descriptor is open for as long as `file` is borrowed, and the request writes one int to the pointer.
+    match unsafe { libc::ioctl(file.as_raw_fd(), BLKROGET, &raw mut flag) } {
+        0 => Ok(flag != 0),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Reads a device's geometry from the system.
+pub(super) fn geometry(file: &File, stat: &Statx, opened: Opened) -> io::Result<Geometry> {
+    match opened.kind {
+        Kind::Block => block_geometry(file, stat, opened),
+        Kind::Image => image_geometry(file, stat, opened),
+    }
+}
+
+fn block_geometry(file: &File, stat: &Statx, opened: Opened) -> io::Result<Geometry> {
+    let device = DeviceNo { major: stat.stx_rdev_major, minor: stat.stx_rdev_minor };
+    let logical = rustix::fs::ioctl_blksszget(file)?;
+    let physical = rustix::fs::ioctl_blkpbszget(file)?;
+    let dma_align = || device.queue_number("dma_alignment").map(|mask| mask.wrapping_add(1));
+    let align = known(stat.stx_dio_mem_align).or_else(dma_align).unwrap_or(logical);
+    let write_back = device.queue_attribute("write_cache").is_none_or(|cache| cache != "write through");
+    Ok(settle(opened, logical, physical, align, write_back))
+}
+
+fn image_geometry(file: &File, stat: &Statx, opened: Opened) -> io::Result<Geometry> {
+    let below = DeviceNo { major: stat.stx_dev_major, minor: stat.stx_dev_minor };
+    let logical = match (opened.direct, known(stat.stx_dio_offset_align)) {
+        (false, _) => 512,
+        (true, Some(align)) => align,
+        (true, None) => try_alignments(file)?,
+    };
+    // A write smaller than what the disk below writes at once is read-modify-written there, as on the disk itself.
+    let physical = below.queue_number("physical_block_size").unwrap_or(stat.stx_blksize);
+    let align = known(stat.stx_dio_mem_align).unwrap_or(logical);
+    // Even over a disk without a cache, the host's file system needs a flush to find the image's blocks again.
+    Ok(settle(opened, logical, physical, align, true))
+}
+
+fn known(value: u32) -> Option<u32> {
+    (value != 0).then_some(value)
+}
+
+/// Puts what was found into the shape that [`Geometry`] promises, whatever the system said.
+fn settle(opened: Opened, logical: u32, physical: u32, align: u32, write_back: bool) -> Geometry {
+    let logical = logical.clamp(1, 1 << 16).next_power_of_two().max(512);
+    let physical = physical.clamp(1, 1 << 20).next_power_of_two().max(logical);
+    Geometry {
+        logical_block_size: logical,
+        physical_block_size: physical,
+        buffer_align: if opened.direct { align.clamp(1, AlignedBuf::ALIGN as u32).next_power_of_two() } else { 1 },
+        untorn_unit: logical,
+        volatile_cache: write_back || !opened.direct,
+        read_only: opened.read_only,
+    }
+}
+
+/// Finds the alignment of direct I/O on a kernel that does not tell: the smallest that a read gets through with.
+fn try_alignments(file: &File) -> io::Result<u32> {
+    let mut buf = AlignedBuf::zeroed(4096);
+    for align in [512, 1024, 2048] {
+        match file.read_at(&mut buf[..align], align as u64) {
+            Ok(count) if count == align => return Ok(align as u32),
+            // Too short a file to tell, or refused.
+            Ok(_) => break,
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_the_system_says_the_geometry_keeps_its_rules() {
+        for kind in [Kind::Block, Kind::Image] {
+            let opened = Opened { kind, direct: true, read_only: false };
+            for (logical, physical, align) in [(0, 0, 0), (512, 4096, 4), (4096, 512, 511), (u32::MAX, u32::MAX, u32::MAX), (520, 520, 3)] {
+                let geometry = settle(opened, logical, physical, align, true);
+                crate::check::assert_geometry(&geometry);
+                assert!(geometry.buffer_align as usize <= AlignedBuf::ALIGN && geometry.logical_block_size >= 512);
+            }
+        }
+    }
+
+    #[test]
+    fn a_buffered_device_takes_any_buffer_and_has_a_volatile_cache() {
+        let opened = Opened { kind: Kind::Block, direct: false, read_only: false };
+        let geometry = settle(opened, 512, 512, 512, false);
+        assert!(geometry.buffer_align == 1 && geometry.volatile_cache);
+    }
+}

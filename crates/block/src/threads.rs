@@ -1,0 +1,231 @@
+//! The engine for systems that forbid io_uring: a bounded pool of server threads per device ("aio servers"), shared by its queues.
+//!
+//! ```text
+//!   queue ──submit──► jobs (one line for all) ──► server thread: pread, pwrite, fdatasync ──► the queue's own completions
+//! ```
+//! Servers start when a job finds none idle, up to the bound; they end with the device.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::file::{Core, from_io};
+use crate::inline::serve;
+use crate::pool::BufferPool;
+use crate::{AlignedBuf, Completion, DeviceCounters, DeviceQueue, Operation, QueueOptions, Request, Result};
+
+struct Job {
+    request: Request,
+    home: Arc<Home>,
+}
+
+/// Where a queue's completions wait for it.
+#[derive(Default)]
+struct Home {
+    done: Mutex<Done>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Done {
+    completions: Vec<Completion>,
+    /// How many completions the sleeping owner waits for; 0: it does not sleep.
+    wanted: usize,
+}
+
+struct Line {
+    jobs: VecDeque<Job>,
+    idle: usize,
+    servers: Vec<JoinHandle<()>>,
+    closing: bool,
+}
+
+struct Shared {
+    core: Arc<Core>,
+    line: Mutex<Line>,
+    wake: Condvar,
+}
+
+/// The server threads of one device.
+pub(crate) struct ServerPool {
+    shared: Arc<Shared>,
+    servers_max: usize,
+}
+
+impl std::fmt::Debug for ServerPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ServerPool(at most {} threads)", self.servers_max)
+    }
+}
+
+impl ServerPool {
+    pub fn new(core: Arc<Core>, servers_max: usize) -> Self {
+        let line = Line { jobs: VecDeque::new(), idle: 0, servers: Vec::new(), closing: false };
+        let shared = Shared { core, line: Mutex::new(line), wake: Condvar::new() };
+        Self { shared: Arc::new(shared), servers_max: servers_max.clamp(1, 1024) }
+    }
+
+    pub fn queue(self: &Arc<Self>, options: &QueueOptions) -> ThreadQueue {
+        ThreadQueue {
+            pool: Arc::clone(self),
+            home: Arc::new(Home::default()),
+            depth_max: options.depth_max.clamp(1, 4096),
+            pushed: Vec::new(),
+            submitted: 0,
+            buffers: BufferPool::new(options),
+        }
+    }
+
+    /// Puts jobs in line and sees to it that enough servers are awake.
+    fn submit(&self, requests: &mut Vec<Request>, home: &Arc<Home>) -> Result<()> {
+        let mut line = self.shared.line.lock();
+        self.start_servers(&mut line, requests.len())?;
+        if line.idle == 0 {
+            self.shared.core.counters.add(&DeviceCounters { saturated: 1, ..DeviceCounters::default() });
+        }
+        let awakened = line.idle.min(requests.len());
+        line.jobs.extend(requests.drain(..).map(|request| Job { request, home: Arc::clone(home) }));
+        drop(line);
+        for _ in 0..awakened {
+            self.shared.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Starts servers until there is one for every job, or as many as may be.
+    fn start_servers(&self, line: &mut Line, jobs: usize) -> Result<()> {
+        let mut missing = (line.jobs.len() + jobs).saturating_sub(line.idle).min(self.servers_max - line.servers.len());
+        while missing > 0 {
+            let shared = Arc::clone(&self.shared);
+            match std::thread::Builder::new().name("bedplate-server".into()).spawn(move || serve_jobs(&shared)) {
+                Ok(server) => line.servers.push(server),
+                // A pool that is smaller than it might be still serves.
+                Err(_) if !line.servers.is_empty() => return Ok(()),
+                Err(error) => return Err(from_io(&self.shared.core.name, Operation::Queue, None, &error)),
+            }
+            line.idle += 1;
+            missing -= 1;
+        }
+        Ok(())
+    }
+}
+
+/// What a server thread does for as long as it lives. It counts as idle from its start.
+fn serve_jobs(shared: &Shared) {
+    let mut line = shared.line.lock();
+    loop {
+        if let Some(job) = line.jobs.pop_front() {
+            line.idle -= 1;
+            drop(line);
+            carry_out(shared, job);
+            line = shared.line.lock();
+            line.idle += 1;
+        } else if line.closing {
+            return;
+        } else {
+            shared.wake.wait(&mut line);
+        }
+    }
+}
+
+fn carry_out(shared: &Shared, job: Job) {
+    let completion = serve(&*shared.core, job.request);
+    let mut done = job.home.done.lock();
+    done.completions.push(completion);
+    let enough = done.wanted > 0 && done.completions.len() >= done.wanted;
+    drop(done);
+    if enough {
+        job.home.wake.notify_one();
+    }
+}
+
+impl Drop for ServerPool {
+    fn drop(&mut self) {
+        let servers = {
+            let mut line = self.shared.line.lock();
+            line.closing = true;
+            std::mem::take(&mut line.servers)
+        };
+        self.shared.wake.notify_all();
+        for server in servers {
+            // A server that panicked has reported it; the others must still end before the device closes.
+            let _ = server.join();
+        }
+    }
+}
+
+/// One thread's queue to the servers of a device.
+pub(crate) struct ThreadQueue {
+    pool: Arc<ServerPool>,
+    home: Arc<Home>,
+    depth_max: usize,
+    pushed: Vec<Request>,
+    /// Submitted and not handed back.
+    submitted: usize,
+    buffers: BufferPool,
+}
+
+impl ThreadQueue {
+    /// Waits until `min` completions are there and hands all of them out.
+    fn collect(&mut self, min: usize, out: &mut Vec<Completion>) -> usize {
+        let mut done = self.home.done.lock();
+        while done.completions.len() < min {
+            done.wanted = min;
+            self.home.wake.wait(&mut done);
+        }
+        done.wanted = 0;
+        let count = done.completions.len();
+        out.append(&mut done.completions);
+        self.submitted -= count;
+        count
+    }
+}
+
+impl DeviceQueue for ThreadQueue {
+    fn depth_max(&self) -> usize {
+        self.depth_max
+    }
+
+    fn in_flight(&self) -> usize {
+        self.pushed.len() + self.submitted
+    }
+
+    fn push(&mut self, request: Request) -> std::result::Result<(), Request> {
+        if self.in_flight() >= self.depth_max {
+            return Err(request);
+        }
+        self.pushed.push(request);
+        Ok(())
+    }
+
+    fn submit(&mut self) -> Result<()> {
+        if self.pushed.is_empty() {
+            return Ok(());
+        }
+        let count = self.pushed.len();
+        self.pool.submit(&mut self.pushed, &self.home)?;
+        self.submitted += count;
+        Ok(())
+    }
+
+    fn complete(&mut self, min: usize, out: &mut Vec<Completion>) -> Result<usize> {
+        self.submit()?;
+        Ok(self.collect(min.min(self.submitted), out))
+    }
+
+    fn take_buffer(&mut self) -> Option<AlignedBuf> {
+        self.buffers.take()
+    }
+
+    fn give_buffer(&mut self, buf: AlignedBuf) {
+        self.buffers.give(buf);
+    }
+}
+
+impl Drop for ThreadQueue {
+    fn drop(&mut self) {
+        self.collect(self.submitted, &mut Vec::new());
+    }
+}
