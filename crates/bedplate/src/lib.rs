@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 pub use block::{
-    AlignedBuf, BlockDevice, Completion, DeviceCounters, DeviceQueue, EngineReport, Error as DeviceError, ErrorKind as DeviceErrorKind, Geometry,
-    MemoryDevice, QueueOptions, Request, RequestKind, Segment,
+    AlignedBuf, BlockDevice, Completion, DeviceCounters, DeviceOptions, DeviceQueue, Engine, EngineReport, Error as DeviceError,
+    ErrorKind as DeviceErrorKind, Geometry, MemoryDevice, QueueOptions, Request, RequestKind, Segment, create_image,
 };
 pub use fs::{
     AllocateMode, Attr, CheckReport, CounterSnapshot, DirEntry, Error, ErrorKind, ExtentInfo, File, FileKind, FileSystem, Finding, FindingKind,
@@ -11,3 +11,4 @@ pub use fs::{
     Reason, RecoveryReport, RenameMode, Result, SetAttr, Statfs, Timestamp, format_duration, format_size, parse_duration, parse_size,
     split_mode_suffix,
 };
+pub use volume::{Volume, VolumeOptions};
