@@ -1,25 +1,25 @@
-//! The protocol library's trait: one method a request, each of which calls and replies.
+//! The protocol library: the only file that knows its types. One method a request, each of which calls and replies.
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fs::{InodeNo, SetAttr};
+use fs::{Attr, FileKind, InodeNo, SetAttr, Timestamp};
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags,
-    PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, Config, CopyFileRangeFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, SessionACL, TimeOrNow, WriteFlags,
 };
 
 use super::buffers::PAYLOAD_BYTES_MAX;
-use super::convert::{time_or_now, timestamp};
-use super::data::Write;
+use super::data::{Opened, Write};
 use super::errno::{Answer, Errno};
-use super::names::{Entry, GENERATION, KERNEL_TTL};
-use super::open_files::OpenFile;
+use super::names::{Caller, Entry, KERNEL_TTL};
 use super::shared::Shared;
 
 /// Requests that the kernel may have under way in the background: read-ahead, write-back, asynchronous direct I/O.
@@ -39,18 +39,99 @@ const WELCOME: InitFlags = InitFlags::FUSE_DO_READDIRPLUS
     .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)
     .union(InitFlags::FUSE_NO_EXPORT_SUPPORT);
 
+/// Inode numbers are never used twice, so there is one generation of each.
+const GENERATION: Generation = Generation(0);
+
+/// A connection on which the kernel has agreed to everything and waits to be served.
+pub(super) struct Session(fuser::Session<Adapter>);
+
+impl Session {
+    /// Agrees with the kernel on how to talk.
+    pub(super) fn open(shared: &Arc<Shared>, connection: OwnedFd, threads: usize, channel_each: bool) -> io::Result<Self> {
+        let mut config = Config::default();
+        config.n_threads = Some(threads);
+        config.clone_fd = channel_each;
+        // The library's own check of users would refuse the kernel's write-back; the kernel has checked already.
+        let session = fuser::Session::from_fd(Adapter(Arc::clone(shared)), connection, SessionACL::All, config)?;
+        shared.kernel.connect(session.notifier());
+        Ok(Self(session))
+    }
+
+    /// Serves until the connection ends.
+    pub(super) fn serve(self) -> io::Result<()> {
+        self.0.run()
+    }
+}
+
+/// Messages to the kernel. Each waits for the kernel, and so for requests that event threads answer: for workers only.
+#[derive(Debug, Default)]
+pub(super) struct Kernel(OnceLock<Notifier>);
+
+impl Kernel {
+    fn connect(&self, notifier: Notifier) {
+        assert!(self.0.set(notifier).is_ok(), "a mount has one session");
+    }
+
+    /// Makes the kernel write its dirty pages of a range (`len` 0: to the end) and drop all of them.
+    pub(super) fn drop_pages(&self, number: InodeNo, offset: u64, len: u64) {
+        let (Some(notifier), Ok(offset), Ok(len)) = (self.0.get(), i64::try_from(offset), i64::try_from(len)) else { return };
+        if let Err(error) = notifier.inval_inode(INodeNo(number.0), offset, len) {
+            tracing::debug!("the kernel kept pages of inode {}: {error}", number.0);
+        }
+    }
+
+    /// Makes the kernel forget a name.
+    pub(super) fn drop_name(&self, dir: InodeNo, name: &OsStr) {
+        let Some(notifier) = self.0.get() else { return };
+        if let Err(error) = notifier.inval_entry(INodeNo(dir.0), name) {
+            tracing::debug!("the kernel kept the name {name:?}: {error}");
+        }
+    }
+}
+
 /// Carries requests to [`Shared`].
-pub(super) struct Adapter(pub(super) Arc<Shared>);
+struct Adapter(Arc<Shared>);
+
+impl Adapter {
+    fn attr(&self, attr: &Attr) -> FileAttr {
+        file_attr(attr, self.0.block_size)
+    }
+
+    fn reply_entry(&self, reply: ReplyEntry, answer: Answer<Entry>) {
+        match answer {
+            Ok(entry) => reply.entry_with_ttls(&KERNEL_TTL, &entry.name_ttl, &self.attr(&entry.attr), GENERATION),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn reply_attr(&self, reply: ReplyAttr, answer: Answer<Attr>) {
+        match answer {
+            Ok(attr) => reply.attr(&KERNEL_TTL, &self.attr(&attr)),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+}
+
+impl From<Errno> for fuser::Errno {
+    fn from(errno: Errno) -> Self {
+        Self::from_i32(errno.code())
+    }
+}
+
+fn caller(req: &Request) -> Caller {
+    Caller { uid: req.uid(), gid: req.gid(), thread: req.pid() }
+}
+
+fn open_flags(opened: Opened) -> FopenFlags {
+    let mut flags = FopenFlags::empty();
+    flags.set(FopenFlags::FOPEN_KEEP_CACHE, !opened.direct);
+    flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct);
+    flags.set(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES, opened.parallel);
+    flags
+}
 
 fn ino(number: INodeNo) -> InodeNo {
     InodeNo(number.0)
-}
-
-fn reply_entry(reply: ReplyEntry, answer: Answer<Entry>) {
-    match answer {
-        Ok(entry) => reply.entry_with_ttls(&KERNEL_TTL, &entry.name_ttl, &entry.attr, GENERATION),
-        Err(errno) => reply.error(errno.into()),
-    }
 }
 
 fn reply_empty(reply: ReplyEmpty, answer: Answer<()>) {
@@ -88,7 +169,7 @@ impl Filesystem for Adapter {
     // ---- names ----
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        reply_entry(reply, self.0.run("lookup", || self.0.lookup(req.pid(), ino(parent), name)));
+        self.reply_entry(reply, self.0.run("lookup", || self.0.lookup(caller(req), ino(parent), name)));
     }
 
     fn forget(&self, _req: &Request, number: INodeNo, count: u64) {
@@ -102,11 +183,11 @@ impl Filesystem for Adapter {
     }
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, rdev: u32, reply: ReplyEntry) {
-        reply_entry(reply, self.0.run("mknod", || self.0.mknod(req, ino(parent), name, mode, rdev)));
+        self.reply_entry(reply, self.0.run("mknod", || self.0.mknod(caller(req), ino(parent), name, mode, rdev)));
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        reply_entry(reply, self.0.run("mkdir", || self.0.mkdir(req, ino(parent), name, mode)));
+        self.reply_entry(reply, self.0.run("mkdir", || self.0.mkdir(caller(req), ino(parent), name, mode)));
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -118,15 +199,15 @@ impl Filesystem for Adapter {
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        reply_entry(reply, self.0.run("symlink", || self.0.symlink(req, ino(parent), name, target.as_os_str())));
+        self.reply_entry(reply, self.0.run("symlink", || self.0.symlink(caller(req), ino(parent), name, target.as_os_str())));
     }
 
     fn rename(&self, _req: &Request, parent: INodeNo, name: &OsStr, newparent: INodeNo, newname: &OsStr, flags: RenameFlags, reply: ReplyEmpty) {
-        reply_empty(reply, self.0.run("rename", || self.0.rename(ino(parent), name, ino(newparent), newname, flags)));
+        reply_empty(reply, self.0.run("rename", || self.0.rename(ino(parent), name, ino(newparent), newname, flags.bits())));
     }
 
     fn link(&self, _req: &Request, number: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        reply_entry(reply, self.0.run("link", || self.0.link(ino(number), ino(newparent), newname)));
+        self.reply_entry(reply, self.0.run("link", || self.0.link(ino(number), ino(newparent), newname)));
     }
 
     fn readlink(&self, _req: &Request, number: INodeNo, reply: ReplyData) {
@@ -139,10 +220,7 @@ impl Filesystem for Adapter {
     // ---- attributes ----
 
     fn getattr(&self, _req: &Request, number: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        match self.0.run("getattr", || self.0.getattr(ino(number))) {
-            Ok(attr) => reply.attr(&KERNEL_TTL, &attr),
-            Err(errno) => reply.error(errno.into()),
-        }
+        self.reply_attr(reply, self.0.run("getattr", || self.0.getattr(ino(number))));
     }
 
     fn setattr(
@@ -172,10 +250,7 @@ impl Filesystem for Adapter {
             mtime: mtime.map(time_or_now),
             ctime: ctime.map(timestamp),
         };
-        match self.0.run("setattr", || self.0.setattr(req.uid(), ino(number), change)) {
-            Ok(attr) => reply.attr(&KERNEL_TTL, &attr),
-            Err(errno) => reply.error(errno.into()),
-        }
+        self.reply_attr(reply, self.0.run("setattr", || self.0.setattr(req.uid(), ino(number), change)));
     }
 
     fn statfs(&self, _req: &Request, _number: INodeNo, reply: ReplyStatfs) {
@@ -211,8 +286,10 @@ impl Filesystem for Adapter {
     // ---- files ----
 
     fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
-        match self.0.run("create", || self.0.create(req, ino(parent), name, mode, flags)) {
-            Ok((entry, handle, flags)) => reply.created(&entry.name_ttl, &entry.attr, GENERATION, FileHandle(handle), flags),
+        match self.0.run("create", || self.0.create(caller(req), ino(parent), name, mode, flags)) {
+            Ok((entry, opened)) => {
+                reply.created(&entry.name_ttl, &self.attr(&entry.attr), GENERATION, FileHandle(opened.handle), open_flags(opened));
+            }
             Err(errno) => reply.error(errno.into()),
         }
     }
@@ -220,7 +297,7 @@ impl Filesystem for Adapter {
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let mode = self.0.hints.take(req.pid(), ino(number));
         match self.0.run("open", || self.0.open(ino(number), flags.0, mode)) {
-            Ok((handle, flags)) => reply.opened(FileHandle(handle), flags),
+            Ok(opened) => reply.opened(FileHandle(opened.handle), open_flags(opened)),
             Err(errno) => reply.error(errno.into()),
         }
     }
@@ -237,7 +314,10 @@ impl Filesystem for Adapter {
         reply: ReplyData,
     ) {
         // A read on behalf of a caller names the owner of its locks; one that fills pages has no caller.
-        self.0.read(fh.0, offset, size, owner.is_none(), reply);
+        self.0.read(fh.0, offset, size, owner.is_none(), |answer| match answer {
+            Ok(data) => reply.data(data),
+            Err(errno) => reply.error(errno.into()),
+        });
     }
 
     fn write(
@@ -252,7 +332,12 @@ impl Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.0.write(&Write { handle: fh.0, offset, data, flags }, reply);
+        let (from_pages, kill_set_id) = (flags.contains(WriteFlags::FUSE_WRITE_CACHE), flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID));
+        let len = data.len() as u32;
+        self.0.write(&Write { handle: fh.0, offset, data, from_pages, kill_set_id }, move |answer| match answer {
+            Ok(()) => reply.written(len),
+            Err(errno) => reply.error(errno.into()),
+        });
     }
 
     fn flush(&self, _req: &Request, _number: INodeNo, _fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
@@ -289,19 +374,10 @@ impl Filesystem for Adapter {
     }
 
     fn lseek(&self, _req: &Request, _number: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        let Ok(open) = self.0.open_file(fh.0) else { return reply.error(Errno::BADF.into()) };
-        let answer = move |shared: &Shared, open: &OpenFile| match shared.run("lseek", || shared.lseek(open, offset, whence)) {
+        self.0.lseek(fh.0, offset, whence, |answer| match answer {
             Ok(offset) => reply.offset(offset),
             Err(errno) => reply.error(errno.into()),
-        };
-        if self.0.has_dirty_pages(&open) {
-            self.0.run_on_worker(move |shared| {
-                shared.drop_kernel_pages(open.inode.ino, 0, 0);
-                answer(shared, &open);
-            });
-        } else {
-            answer(&self.0, &open);
-        }
+        });
     }
 
     fn copy_file_range(
@@ -349,14 +425,16 @@ impl Filesystem for Adapter {
 
     fn opendir(&self, _req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         match self.0.run("opendir", || self.0.opendir(ino(number))) {
-            Ok(handle) => reply.opened(FileHandle(handle), fuser::FopenFlags::empty()),
+            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
             Err(errno) => reply.error(errno.into()),
         }
     }
 
     fn readdir(&self, _req: &Request, _number: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let answer = self.0.run("readdir", || {
-            self.0.readdir(fh.0, offset, |listed| Ok(!reply.add(INodeNo(listed.ino.0), listed.cookie, listed.kind, OsStr::from_bytes(listed.name))))
+            self.0.readdir(fh.0, offset, |listed| {
+                Ok(!reply.add(INodeNo(listed.ino.0), listed.cookie, file_type(listed.kind), OsStr::from_bytes(listed.name)))
+            })
         });
         match answer {
             Ok(()) => reply.ok(),
@@ -365,7 +443,12 @@ impl Filesystem for Adapter {
     }
 
     fn readdirplus(&self, _req: &Request, _number: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        match self.0.run("readdirplus", || self.0.readdirplus(fh.0, offset, &mut reply)) {
+        let answer = self.0.run("readdirplus", || {
+            self.0.readdirplus(fh.0, offset, |listed, attr| {
+                !reply.add(INodeNo(attr.ino.0), listed.cookie, OsStr::from_bytes(listed.name), &KERNEL_TTL, &self.attr(attr), GENERATION)
+            })
+        });
+        match answer {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno.into()),
         }
@@ -381,5 +464,82 @@ impl Filesystem for Adapter {
             let answer = shared.run("fsyncdir", || shared.fsyncdir(fh.0));
             reply_empty(reply, answer);
         });
+    }
+}
+
+/// Converts attributes; `block_size` becomes what `stat` calls the preferred size.
+fn file_attr(attr: &Attr, block_size: u32) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(attr.ino.0),
+        size: attr.size,
+        blocks: attr.allocated_bytes.div_ceil(512),
+        atime: attr.atime.into(),
+        mtime: attr.mtime.into(),
+        ctime: attr.ctime.into(),
+        crtime: attr.btime.into(),
+        kind: file_type(attr.kind),
+        perm: (attr.mode & 0o7777) as u16,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        blksize: block_size,
+        flags: 0,
+    }
+}
+
+fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::File => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::Socket => FileType::Socket,
+        FileKind::CharDevice => FileType::CharDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+fn time_or_now(time: TimeOrNow) -> Timestamp {
+    match time {
+        TimeOrNow::Now => Timestamp::now(),
+        TimeOrNow::SpecificTime(time) => timestamp(time),
+    }
+}
+
+/// Converts a time that the protocol library decoded.
+///
+/// The kernel sends seconds (negative before 1970) and nanoseconds that always count forwards; the library takes both away from the epoch
+/// together when the seconds are negative, which this undoes.
+fn timestamp(time: SystemTime) -> Timestamp {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(_) => time.into(),
+        Err(before) => {
+            let distance = before.duration();
+            let nanos = Duration::from_nanos(distance.subsec_nanos().into());
+            (UNIX_EPOCH - Duration::from_secs(distance.as_secs()) + nanos).into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_the_epoch_keep_their_fraction() {
+        // -1.8 s is sent as -2 s and 200 ms, and decoded as the epoch less 2.2 s.
+        let decoded = UNIX_EPOCH - Duration::new(2, 200_000_000);
+        assert_eq!(timestamp(decoded), Timestamp(-1_800_000_000));
+        assert_eq!(timestamp(UNIX_EPOCH + Duration::from_nanos(5)), Timestamp(5));
+        assert_eq!(timestamp(UNIX_EPOCH - Duration::from_secs(3)), Timestamp(-3_000_000_000));
+    }
+
+    #[test]
+    fn only_cached_opens_go_through_the_page_cache() {
+        let opened = |direct, parallel| open_flags(Opened { handle: 0, direct, parallel });
+        assert_eq!(opened(false, false), FopenFlags::FOPEN_KEEP_CACHE);
+        assert_eq!(opened(true, false), FopenFlags::FOPEN_DIRECT_IO);
+        assert_eq!(opened(true, true), FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
     }
 }

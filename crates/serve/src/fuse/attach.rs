@@ -172,6 +172,10 @@ fn helper_error(mountpoint: &Path, said: &str, error: &io::Error) -> Error {
         let message = "allow_other is for root only unless /etc/fuse.conf says user_allow_other: add that line, or leave the option away";
         return Error::new(ErrorKind::Permission, message);
     }
+    if said.contains("failed to open /dev/fuse") {
+        let message = "ordinary users may not open /dev/fuse here: have root allow it with 'chmod 666 /dev/fuse', as most systems do by default";
+        return Error::new(ErrorKind::Permission, message);
+    }
     let why = if said.is_empty() { error.to_string() } else { said.to_string() };
     let kind = if why.contains("ermission") || why.contains("permitted") { ErrorKind::Permission } else { ErrorKind::Io };
     Error::new(kind, format!("cannot mount on {}: {why}", mountpoint.display()))

@@ -1,9 +1,7 @@
 //! Attributes: `getattr`, `setattr`, `statfs`.
 
-use fs::{InodeNo, SetAttr};
-use fuser::FileAttr;
+use fs::{Attr, InodeNo, SetAttr};
 
-use super::convert::file_attr;
 use super::errno::Answer;
 use super::privileges::{remove_capabilities, without_set_id};
 use super::shared::Shared;
@@ -19,12 +17,12 @@ pub(super) struct Totals {
 }
 
 impl Shared {
-    pub(super) fn getattr(&self, ino: InodeNo) -> Answer<FileAttr> {
-        Ok(file_attr(&self.fs.attr(ino)?, self.block_size))
+    pub(super) fn getattr(&self, ino: InodeNo) -> Answer<Attr> {
+        Ok(self.fs.attr(ino)?)
     }
 
     /// Changes attributes for the user `uid`.
-    pub(super) fn setattr(&self, uid: u32, ino: InodeNo, mut change: SetAttr) -> Answer<FileAttr> {
+    pub(super) fn setattr(&self, uid: u32, ino: InodeNo, mut change: SetAttr) -> Answer<Attr> {
         if let Some(mode) = change.mode {
             if mode & (libc::S_ISUID | libc::S_ISGID) != 0 {
                 self.privileges.granted();
@@ -32,7 +30,7 @@ impl Shared {
         } else {
             change.mode = self.mode_without_privileges(uid, ino, &change)?;
         }
-        Ok(file_attr(&self.fs.set_attr(ino, &change)?, self.block_size))
+        Ok(self.fs.set_attr(ino, &change)?)
     }
 
     /// Returns the permission bits that a change of owner or size leaves, when it takes any away.

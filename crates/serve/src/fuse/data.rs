@@ -20,11 +20,10 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use fs::{AllocateMode, InodeLockSetting, InodeNo, IoMode, OpenOptions};
-use fuser::{FopenFlags, ReplyData, ReplyWrite, Request, WriteFlags};
 
 use super::buffers::{PAYLOAD_BYTES_MAX, with_buffer};
 use super::errno::{Answer, Errno};
-use super::names::Entry;
+use super::names::{Caller, Entry};
 use super::open_files::OpenFile;
 use super::shared::Shared;
 
@@ -41,12 +40,25 @@ pub(super) struct Write<'a> {
     pub(super) handle: u64,
     pub(super) offset: u64,
     pub(super) data: &'a [u8],
-    pub(super) flags: WriteFlags,
+    /// The kernel writes back pages; otherwise a caller waits.
+    pub(super) from_pages: bool,
+    /// The caller may not keep set-ID bits.
+    pub(super) kill_set_id: bool,
+}
+
+/// A file opened for the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Opened {
+    pub(super) handle: u64,
+    /// Every read and write is to be handed on, past the page cache.
+    pub(super) direct: bool,
+    /// Writes need not wait for each other.
+    pub(super) parallel: bool,
 }
 
 impl Shared {
-    /// Opens a file for a caller whose name for it asked for `mode`; returns the handle and what the kernel is to do with it.
-    pub(super) fn open(&self, ino: InodeNo, flags: i32, mode: Option<IoMode>) -> Answer<(u64, FopenFlags)> {
+    /// Opens a file for a caller whose name for it asked for `mode`; says what the kernel is to do with it.
+    pub(super) fn open(&self, ino: InodeNo, flags: i32, mode: Option<IoMode>) -> Answer<Opened> {
         let options = OpenOptions {
             // The kernel reads through any handle to fill pages that a write covers in part.
             read: true,
@@ -62,56 +74,60 @@ impl Shared {
             // Of a cached file the kernel asks for a sync after each such write by itself.
             file = self.fs.open_inode(ino, &OpenOptions { data_sync: true, ..options })?;
         }
-        let parallel = file.requested_mode() != IoMode::Direct || self.inode_lock == InodeLockSetting::Range;
-        Ok((self.files.insert(file, direct), open_flags(direct, parallel)))
+        let parallel = direct && (file.requested_mode() != IoMode::Direct || self.inode_lock == InodeLockSetting::Range);
+        Ok(Opened { handle: self.files.insert(file, direct), direct, parallel })
     }
 
     /// Makes a file and opens it.
-    pub(super) fn create(&self, req: &Request, dir: InodeNo, name: &OsStr, mode: u32, flags: i32) -> Answer<(Entry, u64, FopenFlags)> {
-        let (entry, mode) = self.make_file(req, dir, name, mode)?;
-        let ino = InodeNo(entry.attr.ino.0);
-        match self.open(ino, flags, mode) {
-            Ok((handle, flags)) => Ok((entry, handle, flags)),
+    pub(super) fn create(&self, caller: Caller, dir: InodeNo, name: &OsStr, mode: u32, flags: i32) -> Answer<(Entry, Opened)> {
+        let (entry, mode) = self.make_file(caller, dir, name, mode)?;
+        match self.open(entry.attr.ino, flags, mode) {
+            Ok(opened) => Ok((entry, opened)),
             Err(errno) => {
-                self.fs.forget(ino, 1);
+                self.fs.forget(entry.attr.ino, 1);
                 Err(errno)
             }
         }
     }
 
-    pub(super) fn read(&self, handle: u64, offset: u64, size: u32, through_pages: bool, reply: ReplyData) {
-        let Ok(open) = self.open_file(handle) else { return reply.error(Errno::BADF.into()) };
-        if through_pages && open.direct {
+    /// Reads and answers from the thread's buffer; `for_pages`: the kernel fills pages, no caller waits.
+    pub(super) fn read(&self, handle: u64, offset: u64, size: u32, for_pages: bool, answer: impl FnOnce(Answer<&[u8]>)) {
+        let open = match self.open_file(handle) {
+            Ok(open) => open,
+            Err(errno) => return answer(Err(errno)),
+        };
+        if for_pages && open.direct {
             open.inode.note_mapped();
         }
         with_buffer(size as usize, |buf| match self.run("read", || Ok(open.file.read_at(buf, offset)?)) {
-            Ok(n) => reply.data(&buf[..n]),
-            Err(errno) => reply.error(errno.into()),
+            Ok(n) => answer(Ok(&buf[..n])),
+            Err(errno) => answer(Err(errno)),
         });
     }
 
-    pub(super) fn write(self: &Arc<Self>, request: &Write<'_>, reply: ReplyWrite) {
-        let Ok(open) = self.open_file(request.handle) else { return reply.error(Errno::BADF.into()) };
-        let from_pages = request.flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        if from_pages && open.direct {
+    /// Writes and answers, from a worker where the kernel has to drop pages first.
+    pub(super) fn write(self: &Arc<Self>, request: &Write<'_>, answer: impl FnOnce(Answer<()>) + Send + 'static) {
+        let open = match self.open_file(request.handle) {
+            Ok(open) => open,
+            Err(errno) => return answer(Err(errno)),
+        };
+        if request.from_pages && open.direct {
             open.inode.note_mapped();
         }
-        if let Err(errno) = self.run("write", || self.write_data(&open, request)) {
-            return reply.error(errno.into());
-        }
-        let (offset, len) = (request.offset, request.data.len() as u32);
-        if open.direct && !from_pages && open.inode.has_kernel_pages() {
+        let written = self.run("write", || self.write_data(&open, request));
+        if written.is_ok() && open.direct && !request.from_pages && open.inode.has_kernel_pages() {
+            let (offset, len) = (request.offset, request.data.len() as u64);
             self.run_on_worker(move |shared| {
-                shared.drop_kernel_pages(open.inode.ino, offset, len.into());
-                reply.written(len);
+                shared.kernel.drop_pages(open.inode.ino, offset, len);
+                answer(Ok(()));
             });
         } else {
-            reply.written(len);
+            answer(written);
         }
     }
 
     fn write_data(&self, open: &OpenFile, request: &Write<'_>) -> Answer<()> {
-        self.privileges.before_write(&self.fs, open, request.flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID))?;
+        self.privileges.before_write(&self.fs, open, request.kill_set_id)?;
         with_buffer(request.data.len(), |buf| {
             buf.copy_from_slice(request.data);
             open.file.write_at(buf, request.offset)
@@ -130,19 +146,20 @@ impl Shared {
         Ok(open.file.allocate(allocate_mode(mode)?, offset, len)?)
     }
 
-    /// Tells whether `lseek` has to see dirty pages of the kernel written first.
-    pub(super) fn has_dirty_pages(&self, open: &OpenFile) -> bool {
-        self.write_back && open.inode.has_kernel_pages()
-    }
-
-    pub(super) fn lseek(&self, open: &OpenFile, offset: i64, whence: i32) -> Answer<i64> {
-        let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
-        let found = match whence {
-            libc::SEEK_DATA => open.file.seek_data(offset)?,
-            libc::SEEK_HOLE => open.file.seek_hole(offset)?,
-            _ => return Err(Errno::INVAL),
+    /// Finds data or a hole, and answers, from a worker where the kernel has to write dirty pages first.
+    pub(super) fn lseek(self: &Arc<Self>, handle: u64, offset: i64, whence: i32, answer: impl FnOnce(Answer<i64>) + Send + 'static) {
+        let open = match self.open_file(handle) {
+            Ok(open) => open,
+            Err(errno) => return answer(Err(errno)),
         };
-        i64::try_from(found.ok_or(Errno::NXIO)?).map_err(|_| Errno::OVERFLOW)
+        if self.write_back && open.inode.has_kernel_pages() {
+            self.run_on_worker(move |shared| {
+                shared.kernel.drop_pages(open.inode.ino, 0, 0);
+                answer(shared.run("lseek", || find(&open, offset, whence)));
+            });
+        } else {
+            answer(self.run("lseek", || find(&open, offset, whence)));
+        }
     }
 
     /// Copies within the file system. The kernel has written and dropped its pages of both ranges and holds the target's lock.
@@ -172,12 +189,14 @@ impl Shared {
     }
 }
 
-fn open_flags(direct: bool, parallel: bool) -> FopenFlags {
-    match (direct, parallel) {
-        (false, _) => FopenFlags::FOPEN_KEEP_CACHE,
-        (true, false) => FopenFlags::FOPEN_DIRECT_IO,
-        (true, true) => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
-    }
+fn find(open: &OpenFile, offset: i64, whence: i32) -> Answer<i64> {
+    let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
+    let found = match whence {
+        libc::SEEK_DATA => open.file.seek_data(offset)?,
+        libc::SEEK_HOLE => open.file.seek_hole(offset)?,
+        _ => return Err(Errno::INVAL),
+    };
+    i64::try_from(found.ok_or(Errno::NXIO)?).map_err(|_| Errno::OVERFLOW)
 }
 
 fn allocate_mode(flags: i32) -> Answer<AllocateMode> {
@@ -206,12 +225,5 @@ mod tests {
         assert_eq!(allocate_mode(libc::FALLOC_FL_COLLAPSE_RANGE), Ok(AllocateMode::CollapseRange));
         assert_eq!(allocate_mode(libc::FALLOC_FL_INSERT_RANGE), Ok(AllocateMode::InsertRange));
         assert_eq!(allocate_mode(libc::FALLOC_FL_UNSHARE_RANGE), Err(Errno::OPNOTSUPP));
-    }
-
-    #[test]
-    fn only_cached_opens_go_through_the_page_cache() {
-        assert_eq!(open_flags(false, true), FopenFlags::FOPEN_KEEP_CACHE);
-        assert!(!open_flags(true, false).contains(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES));
-        assert!(open_flags(true, true).contains(FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES));
     }
 }

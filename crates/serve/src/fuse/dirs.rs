@@ -11,16 +11,12 @@
 //! A cookie of the last two chunks leads exactly to its name, also when that was removed meanwhile. An older one leads to the name in its
 //! chunk that has the hash; if that was removed, to the beginning of the chunk, so that nothing that stayed is ever left out.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use fs::{DirEntry, ErrorKind, FileKind, InodeNo};
+use fs::{Attr, DirEntry, ErrorKind, FileKind, InodeNo};
 use parking_lot::Mutex;
 
-use super::convert::{file_attr, file_type};
 use super::errno::{Answer, Errno};
-use super::names::{GENERATION, KERNEL_TTL};
 use super::shared::Shared;
 
 /// Names in a chunk.
@@ -144,7 +140,7 @@ fn hash_of(name: &[u8]) -> u64 {
 pub(super) struct Listed<'a> {
     pub(super) name: &'a [u8],
     pub(super) ino: InodeNo,
-    pub(super) kind: fuser::FileType,
+    pub(super) kind: FileKind,
     pub(super) cookie: u64,
 }
 
@@ -163,7 +159,7 @@ impl Shared {
     /// Lists a directory from a cookie on, until `take` says that it took none of an entry.
     pub(super) fn readdir(&self, handle: u64, cookie: u64, mut take: impl FnMut(Listed<'_>) -> Answer<bool>) -> Answer<()> {
         let stream = self.dir_stream(handle)?;
-        let kind = fuser::FileType::Directory;
+        let kind = FileKind::Directory;
         if cookie == 0 && !take(Listed { name: b".", ino: stream.dir, kind, cookie: AFTER_DOT })? {
             return Ok(());
         }
@@ -181,7 +177,7 @@ impl Shared {
             let is_last = batch.len() < BATCH;
             for entry in batch {
                 cursor.turn(&mut at);
-                let listed = Listed { name: &entry.name, ino: entry.ino, kind: file_type(entry.kind), cookie: encode(&at, &entry.name) };
+                let listed = Listed { name: &entry.name, ino: entry.ino, kind: entry.kind, cookie: encode(&at, &entry.name) };
                 if !take(listed)? {
                     return Ok(());
                 }
@@ -193,11 +189,10 @@ impl Shared {
         }
     }
 
-    /// Lists names with attributes into `reply`; each inode that goes out with its attributes is retained.
-    pub(super) fn readdirplus(&self, handle: u64, cookie: u64, reply: &mut fuser::ReplyDirectoryPlus) -> Answer<()> {
+    /// Lists names with attributes. Each inode that `take` takes is retained, except for the dots, on which the kernel takes no reference.
+    pub(super) fn readdirplus(&self, handle: u64, cookie: u64, mut take: impl FnMut(&Listed<'_>, &Attr) -> bool) -> Answer<()> {
         let mut taken = 0_usize;
         let answer = self.readdir(handle, cookie, |listed| {
-            let name = OsStr::from_bytes(listed.name);
             let dots = listed.name == b"." || listed.name == b"..";
             let attr = match self.fs.attr(listed.ino) {
                 Ok(attr) => attr,
@@ -205,19 +200,17 @@ impl Shared {
                 Err(error) if error.kind == ErrorKind::NotFound && !dots => return Ok(true),
                 Err(error) => return Err(error.into()),
             };
-            // The kernel takes no reference on the dot entries.
             if !dots && self.fs.retain(listed.ino).is_err() {
                 return Ok(true);
             }
-            let attr = file_attr(&attr, self.block_size);
-            let full = reply.add(attr.ino, listed.cookie, name, &KERNEL_TTL, &attr, GENERATION);
-            if full && !dots {
+            let took = take(&listed, &attr);
+            if !took && !dots {
                 self.fs.forget(listed.ino, 1);
             }
-            taken += usize::from(!full);
-            Ok(!full)
+            taken += usize::from(took);
+            Ok(took)
         });
-        // What is in the reply was retained and must go out; the error comes back when the kernel goes on.
+        // What was taken was retained and must go out; the error comes back when the kernel goes on.
         if taken > 0 { Ok(()) } else { answer }
     }
 

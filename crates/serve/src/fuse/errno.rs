@@ -21,6 +21,11 @@ impl Errno {
     pub(super) const OPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
     pub(super) const OVERFLOW: Self = Self(libc::EOVERFLOW);
     pub(super) const RANGE: Self = Self(libc::ERANGE);
+
+    /// Returns the number, positive.
+    pub(super) fn code(self) -> i32 {
+        self.0
+    }
 }
 
 impl From<ErrorKind> for Errno {
@@ -58,12 +63,6 @@ impl From<fs::Error> for Errno {
     }
 }
 
-impl From<Errno> for fuser::Errno {
-    fn from(errno: Errno) -> Self {
-        Self::from_i32(errno.0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,7 +76,7 @@ mod tests {
             (ErrorKind::ReadOnly, libc::EROFS),
             (ErrorKind::Corrupt, libc::EUCLEAN),
         ] {
-            assert_eq!(fuser::Errno::from(Errno::from(fs::Error::new(kind, "x"))).code(), code);
+            assert_eq!(Errno::from(fs::Error::new(kind, "x")).code(), code);
         }
     }
 }

@@ -8,7 +8,7 @@
 //!                                             fs::FileSystem, fs::File
 //! ```
 //!
-//! The protocol library is `fuser`, and no type of it leaves this module. The kernel knows every file by its inode number, once: whatever
+//! The protocol library is `fuser`; no file but `adapter.rs` knows it. The kernel knows every file by its inode number, once: whatever
 //! mode an open asks for, there is one page cache, one size and one set of locks per file, so that the kernel itself keeps cached and direct
 //! opens of a file coherent. What the kernel does not do is listed in `data.rs`.
 
@@ -16,7 +16,6 @@ mod adapter;
 mod attach;
 mod attrs;
 mod buffers;
-mod convert;
 mod data;
 mod dirs;
 mod errno;

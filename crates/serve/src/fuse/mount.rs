@@ -12,16 +12,19 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use fs::FileSystem;
-use fuser::{Config, Session, SessionACL};
 use parking_lot::{Condvar, Mutex};
 
-use super::adapter::Adapter;
+use super::adapter::Session;
 use super::attach::{self, Detach, Guard};
 use super::settings::MountSettings;
 use super::shared::Shared;
 use super::workers::Workers;
 use super::{mountinfo, mountpoint};
 use crate::{Error, ErrorKind, Result};
+
+/// How long an unmount waits for somebody who is just leaving, and how often it looks.
+const BUSY_PATIENCE: Duration = Duration::from_secs(1);
+const BUSY_STEP: Duration = Duration::from_millis(20);
 
 /// How long a forced unmount waits for the session to end by itself, and again after the connection was cut.
 const FORCE_PATIENCE: Duration = Duration::from_secs(3);
@@ -58,15 +61,11 @@ impl Mount {
         let shared = Arc::new(Shared::new(fs, settings.writes_back(), lock, settings.threads, workers));
         let (connection, guard) = attach::attach(&mountpoint, settings, &source)?;
 
-        let mut config = Config::default();
-        config.n_threads = Some(settings.threads);
-        config.clone_fd = may_clone_connection();
-        let started = Session::from_fd(Adapter(Arc::clone(&shared)), connection, SessionACL::All, config).and_then(|session| {
-            shared.set_notifier(session.notifier());
+        let started = Session::open(&shared, connection, settings.threads, may_clone_connection()).and_then(|session| {
             let state = Mutex::new(State { open: Some((shared, guard)), result: None });
             let inner = Arc::new(Inner { mountpoint: mountpoint.clone(), state, ended: Condvar::new() });
             let serving = Arc::clone(&inner);
-            Builder::new().name("bedplate-mount".into()).spawn(move || serving.finish(session.run()))?;
+            Builder::new().name("bedplate-mount".into()).spawn(move || serving.finish(session.serve()))?;
             Ok(Self { inner })
         });
         match started {
@@ -110,10 +109,17 @@ impl Mount {
     /// Unmounts, and waits until the volume is clean.
     ///
     /// # Errors
-    /// `Busy`, naming who uses it, when somebody does: the mount stays as it is. Otherwise as [`wait`](Self::wait).
+    /// `Busy`, naming who uses it, when somebody still does after a second: the mount stays as it is. Otherwise as [`wait`](Self::wait).
     pub fn unmount(&self) -> Result<()> {
-        if self.is_live() {
-            attach::detach(&self.inner.mountpoint, Detach::Cleanly)?;
+        let deadline = Instant::now() + BUSY_PATIENCE;
+        while self.is_live() {
+            match attach::detach(&self.inner.mountpoint, Detach::Cleanly) {
+                Err(error) if error.kind == ErrorKind::Busy && Instant::now() < deadline => std::thread::sleep(BUSY_STEP),
+                result => {
+                    result?;
+                    break;
+                }
+            }
         }
         self.wait()
     }

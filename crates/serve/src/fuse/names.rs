@@ -8,21 +8,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fs::{Attr, ErrorKind, FileKind, InodeNo, IoMode, NewFile, RenameMode, split_mode_suffix};
-use fuser::{FileAttr, RenameFlags, Request};
 
-use super::convert::{file_attr, kind_of_mode};
 use super::errno::{Answer, Errno};
 use super::shared::Shared;
 
 /// How long the kernel may keep attributes and names. Nobody but the kernel changes a mounted volume, so it may keep them as long as it likes.
 pub(super) const KERNEL_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Inode numbers are never used twice, so there is one generation of each.
-pub(super) const GENERATION: fuser::Generation = fuser::Generation(0);
+/// Who asks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Caller {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    /// The id of the thread, 0 where the kernel cannot express it.
+    pub(super) thread: u32,
+}
 
 /// An inode given to the kernel under a name.
 pub(super) struct Entry {
-    pub(super) attr: FileAttr,
+    pub(super) attr: Attr,
     /// How long the kernel may keep the name: not at all for a name with a mode suffix.
     pub(super) name_ttl: Duration,
 }
@@ -36,10 +40,10 @@ struct Name<'a> {
 }
 
 impl Shared {
-    fn entry(&self, attr: &Attr, mode: Option<IoMode>) -> Answer<Entry> {
+    fn entry(&self, attr: Attr, mode: Option<IoMode>) -> Answer<Entry> {
         self.fs.retain(attr.ino)?;
         let name_ttl = if mode.is_some() { Duration::ZERO } else { KERNEL_TTL };
-        Ok(Entry { attr: file_attr(attr, self.block_size), name_ttl })
+        Ok(Entry { attr, name_ttl })
     }
 
     /// Takes a mode suffix off a name, unless an object of the whole name exists.
@@ -65,49 +69,49 @@ impl Shared {
     fn forget_plain(self: &Arc<Self>, dir: InodeNo, name: &Name<'_>) {
         if name.mode.is_some() {
             let plain = OsStr::from_bytes(name.real).to_owned();
-            self.run_on_worker(move |shared| shared.drop_kernel_name(dir, &plain));
+            self.run_on_worker(move |shared| shared.kernel.drop_name(dir, &plain));
         }
     }
 
-    pub(super) fn lookup(&self, thread: u32, dir: InodeNo, name: &OsStr) -> Answer<Entry> {
+    pub(super) fn lookup(&self, caller: Caller, dir: InodeNo, name: &OsStr) -> Answer<Entry> {
         let Name { real, mode } = self.take_apart(dir, name)?;
         let attr = self.fs.lookup(dir, real)?;
         if mode.is_some() && attr.kind != FileKind::File {
             return Err(Errno::NOENT);
         }
-        self.hints.note(thread, attr.ino, mode);
-        self.entry(&attr, mode)
+        self.hints.note(caller.thread, attr.ino, mode);
+        self.entry(attr, mode)
     }
 
     /// Makes a file, device node, pipe or socket; returns its attributes, what the suffix asked for, and the entry.
-    pub(super) fn mknod(&self, req: &Request, dir: InodeNo, name: &OsStr, mode: u32, rdev: u32) -> Answer<Entry> {
+    pub(super) fn mknod(&self, caller: Caller, dir: InodeNo, name: &OsStr, mode: u32, rdev: u32) -> Answer<Entry> {
         let kind = kind_of_mode(mode).ok_or(Errno::INVAL)?;
         let name = self.take_apart_for(kind, dir, name)?;
-        let attr = self.fs.make(dir, name.real, kind, new_file(req, mode), rdev)?;
-        self.entry(&attr, name.mode)
+        let attr = self.fs.make(dir, name.real, kind, new_file(caller, mode), rdev)?;
+        self.entry(attr, name.mode)
     }
 
     /// Makes a regular file that is about to be opened; returns also what the suffix asked for.
-    pub(super) fn make_file(&self, req: &Request, dir: InodeNo, name: &OsStr, mode: u32) -> Answer<(Entry, Option<IoMode>)> {
+    pub(super) fn make_file(&self, caller: Caller, dir: InodeNo, name: &OsStr, mode: u32) -> Answer<(Entry, Option<IoMode>)> {
         let name = self.take_apart(dir, name)?;
-        let attr = self.fs.make(dir, name.real, FileKind::File, new_file(req, mode), 0)?;
-        Ok((self.entry(&attr, name.mode)?, name.mode))
+        let attr = self.fs.make(dir, name.real, FileKind::File, new_file(caller, mode), 0)?;
+        Ok((self.entry(attr, name.mode)?, name.mode))
     }
 
-    pub(super) fn mkdir(&self, req: &Request, dir: InodeNo, name: &OsStr, mode: u32) -> Answer<Entry> {
-        let attr = self.fs.make(dir, name.as_bytes(), FileKind::Directory, new_file(req, mode), 0)?;
-        self.entry(&attr, None)
+    pub(super) fn mkdir(&self, caller: Caller, dir: InodeNo, name: &OsStr, mode: u32) -> Answer<Entry> {
+        let attr = self.fs.make(dir, name.as_bytes(), FileKind::Directory, new_file(caller, mode), 0)?;
+        self.entry(attr, None)
     }
 
-    pub(super) fn symlink(&self, req: &Request, dir: InodeNo, name: &OsStr, target: &OsStr) -> Answer<Entry> {
-        let attr = self.fs.symlink(dir, name.as_bytes(), target.as_bytes(), new_file(req, 0o777))?;
-        self.entry(&attr, None)
+    pub(super) fn symlink(&self, caller: Caller, dir: InodeNo, name: &OsStr, target: &OsStr) -> Answer<Entry> {
+        let attr = self.fs.symlink(dir, name.as_bytes(), target.as_bytes(), new_file(caller, 0o777))?;
+        self.entry(attr, None)
     }
 
     pub(super) fn link(&self, ino: InodeNo, dir: InodeNo, name: &OsStr) -> Answer<Entry> {
         let name = self.take_apart_for(self.fs.attr(ino)?.kind, dir, name)?;
         let attr = self.fs.link(ino, dir, name.real)?;
-        self.entry(&attr, name.mode)
+        self.entry(attr, name.mode)
     }
 
     pub(super) fn unlink(self: &Arc<Self>, dir: InodeNo, name: &OsStr) -> Answer<()> {
@@ -117,7 +121,7 @@ impl Shared {
         Ok(())
     }
 
-    pub(super) fn rename(self: &Arc<Self>, from_dir: InodeNo, from: &OsStr, to_dir: InodeNo, to: &OsStr, flags: RenameFlags) -> Answer<()> {
+    pub(super) fn rename(self: &Arc<Self>, from_dir: InodeNo, from: &OsStr, to_dir: InodeNo, to: &OsStr, flags: u32) -> Answer<()> {
         let mode = rename_mode(flags)?;
         let from = self.take_apart(from_dir, from)?;
         let kind = self.fs.lookup(from_dir, from.real)?.kind;
@@ -130,22 +134,30 @@ impl Shared {
 }
 
 /// What a request says of an object it makes; the kernel has applied the caller's umask.
-fn new_file(req: &Request, mode: u32) -> NewFile {
-    NewFile { mode: mode & 0o7777, uid: req.uid(), gid: req.gid() }
+fn new_file(caller: Caller, mode: u32) -> NewFile {
+    NewFile { mode: mode & 0o7777, uid: caller.uid, gid: caller.gid }
 }
 
-fn rename_mode(flags: RenameFlags) -> Answer<RenameMode> {
-    if flags.is_empty() {
-        Ok(RenameMode::Replace)
-    } else if flags == RenameFlags::RENAME_NOREPLACE {
-        Ok(RenameMode::NoReplace)
-    } else if flags == RenameFlags::RENAME_EXCHANGE {
-        Ok(RenameMode::Exchange)
-    } else if flags == RenameFlags::RENAME_WHITEOUT {
-        Ok(RenameMode::Whiteout)
-    } else {
+/// Returns what `mknod` asks to be made; `None` for a kind that it cannot make.
+fn kind_of_mode(mode: u32) -> Option<FileKind> {
+    match mode & libc::S_IFMT {
+        0 | libc::S_IFREG => Some(FileKind::File),
+        libc::S_IFIFO => Some(FileKind::Fifo),
+        libc::S_IFSOCK => Some(FileKind::Socket),
+        libc::S_IFCHR => Some(FileKind::CharDevice),
+        libc::S_IFBLK => Some(FileKind::BlockDevice),
+        _ => None,
+    }
+}
+
+fn rename_mode(flags: u32) -> Answer<RenameMode> {
+    match flags {
+        0 => Ok(RenameMode::Replace),
+        libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
+        libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        libc::RENAME_WHITEOUT => Ok(RenameMode::Whiteout),
         // NOREPLACE with WHITEOUT is all that remains; no file system on Linux needs it.
-        Err(Errno::INVAL)
+        _ => Err(Errno::INVAL),
     }
 }
 
@@ -155,11 +167,19 @@ mod tests {
 
     #[test]
     fn every_rename_flag_is_known_or_refused() {
-        assert_eq!(rename_mode(RenameFlags::empty()), Ok(RenameMode::Replace));
-        assert_eq!(rename_mode(RenameFlags::RENAME_EXCHANGE), Ok(RenameMode::Exchange));
-        assert_eq!(rename_mode(RenameFlags::RENAME_WHITEOUT), Ok(RenameMode::Whiteout));
-        assert_eq!(rename_mode(RenameFlags::RENAME_NOREPLACE), Ok(RenameMode::NoReplace));
-        assert_eq!(rename_mode(RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_EXCHANGE), Err(Errno::INVAL));
-        assert_eq!(rename_mode(RenameFlags::from_bits_retain(1 << 10)), Err(Errno::INVAL));
+        assert_eq!(rename_mode(0), Ok(RenameMode::Replace));
+        assert_eq!(rename_mode(libc::RENAME_EXCHANGE), Ok(RenameMode::Exchange));
+        assert_eq!(rename_mode(libc::RENAME_WHITEOUT), Ok(RenameMode::Whiteout));
+        assert_eq!(rename_mode(libc::RENAME_NOREPLACE), Ok(RenameMode::NoReplace));
+        assert_eq!(rename_mode(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE), Err(Errno::INVAL));
+        assert_eq!(rename_mode(1 << 10), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn mknod_makes_everything_but_directories_and_links() {
+        assert_eq!(kind_of_mode(0o644), Some(FileKind::File));
+        assert_eq!(kind_of_mode(libc::S_IFIFO | 0o600), Some(FileKind::Fifo));
+        assert_eq!(kind_of_mode(libc::S_IFDIR | 0o755), None);
+        assert_eq!(kind_of_mode(libc::S_IFLNK | 0o777), None);
     }
 }

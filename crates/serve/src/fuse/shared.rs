@@ -1,12 +1,12 @@
 //! What all requests of one mount share, and the frame that every request runs in.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 
-use fs::{FileSystem, InodeLockSetting, InodeNo};
-use fuser::Notifier;
+use fs::{FileSystem, InodeLockSetting};
 
+use super::adapter::Kernel;
 use super::dirs::DirStream;
 use super::errno::{Answer, Errno};
 use super::hints::Hints;
@@ -31,7 +31,8 @@ pub(super) struct Shared {
     /// How many syncs event threads carry out themselves, and how many they may.
     inline_syncs: AtomicUsize,
     inline_syncs_max: usize,
-    notifier: OnceLock<Notifier>,
+    /// Messages to the kernel. For workers only: they wait for requests that event threads answer.
+    pub(super) kernel: Kernel,
     broken: AtomicBool,
 }
 
@@ -49,14 +50,9 @@ impl Shared {
             workers,
             inline_syncs: AtomicUsize::new(0),
             inline_syncs_max: threads.saturating_sub(2),
-            notifier: OnceLock::new(),
+            kernel: Kernel::default(),
             broken: AtomicBool::new(false),
         }
-    }
-
-    /// Gives the channel for messages to the kernel, which exists only once the session does.
-    pub(super) fn set_notifier(&self, notifier: Notifier) {
-        assert!(self.notifier.set(notifier).is_ok(), "a mount has one session");
     }
 
     /// Tells whether an invariant was found broken.
@@ -96,22 +92,5 @@ impl Shared {
     pub(super) fn run_on_worker(self: &Arc<Self>, job: impl FnOnce(&Self) + Send + 'static) {
         let shared = Arc::clone(self);
         self.workers.submit(move || job(&shared));
-    }
-
-    /// Makes the kernel write its dirty pages of a range (`len` 0: to the end) and drop all of them. On a worker only: this waits for requests
-    /// that event threads answer.
-    pub(super) fn drop_kernel_pages(&self, ino: InodeNo, offset: u64, len: u64) {
-        let (Some(notifier), Ok(offset), Ok(len)) = (self.notifier.get(), i64::try_from(offset), i64::try_from(len)) else { return };
-        if let Err(error) = notifier.inval_inode(fuser::INodeNo(ino.0), offset, len) {
-            tracing::debug!("the kernel kept pages of inode {}: {error}", ino.0);
-        }
-    }
-
-    /// Makes the kernel forget that it knows `name`. On a worker only: the kernel holds the directory's lock while it waits for our replies.
-    pub(super) fn drop_kernel_name(&self, dir: InodeNo, name: &std::ffi::OsStr) {
-        let Some(notifier) = self.notifier.get() else { return };
-        if let Err(error) = notifier.inval_entry(fuser::INodeNo(dir.0), name) {
-            tracing::debug!("the kernel kept the name {name:?}: {error}");
-        }
     }
 }
