@@ -1,0 +1,195 @@
+//! Attributes and permissions.
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
+
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+
+use crate::harness::{Mounted, NOBODY, errno, needs_root, shell_as};
+
+fn mode(m: &Mounted, name: &str) -> u32 {
+    m.path(name).metadata().unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn mode_owner_and_times_are_set_and_kept() {
+    let Some(m) = Mounted::new("") else { return };
+    fs::write(m.path("f"), b"x").unwrap();
+    fs::set_permissions(m.path("f"), Permissions::from_mode(0o1751)).unwrap();
+    let times = [(1_000_000_000, 123_456_789), (-2, 200_000_000)].map(|(tv_sec, tv_nsec)| Timespec { tv_sec, tv_nsec });
+    let set = Timestamps { last_access: times[0], last_modification: times[1] };
+    utimensat(CWD, m.path("f"), &set, AtFlags::empty()).unwrap();
+    let check = |m: &Mounted| {
+        let attr = m.path("f").metadata().unwrap();
+        assert_eq!(mode(m, "f"), 0o1751);
+        assert_eq!((attr.atime(), attr.atime_nsec()), (1_000_000_000, 123_456_789));
+        assert_eq!((attr.mtime(), attr.mtime_nsec()), (-2, 200_000_000));
+    };
+    check(&m);
+    let m = m.again("");
+    check(&m);
+    m.finish();
+}
+
+#[test]
+fn owners_change_and_take_set_id_bits_with_them() {
+    if !needs_root() {
+        return;
+    }
+    let Some(m) = Mounted::new("") else { return };
+    fs::write(m.path("f"), b"x").unwrap();
+    fs::set_permissions(m.path("f"), Permissions::from_mode(0o6755)).unwrap();
+    chown(m.path("f"), Some(12), Some(34)).unwrap();
+    let attr = m.path("f").metadata().unwrap();
+    assert_eq!((attr.uid(), attr.gid()), (12, 34));
+    assert_eq!(mode(&m, "f"), 0o755);
+    m.finish();
+}
+
+/// In every way a write can arrive: collected by the kernel, passed through its cache, and direct.
+#[test]
+fn a_write_by_an_ordinary_user_takes_set_id_bits_away() {
+    if !needs_root() {
+        return;
+    }
+    for options in ["allow_other", "allow_other,writeback=off", "allow_other,mode=concurrent"] {
+        let Some(m) = Mounted::new(options) else { return };
+        fs::set_permissions(m.root(), Permissions::from_mode(0o777)).unwrap();
+        for script in ["echo x >> $M/f", "printf x | dd of=$M/f conv=notrunc 2>&1", "truncate -s 1 $M/f"] {
+            fs::write(m.path("f"), b"xxxx").unwrap();
+            fs::set_permissions(m.path("f"), Permissions::from_mode(0o6777)).unwrap();
+            let (success, said) = shell_as(NOBODY, &m, script);
+            assert!(success, "{said}");
+            assert_eq!(mode(&m, "f"), 0o777, "{options}: {script}");
+        }
+        fs::set_permissions(m.path("f"), Permissions::from_mode(0o4777)).unwrap();
+        fs::OpenOptions::new().write(true).open(m.path("f")).unwrap().write_all_at(b"root", 0).unwrap();
+        assert_eq!(mode(&m, "f"), 0o4777, "root keeps them");
+        m.finish();
+    }
+}
+
+#[test]
+fn file_capabilities_go_with_the_first_write() {
+    if !needs_root() {
+        return;
+    }
+    // cap_net_raw, effective, revision 2.
+    let capability = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    for options in ["", "mode=direct"] {
+        let Some(m) = Mounted::new(options) else { return };
+        let file = File::create(m.path("f")).unwrap();
+        file.write_all_at(b"1", 0).unwrap();
+        for _ in 0..2 {
+            let name = "security.capability";
+            rustix::fs::fsetxattr(&file, name, &capability, rustix::fs::XattrFlags::empty()).unwrap();
+            assert_eq!(rustix::fs::fgetxattr(&file, name, &mut [0; 64]).unwrap(), capability.len());
+            file.write_all_at(b"2", 0).unwrap();
+            file.sync_all().unwrap();
+            assert_eq!(rustix::fs::fgetxattr(&file, name, &mut [0; 64]).unwrap_err(), rustix::io::Errno::NODATA, "{options}");
+        }
+        drop(file);
+        m.finish();
+    }
+}
+
+#[test]
+fn s_44_permissions_are_enforced() {
+    if !needs_root() {
+        return;
+    }
+    let Some(m) = Mounted::new("allow_other") else { return };
+    fs::write(m.path("secret"), b"x").unwrap();
+    fs::set_permissions(m.path("secret"), Permissions::from_mode(0o600)).unwrap();
+    fs::create_dir(m.path("tmp")).unwrap();
+    fs::set_permissions(m.path("tmp"), Permissions::from_mode(0o1777)).unwrap();
+    fs::write(m.path("tmp/roots"), b"x").unwrap();
+    for refused in ["cat $M/secret", "echo x > $M/secret", "touch $M/new", "rm -f $M/tmp/roots", "chmod 777 $M/secret", "chown 65534 $M/secret"] {
+        let (success, said) = shell_as(NOBODY, &m, refused);
+        assert!(!success, "{refused}: {said}");
+        assert!(said.contains("ermi"), "{refused}: {said}");
+    }
+    let (success, said) = shell_as(NOBODY, &m, "echo x > $M/tmp/own && rm $M/tmp/own && test -x $M/tmp");
+    assert!(success, "{said}");
+    assert_eq!(m.path("secret").metadata().unwrap().uid(), 0);
+    m.finish();
+}
+
+#[test]
+fn without_allow_other_the_mount_is_its_owners_alone() {
+    if !needs_root() {
+        return;
+    }
+    let Some(m) = Mounted::new("") else { return };
+    fs::set_permissions(m.root(), Permissions::from_mode(0o777)).unwrap();
+    let (success, said) = shell_as(NOBODY, &m, "ls $M");
+    assert!(!success && said.contains("ermi"), "{said}");
+    m.finish();
+}
+
+#[test]
+fn sizes_go_up_and_down() {
+    for options in ["", "mode=concurrent"] {
+        let Some(m) = Mounted::new(options) else { return };
+        fs::write(m.path("f"), vec![1; 10_000]).unwrap();
+        let file = fs::OpenOptions::new().read(true).write(true).open(m.path("f")).unwrap();
+        file.set_len(5000).unwrap();
+        file.set_len(20_000).unwrap();
+        let content = fs::read(m.path("f")).unwrap();
+        assert!(content.len() == 20_000 && content[..5000] == vec![1; 5000] && content[5000..] == vec![0; 15_000]);
+        rustix::fs::ftruncate(File::options().write(true).open(m.path("f")).unwrap(), 0).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 0);
+        assert_eq!(errno(file.set_len(i64::MAX as u64)), libc::EFBIG);
+        drop(file);
+        m.finish();
+    }
+}
+
+#[test]
+fn totals_follow_what_is_stored() {
+    let Some(m) = Mounted::new("mode=direct") else { return };
+    let before = rustix::fs::statvfs(m.root()).unwrap();
+    fs::write(m.path("f"), vec![1; 8 << 20]).unwrap();
+    let after = rustix::fs::statvfs(m.root()).unwrap();
+    assert_eq!(after.f_namemax, 255);
+    assert!((before.f_bfree - after.f_bfree) * after.f_frsize >= 8 << 20);
+    assert!(after.f_bavail < after.f_bfree && after.f_bfree < after.f_blocks);
+    assert_eq!(m.path("f").metadata().unwrap().blocks(), (8 << 20) / 512);
+    m.finish();
+}
+
+/// Tools that compare times must see that a file changed, whichever way it was written.
+#[test]
+fn every_write_moves_the_modification_time() {
+    for options in ["", "writeback=off", "mode=direct", "mode=concurrent", "mode=concurrent+cache"] {
+        let Some(m) = Mounted::new(options) else { return };
+        let file = File::create(m.path("f")).unwrap();
+        let long_ago = std::fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH);
+        file.set_times(long_ago).unwrap();
+        assert_eq!(file.metadata().unwrap().mtime(), 0);
+        file.write_all_at(b"x", 0).unwrap();
+        assert_ne!(file.metadata().unwrap().mtime(), 0, "{options}");
+        file.sync_all().unwrap();
+        drop(file);
+        let m = m.again("");
+        assert_ne!(m.path("f").metadata().unwrap().mtime(), 0, "{options}");
+        m.finish();
+    }
+}
+
+#[test]
+fn a_read_only_mount_refuses_every_change() {
+    let Some(m) = Mounted::new("") else { return };
+    fs::write(m.path("f"), b"x").unwrap();
+    let m = m.again("ro");
+    assert_eq!(fs::read(m.path("f")).unwrap(), b"x");
+    for result in [
+        fs::write(m.path("f"), b"y"),
+        fs::remove_file(m.path("f")),
+        fs::create_dir(m.path("d")),
+        fs::set_permissions(m.path("f"), Permissions::from_mode(0o777)),
+    ] {
+        assert_eq!(errno(result), libc::EROFS);
+    }
+    drop(m);
+}

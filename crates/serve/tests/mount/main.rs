@@ -1,0 +1,15 @@
+//! The mount, used through the kernel as programs use it. Skipped, with the reason, where FUSE is not to be had.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod attrs;
+mod data;
+mod dirs;
+mod harness;
+mod life;
+mod locks;
+mod mixed;
+mod modes;
+mod names;
+mod programs;
+mod xattrs;

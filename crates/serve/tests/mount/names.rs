@@ -1,0 +1,176 @@
+//! Names: everything that makes, finds, moves and removes them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+
+use rustix::fs::{CWD, FileType, Mode, RenameFlags, makedev, mknodat, renameat_with};
+
+use crate::harness::{Mounted, errno, needs_root, shell};
+
+#[test]
+fn files_and_directories_are_made_found_and_removed() {
+    let Some(m) = Mounted::new("") else { return };
+    fs::create_dir_all(m.path("a/b/c")).unwrap();
+    fs::write(m.path("a/b/c/file"), b"content").unwrap();
+    assert_eq!(fs::read(m.path("a/b/c/file")).unwrap(), b"content");
+    assert_eq!(errno(fs::create_dir(m.path("a"))), libc::EEXIST);
+    assert_eq!(errno(fs::remove_dir(m.path("a/b"))), libc::ENOTEMPTY);
+    assert_eq!(errno(fs::remove_file(m.path("a/none"))), libc::ENOENT);
+    assert_eq!(errno(fs::remove_dir(m.path("a/b/c/file"))), libc::ENOTDIR);
+    assert_eq!(errno(fs::remove_file(m.path("a/b"))), libc::EISDIR);
+    assert_eq!(errno(fs::metadata(m.path("a/b/c/file/below"))), libc::ENOTDIR);
+    assert_eq!(errno(File::create(m.path(&"n".repeat(256)))), libc::ENAMETOOLONG);
+    File::create(m.path(&"n".repeat(255))).unwrap();
+    assert_eq!(m.path("a").metadata().unwrap().nlink(), 3);
+    fs::remove_dir_all(m.path("a")).unwrap();
+    assert_eq!(errno(fs::metadata(m.path("a"))), libc::ENOENT);
+    m.finish();
+}
+
+#[test]
+fn names_survive_a_remount() {
+    let Some(m) = Mounted::new("") else { return };
+    fs::create_dir(m.path("d")).unwrap();
+    fs::write(m.path("d/f"), b"kept").unwrap();
+    symlink("d/f", m.path("s")).unwrap();
+    let ino = m.path("d/f").metadata().unwrap().ino();
+    let m = m.again("");
+    assert_eq!(fs::read(m.path("s")).unwrap(), b"kept");
+    assert_eq!(m.path("d/f").metadata().unwrap().ino(), ino);
+    m.finish();
+}
+
+#[test]
+fn symbolic_and_hard_links() {
+    let Some(m) = Mounted::new("") else { return };
+    fs::write(m.path("file"), b"1").unwrap();
+    symlink("file", m.path("soft")).unwrap();
+    assert_eq!(fs::read_link(m.path("soft")).unwrap().to_str(), Some("file"));
+    assert_eq!(fs::read(m.path("soft")).unwrap(), b"1");
+    let long = "x/".repeat(2000);
+    symlink(&long, m.path("long")).unwrap();
+    assert_eq!(fs::read_link(m.path("long")).unwrap().to_str(), Some(long.as_str()));
+    fs::hard_link(m.path("file"), m.path("hard")).unwrap();
+    assert_eq!(m.path("file").metadata().unwrap().nlink(), 2);
+    assert_eq!(m.path("file").metadata().unwrap().ino(), m.path("hard").metadata().unwrap().ino());
+    fs::write(m.path("hard"), b"2").unwrap();
+    assert_eq!(fs::read(m.path("file")).unwrap(), b"2");
+    fs::remove_file(m.path("file")).unwrap();
+    assert_eq!(m.path("hard").metadata().unwrap().nlink(), 1);
+    assert_eq!(errno(fs::hard_link(m.root(), m.path("root"))), libc::EPERM);
+    m.finish();
+}
+
+#[test]
+fn s_14_rename_in_all_its_ways() {
+    let Some(m) = Mounted::new("") else { return };
+    let rename = |from: &str, to: &str, flags| renameat_with(CWD, m.path(from), CWD, m.path(to), flags).map_err(std::io::Error::from);
+    let read = |name: &str| fs::read_to_string(m.path(name)).unwrap();
+    fs::write(m.path("a"), "a").unwrap();
+    fs::write(m.path("b"), "b").unwrap();
+    assert_eq!(errno(rename("a", "b", RenameFlags::NOREPLACE)), libc::EEXIST);
+    rename("a", "b", RenameFlags::EXCHANGE).unwrap();
+    assert_eq!((read("a"), read("b")), ("b".into(), "a".into()));
+    assert_eq!(errno(rename("a", "none", RenameFlags::EXCHANGE)), libc::ENOENT);
+    rename("a", "c", RenameFlags::NOREPLACE).unwrap();
+    rename("c", "b", RenameFlags::empty()).unwrap();
+    assert_eq!(read("b"), "b");
+    assert_eq!(errno(fs::metadata(m.path("c"))), libc::ENOENT);
+    fs::create_dir_all(m.path("d/e")).unwrap();
+    assert_eq!(errno(rename("d", "d/e/f", RenameFlags::empty())), libc::EINVAL);
+    assert_eq!(errno(rename("b", "d", RenameFlags::empty())), libc::EISDIR);
+    assert_eq!(errno(rename("d", "b", RenameFlags::empty())), libc::ENOTDIR);
+    fs::create_dir(m.path("g")).unwrap();
+    assert_eq!(errno(rename("g", "d", RenameFlags::empty())), libc::ENOTEMPTY);
+    rename("d/e", "g", RenameFlags::empty()).unwrap();
+    rename("g", "b", RenameFlags::EXCHANGE).unwrap();
+    assert!(m.path("b").is_dir() && m.path("g").is_file());
+    m.finish();
+}
+
+#[test]
+fn rename_with_a_whiteout_leaves_one() {
+    if !needs_root() {
+        return;
+    }
+    let Some(m) = Mounted::new("dev") else { return };
+    fs::write(m.path("a"), "a").unwrap();
+    renameat_with(CWD, m.path("a"), CWD, m.path("b"), RenameFlags::WHITEOUT).unwrap();
+    assert_eq!(fs::read(m.path("b")).unwrap(), b"a");
+    let whiteout = m.path("a").symlink_metadata().unwrap();
+    assert!(whiteout.file_type().is_char_device());
+    assert_eq!(whiteout.rdev(), 0);
+    m.finish();
+}
+
+#[test]
+fn pipes_sockets_and_device_nodes() {
+    if !needs_root() {
+        return;
+    }
+    let Some(m) = Mounted::new("dev") else { return };
+    let node = |name: &str, kind, device| mknodat(CWD, m.path(name), kind, Mode::from_raw_mode(0o600), device).unwrap();
+    node("null", FileType::CharacterDevice, makedev(1, 3));
+    node("disk", FileType::BlockDevice, makedev(259, 0x12345));
+    node("file", FileType::RegularFile, 0);
+    node("pipe", FileType::Fifo, 0);
+    drop(std::os::unix::net::UnixListener::bind(m.path("socket")).unwrap());
+    let mut null = OpenOptions::new().read(true).write(true).open(m.path("null")).unwrap();
+    null.write_all(b"gone").unwrap();
+    assert_eq!(null.read(&mut [0; 8]).unwrap(), 0);
+    drop(null);
+    let m = m.again("");
+    let of = |name: &str| m.path(name).symlink_metadata().unwrap();
+    assert!(of("pipe").file_type().is_fifo() && of("socket").file_type().is_socket() && of("file").file_type().is_file());
+    assert_eq!(of("null").rdev(), makedev(1, 3));
+    assert_eq!(of("disk").rdev(), makedev(259, 0x12345));
+    assert_eq!(errno(File::open(m.path("null"))), libc::EACCES, "nodev is the default");
+    m.finish();
+}
+
+#[test]
+fn s_17_a_removed_file_lives_until_it_is_closed() {
+    let Some(m) = Mounted::new("") else { return };
+    let before = rustix::fs::statvfs(m.root()).unwrap();
+    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(m.path("f")).unwrap();
+    file.write_all(&vec![7; 1 << 20]).unwrap();
+    fs::remove_file(m.path("f")).unwrap();
+    assert_eq!(errno(fs::metadata(m.path("f"))), libc::ENOENT);
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    file.write_all(&vec![8; 1 << 20]).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 2 << 20);
+    let mut buf = [0; 1];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut buf, (1 << 20) + 5).unwrap();
+    assert_eq!(buf, [8]);
+    drop(file);
+    let m = m.again("");
+    assert_eq!(rustix::fs::statvfs(m.root()).unwrap().f_files - rustix::fs::statvfs(m.root()).unwrap().f_ffree, before.f_files - before.f_ffree);
+    m.finish();
+}
+
+#[test]
+fn new_files_belong_to_their_maker_and_heed_umask_and_set_group_id() {
+    let Some(m) = Mounted::new("") else { return };
+    shell(&m, "umask 027; touch $M/f; mkdir $M/d; mkfifo $M/p");
+    let mode = |name: &str| m.path(name).symlink_metadata().unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode("f"), mode("d"), mode("p")), (0o640, 0o750, 0o640));
+    assert_eq!(m.path("f").metadata().unwrap().uid(), rustix::process::geteuid().as_raw());
+    if needs_root() {
+        shell(&m, "mkdir $M/g; chown 0:100 $M/g; chmod 2775 $M/g; touch $M/g/f; mkdir $M/g/d");
+        let made = m.path("g/f").metadata().unwrap();
+        assert_eq!(made.gid(), 100);
+        let made = m.path("g/d").metadata().unwrap();
+        assert_eq!((made.gid(), made.permissions().mode() & 0o2000), (100, 0o2000));
+    }
+    m.finish();
+}
+
+#[test]
+fn an_unnamed_temporary_file_is_refused_clearly() {
+    let Some(m) = Mounted::new("") else { return };
+    let result = rustix::fs::open(m.root(), rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR, Mode::RUSR);
+    assert_eq!(result.unwrap_err(), rustix::io::Errno::OPNOTSUPP);
+    m.finish();
+}
