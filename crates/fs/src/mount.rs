@@ -181,7 +181,7 @@ fn grow_from(space: &Arc<Space>, block_size: u32) -> crate::meta::GrowRegion {
     let space = Arc::clone(space);
     let block = u64::from(block_size);
     Box::new(move |bytes| {
-        let want = Want { goal: None, blocks: bytes.div_ceil(block), ahead: None, class: SpaceClass::Metadata };
+        let want = Want { goal: None, blocks: bytes.div_ceil(block), ahead: None, class: SpaceClass::Metadata, promised: 0 };
         let runs = space.allocate_all(want)?;
         Ok(runs.into_iter().map(|run| ByteRun { start: run.start.0 * block, len: run.blocks * block }).collect())
     })

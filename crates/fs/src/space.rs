@@ -11,6 +11,7 @@
 //! - I-SPC-1: free runs neither overlap nor touch; every free run is in both indexes.
 //! - I-SPC-2: blocks that a record freed stay out of reach until that record is sealed, so that replay never meets them with other data.
 //! - I-SPC-3: data never takes the reserve: a full volume can still delete, log and grow its metadata.
+//! - I-SPC-5: blocks promised to cached writes are found when those reach the device: nothing else takes the last of them but metadata.
 //! - I-SPC-4: blocks kept ahead for a file belong to the free total and to nobody's extents; a crash or a close gives them back for nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,6 +47,8 @@ pub(crate) struct Want {
     pub(crate) ahead: Option<(InodeNo, u64)>,
     /// What for.
     pub(crate) class: SpaceClass,
+    /// How many of the blocks were promised before.
+    pub(crate) promised: u64,
 }
 
 /// Totals in blocks.
@@ -55,7 +58,7 @@ pub(crate) struct SpaceTotals {
     pub(crate) total: u64,
     /// Free ones, with those kept ahead and those about to become free.
     pub(crate) free: u64,
-    /// Kept from data.
+    /// Kept from data, and promised to data that is still in the cache.
     pub(crate) reserve: u64,
     /// Number of free runs.
     pub(crate) runs: u64,
@@ -84,6 +87,8 @@ struct Inner {
     kept: u64,
     /// Blocks in `leaving`.
     left: u64,
+    /// Blocks that cached writes will need.
+    promised: u64,
     reserve: u64,
     /// What is kept for a file's next append.
     ahead: BTreeMap<InodeNo, Run>,
@@ -114,11 +119,14 @@ impl Space {
     /// `NoSpace`.
     pub(crate) fn allocate_all(&self, want: Want) -> Result<Vec<Run>> {
         let mut inner = self.inner.lock();
+        // From here on they are counted like all others; the promise is renewed if they are not found.
+        inner.promised -= want.promised;
         let mut runs: Vec<Run> = Vec::new();
         let mut rest = want;
         while rest.blocks > 0 {
             let Some(run) = inner.allocate(rest) else {
                 runs.drain(..).for_each(|run| inner.insert(run));
+                inner.promised += want.promised;
                 return Err(inner.no_space(want.blocks, self.block_bytes));
             };
             rest = Want { goal: Some(BlockNo(run.end())), blocks: rest.blocks - run.blocks, ..rest };
@@ -130,9 +138,30 @@ impl Space {
         Ok(runs)
     }
 
-    /// Gives blocks back at once: no record ever named them.
-    pub(crate) fn free(&self, run: Run) {
-        self.inner.lock().insert(run);
+    /// Gives blocks back at once: no record ever named them. As many as were promised before are promised again.
+    pub(crate) fn free(&self, runs: &[Run], promised: u64) {
+        let mut inner = self.inner.lock();
+        runs.iter().for_each(|run| inner.insert(*run));
+        inner.promised += promised;
+    }
+
+    /// Promises blocks to data that is not on its way yet.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub(crate) fn promise(&self, blocks: u64) -> Result<()> {
+        let mut inner = self.inner.lock();
+        if inner.available(SpaceClass::Data) < blocks {
+            return Err(inner.no_space(blocks, self.block_bytes));
+        }
+        inner.promised += blocks;
+        Ok(())
+    }
+
+    /// Takes back a promise: the data is gone.
+    pub(crate) fn release_promise(&self, blocks: u64) {
+        let mut inner = self.inner.lock();
+        inner.promised = inner.promised.checked_sub(blocks).expect("what is taken back was promised");
     }
 
     /// Gives blocks back once the record that freed them is sealed (I-SPC-2).
@@ -182,7 +211,7 @@ impl Space {
         SpaceTotals {
             total: inner.end,
             free: inner.free + inner.kept + inner.left,
-            reserve: inner.reserve,
+            reserve: inner.reserve + inner.promised,
             runs: inner.by_start.len() as u64,
             run_max: inner.by_len.last().map_or(0, |(len, _)| *len),
         }
@@ -200,7 +229,7 @@ impl Inner {
     fn available(&self, class: SpaceClass) -> u64 {
         let free = self.free + self.kept;
         match class {
-            SpaceClass::Data => free.saturating_sub(self.reserve),
+            SpaceClass::Data => free.saturating_sub(self.reserve + self.promised),
             SpaceClass::Metadata => free,
         }
     }
@@ -323,9 +352,9 @@ impl Inner {
 
     fn no_space(&self, blocks: u64, block_bytes: u64) -> Error {
         let free = (self.free + self.kept) * block_bytes;
-        let reserve = self.reserve * block_bytes;
+        let reserve = (self.reserve + self.promised) * block_bytes;
         let message = format!(
-            "no space for {blocks} blocks of {block_bytes} bytes: {free} bytes are free, {reserve} of them kept for metadata and deletion; remove something or grow the volume"
+            "no space for {blocks} blocks of {block_bytes} bytes: {free} bytes are free, {reserve} of them kept for metadata, deletion and cached writes; remove something or grow the volume"
         );
         Error::new(ErrorKind::NoSpace, message)
     }

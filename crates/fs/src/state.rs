@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use block::{BlockDevice, Geometry};
 use parking_lot::Mutex;
 
+use crate::cache::{CacheOptions, PageCache};
 use crate::daemon::Poke;
 use crate::inode::{Inode, InodeTable};
 use crate::log::{Exposure, Record, RecordKind};
@@ -18,6 +19,9 @@ use crate::{Epoch, Error, ErrorKind, InodeNo, Lsn, MountOptions, RecoveryReport,
 
 /// How many inode numbers one `next_ino` setting reserves.
 const INO_BATCH: u64 = 1024;
+
+/// Threads that read ahead, and threads that write behind; they start with the first use of the cache.
+const CACHE_THREADS: usize = 4;
 
 /// Name of the setting from which inode numbers are free after a crash.
 pub(crate) const NEXT_INO: &[u8] = b"next_ino";
@@ -48,6 +52,8 @@ pub(crate) struct Fs {
     pub(crate) poke: Poke,
     /// Itself, for what outlives a borrow: open files and the cache's way back.
     pub(crate) this: Weak<Self>,
+    /// The library cache.
+    pub(crate) cache: Arc<PageCache>,
     /// The queues with I/O in flight.
     pub(crate) queues: crate::queue::Queues,
     unmounted: AtomicBool,
@@ -79,6 +85,15 @@ struct NextIno {
 impl Fs {
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
         let geometry = parts.device.geometry();
+        let cache = CacheOptions {
+            cap_bytes: parts.options.cache_bytes,
+            io_align: geometry.logical_block_size,
+            block_size: parts.block_size,
+            read_ahead_bytes_min: parts.options.read_ahead_bytes_min,
+            read_ahead_bytes_max: parts.options.read_ahead_bytes_max,
+            read_threads: CACHE_THREADS,
+            write_threads: CACHE_THREADS,
+        };
         Arc::new_cyclic(|this| Self {
             geometry,
             device: parts.device,
@@ -97,6 +112,7 @@ impl Fs {
             next_ino: Mutex::new(NextIno { next: parts.next_ino, reserved: parts.next_ino }),
             lazy: Mutex::new(HashMap::new()),
             poke: Poke::default(),
+            cache: PageCache::new(&cache),
             this: this.clone(),
             queues: crate::queue::Queues::default(),
             unmounted: AtomicBool::new(false),

@@ -42,7 +42,6 @@
 //!
 //! The caller's ordering lock, then a shard's `state`, then `FileCore::state`, then `PageCache::listed`. `FileCore::streams`, the pools' and the staging locks
 //! are leaves. No lock of this room is held across a call to the backing.
-#![cfg_attr(not(test), allow(dead_code, reason = "until the data path takes all of it into use"))]
 
 mod change;
 mod core;
@@ -76,7 +75,7 @@ use self::shard::{Key, Shard};
 use self::staging::Staging;
 use crate::Result;
 
-pub(crate) use self::change::{DirectWrite, MapChange};
+pub(crate) use self::change::MapChange;
 pub(crate) use self::counters::CacheCounters;
 pub(crate) use self::file::CachedFile;
 

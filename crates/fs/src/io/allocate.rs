@@ -1,12 +1,15 @@
 //! Changes of a file's allocation: preallocate, punch, zero, collapse, insert. All under the exclusive inode lock.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
-use super::fill::{Before, Target, hole_blocks, place};
+use super::fill::{Before, Target, place};
+use super::promise::hole_blocks;
 use super::publish::{Change, SizeChange};
 use super::truncate::tail_of;
 use super::write::too_large;
 use super::{Grid, Io};
+use crate::cache::MapChange;
 use crate::extent::{Extent, ExtentState, Piece};
 use crate::lock::Exclusive;
 use crate::log::RecordKind;
@@ -61,8 +64,27 @@ impl Io<'_> {
     pub(crate) fn change_allocation(self, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
         let bytes = check(&self.fs.grid(), mode, offset, len)?;
         let _order = self.state().order.exclusive(self.fs);
+        let _change = self.announce(mode, &bytes)?;
         let held = self.state().lock.exclusive(self.fs);
         self.allocate(&held, mode, bytes)
+    }
+
+    /// Prepares the cache: what is dirty reaches the device, so that the size that the log knows is the size, and what changes is forgotten.
+    fn announce(self, mode: AllocateMode, bytes: &Range<u64>) -> Result<Option<MapChange>> {
+        let Some(cached) = self.cached_if_any() else { return Ok(None) };
+        cached.flush()?;
+        let size = self.inode.size.load(Ordering::Acquire);
+        let change = match mode {
+            AllocateMode::Preallocate { keep_size } if keep_size || bytes.end <= size => return Ok(None),
+            // Only the size changes, and it grows.
+            AllocateMode::Preallocate { .. } => return Ok(Some(cached.begin_map_change(size, 1)?)),
+            AllocateMode::PunchHole | AllocateMode::ZeroRange { .. } => cached.begin_map_change(bytes.start, bytes.end - bytes.start)?,
+            AllocateMode::CollapseRange | AllocateMode::InsertRange => {
+                self.forget_promises(&(0..u64::MAX));
+                cached.begin_map_change(bytes.start, u64::MAX - bytes.start)?
+            }
+        };
+        Ok(Some(change))
     }
 
     fn allocate(self, held: &Exclusive<'_>, mode: AllocateMode, bytes: Range<u64>) -> Result<()> {
@@ -92,6 +114,7 @@ impl Io<'_> {
         let mut rest = inner;
         loop {
             let (from, remains) = tail_of(&*self.map()?, &rest);
+            self.forget_promises(&(from..rest.end));
             self.publish(Change::new(RecordKind::Punch, SizeChange::Keep), |map| map.plan_remove(from..rest.end))?;
             if !remains {
                 return Ok(());
@@ -122,13 +145,16 @@ impl Io<'_> {
         if blocks.is_empty() || (holes == 0 && !grows && !all) {
             return Ok(());
         }
-        let first_hole = pieces.iter().find(|piece| piece.mapped.is_none()).map_or(0, |piece| piece.file_block);
-        let want = self.want(&map, first_hole, holes, false);
-        drop(map);
-        let runs = if holes > 0 { self.fs.allocate_data(want)? } else { Vec::new() };
-        let extents = unwritten(&place(&pieces, &runs, self.fs.epoch), all);
+        let fresh = self.allocate_holes(map, &pieces, false)?;
+        let extents = unwritten(&place(&pieces, &fresh.runs, self.fs.epoch), all);
         let (size, end) = if grows { (SizeChange::AtLeast(end), end) } else { (SizeChange::Keep, 0) };
-        let exposing = self.zero_tail(held, end).inspect_err(|_| self.fs.free_unused(&runs))?;
+        let exposing = match self.zero_tail(held, end) {
+            Ok(exposing) => exposing,
+            Err(error) => {
+                self.give_back(fresh);
+                return Err(error);
+            }
+        };
         let change = Change { touches: grows || all, ..Change::new(RecordKind::Allocate, size).exposing(exposing) };
         self.publish_extents(blocks, &extents, change).map(drop)
     }

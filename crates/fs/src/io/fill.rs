@@ -71,11 +71,6 @@ pub(super) fn place(pieces: &[Piece], runs: &[Run], epoch: Epoch) -> Vec<Target>
     targets
 }
 
-/// Returns how many blocks the holes among the pieces have.
-pub(super) fn hole_blocks(pieces: &[Piece]) -> u64 {
-    pieces.iter().filter(|piece| piece.mapped.is_none()).map(|piece| piece.blocks).sum()
-}
-
 impl Io<'_> {
     /// Carries out an aligned write that fills `blocks` wholly: claims them, writes, publishes. Written blocks in between are overwritten in place.
     pub(super) fn fill(self, _held: &Shared<'_>, data: Payload<'_>, blocks: Range<u64>) -> Result<()> {
@@ -86,16 +81,13 @@ impl Io<'_> {
         // Looked up again: who held the claim before may have filled them.
         let map = self.map()?;
         let pieces: Vec<Piece> = map.pieces(grid.blocks(&data.range())).collect();
-        let holes = hole_blocks(&pieces);
-        let want = self.want(&map, pieces.iter().find(|piece| piece.mapped.is_none()).map_or(0, |piece| piece.file_block), holes, extends);
-        drop(map);
         self.count_fill(&pieces, extends);
-        let runs = if holes > 0 { self.fs.allocate_data(want)? } else { Vec::new() };
-        let targets = place(&pieces, &runs, self.fs.epoch);
+        let fresh = self.allocate_holes(map, &pieces, extends)?;
+        let targets = place(&pieces, &fresh.runs, self.fs.epoch);
         let exposing = match self.write_targets(&targets, data) {
             Ok(exposing) => exposing,
             Err(error) => {
-                self.fs.free_unused(&runs);
+                self.give_back(fresh);
                 return Err(error);
             }
         };
@@ -153,6 +145,6 @@ mod tests {
         let targets: Vec<_> = place(&pieces, &runs, Epoch(2)).iter().map(|t| (t.file_block, t.blocks, t.start.0, t.was)).collect();
         let expected = [(0, 2, 100, Before::Free), (2, 1, 200, Before::Free), (3, 1, 50, Before::Unwritten), (4, 2, 201, Before::Free)];
         assert_eq!(targets, expected);
-        assert_eq!(hole_blocks(&pieces), 5);
+        assert_eq!(crate::io::promise::hole_blocks(&pieces), 5);
     }
 }

@@ -2,12 +2,15 @@
 
 use std::ops::Bound;
 use std::ops::ControlFlow;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use parking_lot::{MappedRwLockReadGuard, MappedRwLockWriteGuard, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::Io;
+use super::cached::CachePart;
 use super::exposure::Unsealed;
+use super::promise::BlockSet;
 use crate::extent::{Extent, ExtentChange, ExtentMap, ExtentState};
 use crate::lock::{InodeLock, RangeLock};
 use crate::mode::OpenTable;
@@ -34,6 +37,9 @@ pub(crate) struct FileState {
     /// The size in the inode's row, valid once the map is loaded. Behind `inode.size` while cached writes wait.
     logged_size: AtomicU64,
     pub(crate) unsealed: Unsealed,
+    /// Rank 3.5: holes whose data is in the cache and whose blocks are promised.
+    pub(super) promised: Mutex<BlockSet>,
+    pub(super) cached: OnceLock<CachePart>,
 }
 
 impl FileState {
@@ -44,7 +50,8 @@ impl FileState {
 
     /// Returns whether nothing is lost when the inode is dropped from memory: no opens, no dirty pages.
     pub(crate) fn is_idle(&self) -> bool {
-        self.opens.lock().len() == 0
+        let dirty = self.cached.get().is_some_and(|part| part.file.dirty_bytes() > 0);
+        self.opens.lock().len() == 0 && !dirty && self.promised.lock().is_empty()
     }
 
     /// Returns the size in the inode's row. The map has been loaded.

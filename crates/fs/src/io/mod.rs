@@ -26,11 +26,13 @@
 
 mod allocate;
 mod bounce;
+mod cached;
 mod exposure;
 mod fill;
 mod grid;
 mod mapping;
 mod open;
+mod promise;
 mod publish;
 mod queued;
 mod read;

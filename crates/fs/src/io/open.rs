@@ -89,8 +89,12 @@ impl Io<'_> {
     }
 
     /// Serves the file another way: I/O that went the old way is over before the first goes the new one.
-    fn switch(self, _now: Option<Service>, next: Service) -> Result<()> {
+    fn switch(self, now: Option<Service>, next: Service) -> Result<()> {
         let _order = self.state().order.exclusive(self.fs);
+        if let Some(cached) = self.cached_if_any().filter(|_| now.is_none_or(|now| now.path != next.path)) {
+            cached.flush()?;
+            cached.drop_clean();
+        }
         let _held = self.state().lock.exclusive(self.fs);
         self.state().service.store(next.encode(), Ordering::Release);
         Ok(())

@@ -5,12 +5,11 @@ use std::sync::atomic::Ordering;
 
 use super::Io;
 use super::exposure::Exposing;
-use crate::extent::{Extent, ExtentChange, ExtentMap, ExtentPlan, Run};
+use crate::extent::{Extent, ExtentChange, ExtentMap, ExtentPlan};
 use crate::log::RecordKind;
 use crate::row::{RowChange, Table, inode_key};
-use crate::space::{SpaceClass, Want};
 use crate::state::Fs;
-use crate::{BlockNo, ErrorKind, FileBlock, Lsn, Result};
+use crate::{FileBlock, Lsn, Result};
 
 /// What happens to the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +61,11 @@ impl Change {
 impl Io<'_> {
     /// Makes `extents` all that the file blocks of `range` map; nothing is freed.
     pub(super) fn publish_extents(self, range: Range<u64>, extents: &[(FileBlock, Extent)], change: Change) -> Result<Lsn> {
-        self.publish(change, |map| ExtentPlan { changes: map.plan_set(range, extents), freed: Vec::new() })
+        self.publish(change, |map| {
+            // Under the map's lock: who promises blocks to holes looks at the map and the promises as one.
+            self.forget_promises(&range);
+            ExtentPlan { changes: map.plan_set(range, extents), freed: Vec::new() }
+        })
     }
 
     /// Plans on the locked map, logs, and carries the plan out; what it frees becomes free once the record is sealed.
@@ -123,38 +126,3 @@ impl Io<'_> {
         lsn
     }
 }
-
-impl Fs {
-    /// Allocates `blocks` for file data, all or nothing; on a full volume first lets go of what a sealed record freed.
-    pub(super) fn allocate_data(&self, want: Want) -> Result<Vec<Run>> {
-        self.space.settle(self.meta.sealed_lsn());
-        let refused = match self.space.allocate_all(want) {
-            Err(error) if error.kind == ErrorKind::NoSpace && self.space.would_fit(want.blocks) => error,
-            other => return other,
-        };
-        let Some(lsn) = self.space.waiting_for() else { return Err(refused) };
-        self.meta.seal(lsn)?;
-        self.space.settle(self.meta.sealed_lsn());
-        self.space.allocate_all(want)
-    }
-
-    /// Gives back blocks that no record named.
-    pub(super) fn free_unused(&self, runs: &[Run]) {
-        runs.iter().for_each(|run| self.space.free(*run));
-    }
-}
-
-impl Io<'_> {
-    /// Returns what to ask for so that `blocks` at file block `at` continue what the file has; an extension keeps some more ahead.
-    pub(super) fn want(self, map: &ExtentMap, at: u64, blocks: u64, extends: bool) -> Want {
-        let goal = map.before(at).map(|(first, extent)| BlockNo(extent.start.0 + (at - first.0)));
-        let ahead_max = AHEAD_BYTES_MAX / u64::from(self.fs.block_size);
-        let ahead_min = AHEAD_BYTES_MIN / u64::from(self.fs.block_size);
-        let ahead = (map.blocks() + blocks).clamp(ahead_min, ahead_max);
-        Want { goal, blocks, ahead: extends.then_some((self.inode.ino, ahead)), class: SpaceClass::Data }
-    }
-}
-
-/// What is kept ahead of a growing file doubles with it, between these bounds, in bytes.
-const AHEAD_BYTES_MIN: u64 = 64 << 10;
-const AHEAD_BYTES_MAX: u64 = 64 << 20;

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::Io;
 use super::bounce::Bounce;
+use super::cached::uses_cache;
 use crate::extent::{ExtentState, Piece};
 use crate::lock::{Shared, Sharing};
 use crate::mode::{OpenClass, Service};
@@ -20,18 +21,27 @@ impl Io<'_> {
         if buf.is_empty() {
             return Ok(0);
         }
-        let held = self.state().lock.shared(self.fs);
-        let len = self.read_held(&held, class, buf, offset)?;
+        let len = loop {
+            let way = if uses_cache(self.service().path) { self.read_cached(class, buf, offset) } else { self.read_uncached(class, buf, offset) };
+            // `None`: the service changed in between.
+            if let Some(len) = way? {
+                break len;
+            }
+        };
         self.count_read(len);
         Ok(len)
     }
 
-    fn read_held(self, held: &Shared<'_>, class: OpenClass, buf: &mut [u8], offset: u64) -> Result<usize> {
+    fn read_uncached(self, class: OpenClass, buf: &mut [u8], offset: u64) -> Result<Option<usize>> {
+        let held = &self.state().lock.shared(self.fs);
         let service = self.service();
+        if uses_cache(service.path) {
+            return Ok(None);
+        }
         self.count_mixed(service, class);
         let range = offset..offset.saturating_add(buf.len() as u64);
         let _range = (service.path == IoMode::Direct && !range.is_empty()).then(|| self.state().ranges.lock(range, Sharing::Shared, self.fs));
-        self.read_mapped(held, buf, offset, self.inode.size.load(Ordering::Acquire))
+        self.read_mapped(held, buf, offset, self.inode.size.load(Ordering::Acquire)).map(Some)
     }
 
     pub(crate) fn count_read(self, bytes: usize) {

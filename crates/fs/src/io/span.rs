@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::bounce::Bounce;
 use super::exposure::Exposing;
-use super::fill::{Before, Target, hole_blocks, place};
+use super::fill::{Before, Target, place};
 use super::publish::{Change, SizeChange};
 use super::write::Payload;
 use super::{Grid, Io};
@@ -90,13 +90,9 @@ impl Io<'_> {
         let map = self.map()?;
         let pieces: Vec<Piece> = map.pieces(grid.blocks(&data.range())).collect();
         let gap = tail_gap(&map, &grid, logged, data.offset).filter(|_| size > logged);
-        let holes = hole_blocks(&pieces);
-        let first_hole = pieces.iter().find(|piece| piece.mapped.is_none()).map_or(0, |piece| piece.file_block);
-        let want = self.want(&map, first_hole, holes, size > logged);
-        drop(map);
         self.count_exclusive(&pieces, data, size > logged);
-        let runs = if holes > 0 { self.fs.allocate_data(want)? } else { Vec::new() };
-        let targets = place(&pieces, &runs, self.fs.epoch);
+        let fresh = self.allocate_holes(map, &pieces, size > logged)?;
+        let targets = place(&pieces, &fresh.runs, self.fs.epoch);
         let gap = gap.map(|(gap, target)| span_in_place(&grid, &target, &gap, (logged, size), true));
         let spans = gap.into_iter().chain(targets.iter().map(|target| match target.was {
             Before::Written => span_in_place(&grid, target, &data.range(), (logged, size), false),
@@ -104,7 +100,7 @@ impl Io<'_> {
         }));
         let written = self.write_spans(spans, data).and_then(|exposing| self.publish_exclusive(held, &targets, exposing, size, logged));
         if written.is_err() {
-            self.fs.free_unused(&runs);
+            self.give_back(fresh);
         }
         written
     }

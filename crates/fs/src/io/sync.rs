@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::Io;
 use crate::Result;
+use crate::cache::CachedFile;
 use crate::inode::Inode;
 use crate::state::Fs;
 use crate::stats::Counters;
@@ -33,16 +34,16 @@ impl Io<'_> {
 }
 
 /// Writes an inode's dirty library-cache pages to the device (no flush).
-pub(crate) fn flush_inode(_fs: &Fs, _inode: &Arc<Inode>) -> Result<()> {
-    Ok(())
+pub(crate) fn flush_inode(fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
+    Io::new(fs, inode).cached_if_any().map_or(Ok(()), CachedFile::flush)
 }
 
 /// Writes all dirty library-cache pages to the device (no flush).
-pub(crate) fn flush_all(_fs: &Fs) -> Result<()> {
-    Ok(())
+pub(crate) fn flush_all(fs: &Fs) -> Result<()> {
+    fs.cache.flush_all()
 }
 
 /// Writes pages that are dirty since before `then`.
-pub(crate) fn flush_aged(_fs: &Fs, _then: Instant) -> Result<()> {
-    Ok(())
+pub(crate) fn flush_aged(fs: &Fs, then: Instant) -> Result<()> {
+    fs.cache.flush_aged(then)
 }

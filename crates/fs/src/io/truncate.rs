@@ -26,6 +26,7 @@ pub(crate) fn set_size(fs: &Fs, inode: &Arc<Inode>, size: u64) -> Result<()> {
     }
     let io = Io::new(fs, inode);
     let _order = io.state().order.exclusive(fs);
+    let _change = io.cached_if_any().map(|cached| cached.begin_truncate(size));
     let held = io.state().lock.exclusive(fs);
     drop(io.map()?);
     if size < io.state().logged_size() { io.shrink(&held, size) } else { io.grow(&held, size) }
@@ -34,8 +35,12 @@ pub(crate) fn set_size(fs: &Fs, inode: &Arc<Inode>, size: u64) -> Result<()> {
 /// Frees every extent of an inode without names and pins, in bounded records; drops its cached pages.
 pub(crate) fn free_all(fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
     let io = Io::new(fs, inode);
+    if let Some(cached) = io.cached_if_any() {
+        cached.drop_all();
+    }
     let held = io.state().lock.exclusive(fs);
     fs.space.drop_ahead(inode.ino);
+    io.forget_promises(&(0..u64::MAX));
     if io.map()?.len() == 0 {
         return Ok(());
     }
@@ -68,6 +73,7 @@ impl Io<'_> {
     fn shrink(self, held: &Exclusive<'_>, size: u64) -> Result<()> {
         self.fs.space.drop_ahead(self.inode.ino);
         let floor = self.fs.grid().block_after(size);
+        self.forget_promises(&(floor..u64::MAX));
         let (from, remains) = tail_of(&*self.map()?, &(floor..u64::MAX));
         let mark = if remains { Mark::Begin } else { Mark::None };
         self.publish(Change::new(RecordKind::Truncate, SizeChange::Set(size)).marked(mark), |map| map.plan_remove(from..u64::MAX))?;

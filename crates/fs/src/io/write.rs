@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use super::cached::uses_cache;
 use super::{Grid, Io};
 use crate::extent::{ExtentMap, ExtentState, Piece};
 use crate::lock::{Shared, Sharing};
@@ -75,32 +76,47 @@ impl Io<'_> {
         if bytes.is_empty() {
             return Ok(offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire)));
         }
-        let at = match offset {
-            Some(offset) => {
-                let data = Payload::new(bytes, offset)?;
-                if !self.try_write_shared(class, data)? {
-                    let held = self.state().lock.exclusive(self.fs);
-                    self.write_exclusive(&held, data)?;
-                }
-                offset
-            }
-            None => {
-                let held = self.state().lock.exclusive(self.fs);
-                let end = self.inode.size.load(Ordering::Acquire);
-                self.write_exclusive(&held, Payload::new(bytes, end)?)?;
-                end
+        let at = loop {
+            let way = if uses_cache(self.service().path) { self.write_cached(class, bytes, offset) } else { self.write_direct(class, bytes, offset) };
+            // `None`: the service changed in between.
+            if let Some(at) = way? {
+                break at;
             }
         };
         self.count_write(bytes.len());
         Ok(at)
     }
 
-    fn try_write_shared(self, class: OpenClass, data: Payload<'_>) -> Result<bool> {
-        let held = self.state().lock.shared(self.fs);
-        let service = self.service();
-        self.count_mixed(service, class);
-        let _range = (service.path == IoMode::Direct).then(|| self.state().ranges.lock(self.locked_range(&data), Sharing::Exclusive, self.fs));
-        self.write_shared(&held, data)
+    fn write_direct(self, class: OpenClass, bytes: &[u8], offset: Option<u64>) -> Result<Option<u64>> {
+        if let Some(offset) = offset {
+            let data = Payload::new(bytes, offset)?;
+            let held = self.state().lock.shared(self.fs);
+            let service = self.service();
+            if uses_cache(service.path) {
+                return Ok(None);
+            }
+            self.count_mixed(service, class);
+            let _range = (service.path == IoMode::Direct).then(|| self.state().ranges.lock(self.locked_range(&data), Sharing::Exclusive, self.fs));
+            if self.write_shared(&held, data)? {
+                return Ok(Some(offset));
+            }
+        }
+        let held = self.state().lock.exclusive(self.fs);
+        if uses_cache(self.service().path) {
+            return Ok(None);
+        }
+        let at = offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire));
+        self.write_exclusive(&held, Payload::new(bytes, at)?)?;
+        Ok(Some(at))
+    }
+
+    /// Writes past the cache whatever the file's service is: for the cache itself.
+    pub(super) fn write_uncached(self, data: Payload<'_>) -> Result<()> {
+        if !self.write_shared(&self.state().lock.shared(self.fs), data)? {
+            let held = self.state().lock.exclusive(self.fs);
+            self.write_exclusive(&held, data)?;
+        }
+        Ok(())
     }
 
     /// What a `direct` writer locks.

@@ -12,7 +12,7 @@ fn space() -> Space {
 }
 
 fn want(blocks: u64) -> Want {
-    Want { goal: None, blocks, ahead: None, class: SpaceClass::Data }
+    Want { goal: None, blocks, ahead: None, class: SpaceClass::Data, promised: 0 }
 }
 
 fn run(start: u64, blocks: u64) -> Run {
@@ -93,7 +93,7 @@ proptest! {
             let before = space.totals();
             let runs = match step {
                 Step::One { goal, blocks, ahead, class } => {
-                    let want = Want { goal: goal.map(BlockNo), blocks, ahead: ahead.map(|(ino, n)| (InodeNo(ino), n)), class };
+                    let want = Want { goal: goal.map(BlockNo), blocks, ahead: ahead.map(|(ino, n)| (InodeNo(ino), n)), class, promised: 0 };
                     space.allocate_all(want).unwrap_or_default()
                 }
                 Step::All { blocks, ahead } => {
@@ -114,7 +114,7 @@ proptest! {
                     }
                 }
                 Step::Free { index } => {
-                    if !held.is_empty() { space.free(held.swap_remove(index % held.len())); }
+                    if !held.is_empty() { space.free(&[held.swap_remove(index % held.len())], 0); }
                     vec![]
                 }
                 Step::Release { index } => {
@@ -199,6 +199,20 @@ fn the_reserve_is_kept_for_metadata() {
     space.allocate_all(want(BLOCKS - 16)).unwrap();
     assert_eq!(space.allocate_all(want(1)).unwrap_err().kind, ErrorKind::NoSpace);
     assert_eq!(allocate(&space, Want { class: SpaceClass::Metadata, ..want(16) }).blocks, 16);
+}
+
+#[test]
+fn promised_blocks_are_found_on_a_full_volume() {
+    let space = space();
+    space.promise(10).unwrap();
+    space.allocate_all(want(BLOCKS - 16 - 10)).unwrap();
+    assert_eq!(space.allocate_all(want(1)).unwrap_err().kind, ErrorKind::NoSpace);
+    assert_eq!(space.promise(1).unwrap_err().kind, ErrorKind::NoSpace);
+    let runs = space.allocate_all(Want { promised: 4, ..want(4) }).expect("I-SPC-5");
+    space.free(&runs, 4);
+    assert_eq!(space.allocate_all(want(1)).unwrap_err().kind, ErrorKind::NoSpace, "promised again");
+    space.release_promise(10);
+    space.allocate_all(want(10)).unwrap();
 }
 
 #[test]

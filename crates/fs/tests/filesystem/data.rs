@@ -14,6 +14,8 @@ struct Run {
     device: Arc<dyn BlockDevice>,
     fs: Option<FileSystem>,
     file: Option<Arc<File>>,
+    /// A second open, in a mode of its own.
+    other: Option<File>,
     model: Vec<u8>,
     random: Random,
     mode: IoMode,
@@ -32,6 +34,7 @@ impl Run {
             device,
             fs: None,
             file: None,
+            other: None,
             model: Vec::new(),
             random: Random::new(seed),
             mode,
@@ -48,6 +51,10 @@ impl Run {
         let fs = mount_as(&self.device, self.mode);
         self.file = Some(Arc::new(fs.open("/file", &OpenOptions::create()).expect("the file opens")));
         self.fs = Some(fs);
+    }
+
+    fn fs(&self) -> &FileSystem {
+        self.fs.as_ref().expect("mounted")
     }
 
     fn file(&self) -> &Arc<File> {
@@ -81,7 +88,7 @@ impl Run {
     }
 
     fn step(&mut self) {
-        match self.random.below(24) {
+        match self.random.below(25) {
             0..=8 => self.write(),
             9..=13 => self.read(),
             14 => self.set_size(),
@@ -93,6 +100,7 @@ impl Run {
             20 => self.append(),
             21 => self.file().sync_data().expect("a sync succeeds"),
             22 => self.seek(),
+            23 => self.reopen(),
             _ => self.remount(),
         }
         assert_eq!(self.file().size(), self.model.len() as u64);
@@ -119,8 +127,8 @@ impl Run {
         let len = self.len().min(4000) as usize;
         let mut data = Skewed::new(len, 0);
         self.random.fill(data.bytes());
-        let fs = self.fs.as_ref().expect("mounted");
-        let file = fs.open("/file", &OpenOptions { append: true, data_sync: len % 2 == 0, ..OpenOptions::read_write() }).expect("it opens twice");
+        let file =
+            self.fs().open("/file", &OpenOptions { append: true, data_sync: len % 2 == 0, ..OpenOptions::read_write() }).expect("it opens twice");
         self.trace.push(format!("append {len} size {}", self.model.len()));
         assert_eq!(file.write_at(data.bytes(), 0).expect("there is room"), self.model.len() as u64);
         drop(file);
@@ -213,11 +221,26 @@ impl Run {
         }
     }
 
+    /// Opens the file once more in another mode, or closes that open: from here on the data path is another one.
+    fn reopen(&mut self) {
+        let mode = IoMode::ALL[self.random.below(4) as usize];
+        self.trace.push(format!("reopen {mode}, was open twice: {}", self.other.is_some()));
+        self.other = match self.other.take() {
+            Some(_) => None,
+            None => Some(self.fs().open("/file", &OpenOptions { mode: Some(mode), ..OpenOptions::read_write() }).expect("it opens twice")),
+        };
+        if self.random.chance(3) {
+            let ino = self.file().ino();
+            self.fs().set_io_mode(ino, Some(mode)).expect("a live change");
+        }
+    }
+
     /// Unmounts, or syncs and vanishes as a crash would.
     fn remount(&mut self) {
         let clean = self.random.chance(2);
         self.trace.push(format!("remount clean {clean}"));
         self.file().sync_data().expect("a sync succeeds");
+        self.other = None;
         self.file = None;
         let fs = self.fs.take().expect("mounted");
         if clean {
@@ -233,6 +256,7 @@ impl Run {
 
     fn finish(mut self) {
         self.compare_all();
+        self.other = None;
         self.file = None;
         let fs = self.fs.take().expect("mounted");
         fs.remove("/file").expect("it is removed");
@@ -262,4 +286,14 @@ fn a_concurrent_file_is_a_vector_of_bytes() {
 #[test]
 fn a_direct_file_is_a_vector_of_bytes() {
     model_check(IoMode::Direct);
+}
+
+#[test]
+fn a_cached_file_is_a_vector_of_bytes() {
+    model_check(IoMode::Cached);
+}
+
+#[test]
+fn a_concurrent_file_with_cached_reads_is_a_vector_of_bytes() {
+    model_check(IoMode::ConcurrentCache);
 }

@@ -1,0 +1,193 @@
+//! Blocks for file data: allocated now, or promised to data that is still in the library cache.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::Io;
+use crate::extent::{ExtentMap, Piece, Run};
+use crate::space::{SpaceClass, Want};
+use crate::state::Fs;
+use crate::{BlockNo, ErrorKind, Result};
+
+/// What is kept ahead of a growing file doubles with it, between these bounds, in bytes.
+const AHEAD_BYTES_MIN: u64 = 64 << 10;
+const AHEAD_BYTES_MAX: u64 = 64 << 20;
+
+/// A set of file blocks, as disjoint ranges: end by start.
+#[derive(Debug, Default)]
+pub(crate) struct BlockSet(BTreeMap<u64, u64>);
+
+impl BlockSet {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes a range out; returns what of it was in.
+    fn remove(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let first = self.0.range(..range.start).next_back().filter(|(_, end)| **end > range.start).map_or(range.start, |(start, _)| *start);
+        let met: Vec<(u64, u64)> = self.0.range(first..range.end.max(first)).map(|(start, end)| (*start, *end)).collect();
+        let mut removed = Vec::with_capacity(met.len());
+        for (start, end) in met {
+            self.0.remove(&start);
+            if start < range.start {
+                self.0.insert(start, range.start);
+            }
+            if end > range.end {
+                self.0.insert(range.end, end);
+            }
+            removed.push(start.max(range.start)..end.min(range.end));
+        }
+        removed
+    }
+
+    /// Puts a range in; none of it is in yet.
+    fn insert(&mut self, range: Range<u64>) {
+        let joined = self.0.range(..range.start).next_back().filter(|(_, end)| **end == range.start).map(|(start, _)| *start);
+        let end = self.0.remove(&range.end).unwrap_or(range.end);
+        self.0.insert(joined.unwrap_or(range.start), end);
+    }
+
+    /// Returns the parts of a range that are not in.
+    fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut at = range.start;
+        let mut missing = Vec::new();
+        let before = self.0.range(..range.start).next_back();
+        for (start, end) in before.into_iter().chain(self.0.range(range.clone())) {
+            if *start > at {
+                missing.push(at..*start);
+            }
+            at = at.max(*end);
+        }
+        if at < range.end {
+            missing.push(at..range.end);
+        }
+        missing
+    }
+}
+
+fn count(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
+}
+
+/// Returns how many blocks the holes among the pieces have.
+pub(super) fn hole_blocks(pieces: &[Piece]) -> u64 {
+    pieces.iter().filter(|piece| piece.mapped.is_none()).map(|piece| piece.blocks).sum()
+}
+
+/// Blocks that were allocated for holes and that no record names yet.
+#[must_use]
+pub(super) struct Fresh {
+    pub(super) runs: Vec<Run>,
+    /// The file blocks for which they had been promised.
+    promised: Vec<Range<u64>>,
+}
+
+impl Io<'_> {
+    /// Allocates blocks for all holes among the pieces of the locked map, so that they continue what the file has; an extension keeps some more ahead.
+    pub(super) fn allocate_holes(self, map: impl std::ops::Deref<Target = ExtentMap>, pieces: &[Piece], extends: bool) -> Result<Fresh> {
+        let blocks = hole_blocks(pieces);
+        let Some(first) = pieces.iter().find(|piece| piece.mapped.is_none()) else { return Ok(Fresh { runs: Vec::new(), promised: Vec::new() }) };
+        let at = first.file_block;
+        let goal = map.before(at).map(|(first, extent)| BlockNo(extent.start.0 + (at - first.0)));
+        let block = u64::from(self.fs.block_size);
+        let ahead = (map.blocks() + blocks).clamp(AHEAD_BYTES_MIN / block, AHEAD_BYTES_MAX / block);
+        drop(map);
+        let promised = self.take_promises(pieces);
+        let ahead = extends.then_some((self.inode.ino, ahead));
+        let want = Want { goal, blocks, ahead, class: SpaceClass::Data, promised: count(&promised) };
+        match self.fs.with_freed_blocks(blocks, || self.fs.space.allocate_all(want)) {
+            Ok(runs) => Ok(Fresh { runs, promised }),
+            Err(error) => {
+                self.put_back(promised);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives back blocks whose data did not reach them.
+    pub(super) fn give_back(self, fresh: Fresh) {
+        self.fs.space.free(&fresh.runs, count(&fresh.promised));
+        self.put_back(fresh.promised);
+    }
+
+    fn take_promises(self, pieces: &[Piece]) -> Vec<Range<u64>> {
+        let mut set = self.state().promised.lock();
+        if set.is_empty() {
+            return Vec::new();
+        }
+        let holes = pieces.iter().filter(|piece| piece.mapped.is_none());
+        holes.flat_map(|piece| set.remove(&(piece.file_block..piece.file_block + piece.blocks))).collect()
+    }
+
+    fn put_back(self, promised: Vec<Range<u64>>) {
+        let mut set = self.state().promised.lock();
+        promised.into_iter().for_each(|range| set.insert(range));
+    }
+
+    /// Makes sure that the holes of a byte range will find blocks when their data comes.
+    pub(super) fn promise(self, bytes: &Range<u64>) -> Result<()> {
+        let _held = self.state().lock.shared(self.fs);
+        let map = self.map()?;
+        let mut set = self.state().promised.lock();
+        let holes = map.pieces(self.fs.grid().blocks(bytes)).filter(|piece| piece.mapped.is_none());
+        let missing: Vec<Range<u64>> = holes.flat_map(|hole| set.missing(hole.file_block..hole.file_block + hole.blocks)).collect();
+        let blocks = count(&missing);
+        if blocks > 0 {
+            self.fs.with_freed_blocks(blocks, || self.fs.space.promise(blocks))?;
+            missing.into_iter().for_each(|range| set.insert(range));
+        }
+        Ok(())
+    }
+
+    /// Takes back what was promised to file blocks that have their blocks now, or whose data is gone.
+    pub(super) fn forget_promises(self, blocks: &Range<u64>) {
+        let mut set = self.state().promised.lock();
+        if !set.is_empty() {
+            self.fs.space.release_promise(count(&set.remove(blocks)));
+        }
+    }
+}
+
+impl Fs {
+    /// Takes `blocks` from the free space; on a full volume first lets go of what a record freed that needs sealing.
+    fn with_freed_blocks<T>(&self, blocks: u64, take: impl Fn() -> Result<T>) -> Result<T> {
+        self.space.settle(self.meta.sealed_lsn());
+        let refused = match take() {
+            Err(error) if error.kind == ErrorKind::NoSpace && self.space.would_fit(blocks) => error,
+            other => return other,
+        };
+        let Some(lsn) = self.space.waiting_for() else { return Err(refused) };
+        self.meta.seal(lsn)?;
+        self.space.settle(self.meta.sealed_lsn());
+        take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_of_blocks_is_a_set_of_blocks() {
+        let mut set = BlockSet::default();
+        let mut model = std::collections::BTreeSet::new();
+        let mut random = 7u64;
+        for _ in 0..2000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let start = random >> 33 & 31;
+            let range = start..start + 1 + (random >> 40 & 7);
+            let missing = set.missing(range.clone());
+            let expected: Vec<u64> = range.clone().filter(|block| !model.contains(block)).collect();
+            assert_eq!(missing.iter().cloned().flatten().collect::<Vec<_>>(), expected);
+            if random >> 50 & 1 == 0 {
+                missing.into_iter().for_each(|range| set.insert(range));
+                model.extend(range);
+            } else {
+                let removed: Vec<u64> = set.remove(&range).into_iter().flatten().collect();
+                assert_eq!(removed, range.clone().filter(|block| model.remove(block)).collect::<Vec<_>>());
+            }
+            let ranges: Vec<_> = set.0.iter().collect();
+            assert!(ranges.windows(2).all(|pair| pair[0].1 < pair[1].0), "joined and in order: {ranges:?}");
+        }
+    }
+}
