@@ -120,7 +120,11 @@ pub fn record(setup: &Setup, steps: &[Step]) -> History {
         // A step that cannot be carried out (the name is taken …) changes nothing and promises nothing.
         let (promise, touched) = carry_out(&fs, step).unwrap_or((Promise::None, Vec::new()));
         let end = device.operation_count();
-        done.push(Done { first: start, end, view: view(&fs).expect("a sound volume can be read"), promise, touched });
+        let view = view(&fs).expect("a sound volume can be read");
+        // What changed nothing (a rename onto itself) logs nothing, so a sync of what it touched promises nothing more.
+        let changed = done.last().map_or(&before, |last: &Done| &last.view).names != view.names;
+        let touched = if changed { touched } else { Vec::new() };
+        done.push(Done { first: start, end, view, promise, touched });
     }
     drop(fs);
     History { device, before, done, first }

@@ -159,7 +159,8 @@ impl Io<'_> {
         self.publish_extents(blocks, &extents, change).map(drop)
     }
 
-    /// Cuts a range out of the file.
+    /// Cuts a range out of the file. Durable before anybody may write: an overwrite in place, through the new map, of blocks that a crash would
+    /// still find under their old offset would show bytes where nobody wrote them (S-9).
     fn collapse(self, _held: &Exclusive<'_>, bytes: &Range<u64>) -> Result<()> {
         let size = self.state().logged_size();
         if bytes.end >= size {
@@ -169,10 +170,11 @@ impl Io<'_> {
         let blocks = self.fs.grid().blocks(bytes);
         let change = Change::new(RecordKind::Remap, SizeChange::Set(size - (bytes.end - bytes.start)));
         self.fs.space.drop_ahead(self.inode.ino);
-        self.publish(change, |map| map.plan_collapse(blocks)).map(drop)
+        let lsn = self.publish(change, |map| map.plan_collapse(blocks))?;
+        self.fs.meta.sync(lsn)
     }
 
-    /// Puts a hole into the file.
+    /// Puts a hole into the file. Durable before anybody may write, as [`collapse`](Self::collapse).
     fn insert(self, _held: &Exclusive<'_>, bytes: &Range<u64>) -> Result<()> {
         let size = self.state().logged_size();
         let len = bytes.end - bytes.start;
@@ -186,7 +188,8 @@ impl Io<'_> {
         }
         let change = Change::new(RecordKind::Remap, SizeChange::Set(size + len));
         self.fs.space.drop_ahead(self.inode.ino);
-        self.publish(change, |map| map.plan_insert(grid.block_of(bytes.start), len / grid.block)).map(drop)
+        let lsn = self.publish(change, |map| map.plan_insert(grid.block_of(bytes.start), len / grid.block))?;
+        self.fs.meta.sync(lsn)
     }
 }
 
