@@ -17,13 +17,21 @@
 //!
 //! A hand-off through the scheduler costs more than a short flush, so waiting starts with yields; their time is bounded by what a
 //! round takes and by [`SPIN_NS_MAX`], and no thread spins that does not wait for a round in progress.
+//!
+//! Measured with eight committers of 4 KiB on a busy machine of two processors: without the leader's wait 0.25 flushes a commit on a disk
+//! and 0.97 where a flush takes 15 µs, with it 0.13 to 0.15, and there three times the commits; where a flush takes 1 µs the wait costs more
+//! than it saves ([`GATHER_FROM_NS`]). Yielding for 100 µs before parking gave more commits than either less or 500 µs.
 
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Clock, Condvar, Mutex, MutexGuard, PoisonError, SeqCst, yield_now};
 
-/// Longest time in nanoseconds that a caller yields before it parks.
-const SPIN_NS_MAX: u64 = 500_000;
-/// Time in nanoseconds that it yields when a round takes longer than that anyway.
+/// Longest time in nanoseconds that a caller yields before it parks: about what parking and waking cost.
+const SPIN_NS_MAX: u64 = 100_000;
+/// Shortest, and what a caller yields when a round takes so long that it must park anyway.
 const SPIN_NS_MIN: u64 = 10_000;
+/// A round this long is waited for in bed.
+const LONG_ROUND_NS: u64 = 1_000_000;
+/// A leader waits for company only when a round takes at least this long, in nanoseconds.
+const GATHER_FROM_NS: u64 = 5_000;
 /// Longest time in nanoseconds that a leader waits for company.
 const GATHER_NS_MAX: u64 = 300_000;
 /// A group is never expected to be larger.
@@ -104,7 +112,7 @@ impl Group {
 
     fn wait(&self, ticket: u64) {
         let round_ns = self.tempo.round_ns.load(SeqCst);
-        let budget_ns = if round_ns > SPIN_NS_MAX { SPIN_NS_MIN } else { (2 * round_ns).clamp(SPIN_NS_MIN, SPIN_NS_MAX) };
+        let budget_ns = if round_ns > LONG_ROUND_NS { SPIN_NS_MIN } else { (2 * round_ns).clamp(SPIN_NS_MIN, SPIN_NS_MAX) };
         let clock = Clock::start();
         while self.must_wait(ticket) {
             if clock.elapsed_ns() > budget_ns {
@@ -132,11 +140,12 @@ impl Group {
     fn gather(&self, served: u64) -> (u64, bool) {
         let company = self.tempo.company.load(SeqCst);
         let doubt = self.tempo.doubt.load(SeqCst);
-        if company <= 1 || doubt > 0 {
+        let round_ns = self.tempo.round_ns.load(SeqCst);
+        if company <= 1 || doubt > 0 || round_ns < GATHER_FROM_NS {
             self.tempo.doubt.store(doubt.saturating_sub(1), SeqCst);
             return (self.arrivals(), false);
         }
-        let budget_ns = (self.tempo.round_ns.load(SeqCst) / 2).min(GATHER_NS_MAX);
+        let budget_ns = (round_ns / 2).min(GATHER_NS_MAX);
         let clock = Clock::start();
         loop {
             let arrivals = self.arrivals();
