@@ -10,7 +10,7 @@ use super::ring::{Ring, Slot};
 use super::{IntentLog, LogParts};
 use crate::{Lsn, Result};
 
-/// What only the leader touches (rank 5, free whenever nobody leads).
+/// What only the leader touches (rank 5a, free whenever nobody leads).
 #[derive(Debug)]
 pub(super) struct Leader {
     /// The batches in hand and where they go; empty between rounds.

@@ -75,7 +75,7 @@ pub(crate) struct IntentLog {
     sync_to: AtomicU64,
     seal_to: AtomicU64,
     group: group::Group,
-    /// Rank 5; taken by the leader of the group only, never contended.
+    /// Rank 5a; taken by the leader of the group only, never contended.
     leader: Mutex<commit::Leader>,
     /// Rank 6.
     buffer: Mutex<buffer::Buffer>,
