@@ -60,6 +60,14 @@ pub(super) fn attach(mountpoint: &Path, settings: &MountSettings, source: &str) 
     mount_by_helper(mountpoint, settings, source)
 }
 
+/// Unmounts what another process serves. It returns when the mount is gone from the names; the process is then still making everything durable.
+///
+/// # Errors
+/// `Busy`, naming who uses it, when somebody does; `Unavailable` and `Io` when the system or its helper refuses.
+pub fn unmount(mountpoint: &Path) -> Result<()> {
+    detach(mountpoint, Detach::Cleanly)
+}
+
 /// Takes a mount away. One that is gone already is no error.
 pub(super) fn detach(mountpoint: &Path, how: Detach) -> Result<()> {
     let flags = match how {

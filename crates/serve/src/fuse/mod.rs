@@ -32,5 +32,6 @@ mod table;
 mod workers;
 mod xattrs;
 
+pub use attach::unmount;
 pub use mount::Mount;
 pub use settings::{MountSettings, WriteBack};

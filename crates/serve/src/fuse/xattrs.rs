@@ -7,6 +7,8 @@
 //! | `counters` | files | its counters, JSON | no |
 //! | `extents` | files | its extent map, JSON | no |
 //! | `info` | the root | what the file system tells of itself, JSON | no |
+//! | `pid` | the root | the process that serves the mount | no |
+//! | `grow` | the root | no | any value: takes over the device's present size |
 
 use std::sync::Arc;
 
@@ -38,7 +40,11 @@ impl Shared {
             return Err(Errno::OPNOTSUPP);
         }
         if let Some(name) = name.strip_prefix(PREFIX) {
-            return if name == b"mode" { self.set_mode(ino, value) } else { Err(Errno::OPNOTSUPP) };
+            return match name {
+                b"mode" => self.set_mode(ino, value),
+                b"grow" if ino == InodeNo::ROOT => Ok(self.fs.grow().map(drop)?),
+                _ => Err(Errno::OPNOTSUPP),
+            };
         }
         let (create, replace) = (flags & libc::XATTR_CREATE != 0, flags & libc::XATTR_REPLACE != 0);
         self.fs.set_xattr(ino, name, value, create, replace)?;
@@ -74,6 +80,7 @@ impl Shared {
             b"counters" => json(&self.some_open(ino)?.counters()),
             b"extents" => json(&self.some_open(ino)?.extents()?),
             b"info" if ino == InodeNo::ROOT => json(&self.fs.info()),
+            b"pid" if ino == InodeNo::ROOT => Ok(std::process::id().to_string().into_bytes()),
             _ => Err(Errno::NODATA),
         }
     }
