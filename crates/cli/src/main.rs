@@ -1,1 +1,51 @@
-fn main() {}
+//! The `bedplate` command: the only place where the rooms are put together.
+//!
+//! ```text
+//! main ─ args (clap) ─ cmd/<subcommand> ─┬─ session   a volume through the library
+//!                                        ├─ live      files of a mount, through their extended attributes
+//!                                        ├─ daemon    the mount that outlives the command
+//!                                        └─ output    people or JSON, one document on standard output
+//! ```
+#![forbid(unsafe_code)]
+
+mod address;
+mod args;
+mod cmd;
+mod copy;
+mod counters;
+mod daemon;
+mod device;
+mod failure;
+mod live;
+mod logging;
+mod mounts;
+mod output;
+mod progress;
+mod session;
+mod signature;
+mod text;
+
+use std::process::ExitCode;
+
+use failure::{Exit, Failure};
+use output::Output;
+
+fn main() -> ExitCode {
+    let arguments = args::from_environment();
+    let output = Output::new(args::wants_json(&arguments));
+    let cli = match args::parse(&arguments) {
+        Ok(cli) => cli,
+        Err(stop) => return stop.report(&output),
+    };
+    logging::start(cli.global.verbose);
+    match cmd::run(&cli, &output) {
+        Ok(exit) => exit.into(),
+        Err(failure) => report(&output, &failure),
+    }
+}
+
+/// Tells a failure and turns it into the exit code.
+fn report(output: &Output, failure: &Failure) -> ExitCode {
+    output.fail(failure);
+    Exit::from(failure).into()
+}

@@ -1,0 +1,62 @@
+//! How a command line names a file: as the system does, or as `VOLUME:/PATH` inside a volume that is not mounted.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+/// A file or directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A path of the system, on a live mount.
+    Live(PathBuf),
+    /// A path inside a volume.
+    Inside {
+        /// The image file or block device.
+        volume: PathBuf,
+        /// The path from the volume's root.
+        path: PathBuf,
+    },
+}
+
+impl Place {
+    /// Reads an address. What exists under the whole name wins; then the first `:/` behind an image file or block device divides it.
+    pub fn parse(text: &str) -> Self {
+        if Path::new(text).symlink_metadata().is_err() {
+            let inside = text.match_indices(":/").map(|(at, _)| text.split_at(at)).find(|(volume, _)| may_be_volume(volume));
+            if let Some((volume, path)) = inside {
+                return Self::Inside { volume: volume.into(), path: path[1..].into() };
+            }
+        }
+        Self::Live(text.into())
+    }
+}
+
+fn may_be_volume(path: &str) -> bool {
+    Path::new(path).metadata().is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_colon_divides_only_behind_an_existing_image() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("a:b.img");
+        std::fs::write(&image, b"").unwrap();
+        let image = image.to_str().unwrap();
+        assert_eq!(Place::parse(&format!("{image}:/x:/y")), Place::Inside { volume: image.into(), path: "/x:/y".into() });
+        assert_eq!(Place::parse(image), Place::Live(image.into()));
+        assert_eq!(Place::parse("/mnt/none:/x"), Place::Live("/mnt/none:/x".into()));
+    }
+
+    #[test]
+    fn a_file_that_exists_under_the_whole_name_wins() {
+        let dir = tempfile::tempdir().unwrap();
+        let odd = dir.path().join("v:");
+        std::fs::create_dir(&odd).unwrap();
+        std::fs::write(odd.join("x"), b"").unwrap();
+        std::fs::write(dir.path().join("v"), b"").unwrap();
+        let text = odd.join("x").to_str().unwrap().to_owned();
+        assert_eq!(Place::parse(&text), Place::Live(text.clone().into()));
+    }
+}

@@ -1,0 +1,165 @@
+//! The command line.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{ArgAction, Args, CommandFactory, Parser};
+use serde_json::json;
+
+use crate::cmd::Command;
+use crate::failure::{Exit, Failure};
+use crate::output::Output;
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done (check: clean), 1 failed (check: every fault was mended), 2 wrong command line, 4 the volume is broken,
+8 check could not look at the volume.
+
+Sizes are written as 4096, 4k, 64M or 1.5GiB, durations as 5s, 500ms or 1h.
+BEDPLATE_LOG sets what is logged to standard error: warn, info, debug, trace or room=level.";
+
+/// Ordinary files with the speed of a raw device, for databases
+#[derive(Debug, Parser)]
+#[command(name = "bedplate", version, propagate_version = true, after_help = EXIT_CODES, max_term_width = 120)]
+pub struct Cli {
+    /// What every subcommand takes.
+    #[command(flatten)]
+    pub global: Global,
+    /// The subcommand.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What every subcommand takes.
+#[derive(Debug, Args)]
+pub struct Global {
+    /// Print one JSON document instead of text; a failure is a document too
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Tell what is done; twice: how; three times: everything
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// Returns the arguments; called as `mount.bedplate` (the helper that mount(8) looks for) they are those of `mount`.
+pub fn from_environment() -> Vec<OsString> {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    match arguments.first() {
+        Some(program) if Path::new(program).file_name() == Some(OsStr::new("mount.bedplate")) => as_mount_helper(arguments),
+        _ => arguments,
+    }
+}
+
+/// Turns `mount.bedplate SPEC DIR [-sfnv] [-o OPTIONS]` into `bedplate mount SPEC DIR [-o OPTIONS]`.
+fn as_mount_helper(arguments: Vec<OsString>) -> Vec<OsString> {
+    let for_the_helper = |argument: &OsString| ["-s", "-f", "-n", "-v"].iter().any(|flag| argument == flag);
+    let rest = arguments.into_iter().skip(1).filter(|argument| !for_the_helper(argument));
+    ["bedplate".into(), "mount".into()].into_iter().chain(rest).collect()
+}
+
+/// Returns whether a program reads the output. Asked before parsing, because a command line that does not parse is answered in JSON too.
+pub fn wants_json(arguments: &[OsString]) -> bool {
+    arguments.iter().skip(1).take_while(|argument| *argument != "--").any(|argument| argument == "--json")
+}
+
+/// Why parsing ended without a command to run.
+#[derive(Debug)]
+pub enum Stop {
+    /// Help was asked for.
+    Help(clap::Error),
+    /// The version was asked for.
+    Version,
+    /// The command line is wrong.
+    Usage(Failure),
+}
+
+/// Parses the arguments.
+pub fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
+    Cli::try_parse_from(arguments).map_err(|error| match error.kind() {
+        ErrorKind::DisplayVersion => Stop::Version,
+        ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Stop::Help(error),
+        _ => Stop::Usage(Failure::usage(sentence(&error, arguments))),
+    })
+}
+
+impl Stop {
+    /// Prints what was asked for, or what is wrong.
+    pub fn report(&self, output: &Output) -> ExitCode {
+        match self {
+            Self::Help(help) => {
+                // Help that cannot be printed leaves nothing else to do.
+                let _printed = help.print();
+                ExitCode::from(if help.use_stderr() { Exit::Usage } else { Exit::Done })
+            }
+            Self::Version => match output.show(&Version) {
+                Ok(()) => Exit::Done.into(),
+                Err(failure) => crate::report(output, &failure),
+            },
+            Self::Usage(failure) => crate::report(output, failure),
+        }
+    }
+}
+
+/// Name and version of the program.
+struct Version;
+
+impl serde::Serialize for Version {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        json!({ "name": "bedplate", "version": env!("CARGO_PKG_VERSION") }).serialize(serializer)
+    }
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "bedplate {}", env!("CARGO_PKG_VERSION"))
+    }
+}
+
+/// Puts the parser's explanation, which ends at its first empty line, into one sentence that says where to read on.
+fn sentence(error: &clap::Error, arguments: &[OsString]) -> String {
+    let text = error.render().to_string();
+    let explanation: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
+    let explanation = explanation.join(" ");
+    let explanation = explanation.strip_prefix("error: ").unwrap_or(&explanation);
+    let command = Cli::command();
+    let subcommand = arguments.iter().skip(1).filter_map(|argument| argument.to_str()).find(|name| command.find_subcommand(name).is_some());
+    format!("{explanation}; see 'bedplate {}--help'", subcommand.map(|name| format!("{name} ")).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn the_parser_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_wrong_command_line_is_one_sentence_that_says_where_to_read_on() {
+        for (line, expected) in [
+            ("bedplate format", "the following required arguments were not provided: <PATH>; see 'bedplate format --help'"),
+            ("bedplate frobnicate", "unrecognized subcommand 'frobnicate'; see 'bedplate --help'"),
+        ] {
+            let Err(Stop::Usage(failure)) = parse(&words(line)) else { panic!("{line} is wrong") };
+            assert_eq!(failure.message, expected);
+            assert_eq!(failure.exit, Exit::Usage);
+        }
+    }
+
+    #[test]
+    fn json_is_asked_for_anywhere_but_behind_two_dashes() {
+        assert!(wants_json(&words("bedplate --json info x")) && wants_json(&words("bedplate info x --json")));
+        assert!(!wants_json(&words("bedplate info -- --json")) && !wants_json(&words("--json")));
+    }
+
+    #[test]
+    fn the_mount_helper_is_the_mount_command() {
+        assert_eq!(as_mount_helper(words("/sbin/mount.bedplate /dev/x /mnt -n -o rw,noauto")), words("bedplate mount /dev/x /mnt -o rw,noauto"));
+    }
+}

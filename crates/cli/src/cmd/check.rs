@@ -1,0 +1,95 @@
+//! `bedplate check PATH [--repair]`
+
+use std::fmt;
+use std::path::PathBuf;
+
+use bedplate::{CheckReport, FileSystem};
+use clap::Args;
+use serde::Serialize;
+
+use crate::device::{self, Access};
+use crate::failure::{Exit, Failure, Result};
+use crate::output::Output;
+use crate::progress;
+use crate::session::Volume;
+use crate::text;
+
+/// Check a volume that is not mounted; exit code 0: clean, 1: mended, 4: broken, 8: could not look
+///
+/// Without --repair nothing is written. A volume that was not unmounted is checked as recovery would leave it.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    volume: Volume,
+    /// Mend what can be mended without guessing
+    #[arg(long)]
+    repair: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Clean,
+    Mended,
+    Broken,
+}
+
+#[derive(Serialize)]
+struct Checked {
+    volume: PathBuf,
+    verdict: Verdict,
+    exit_code: u8,
+    #[serde(flatten)]
+    report: CheckReport,
+    #[serde(skip)]
+    repair: bool,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    let report = look(arguments, output).map_err(exiting)?;
+    let (verdict, exit) = match &report {
+        report if report.findings.is_empty() => (Verdict::Clean, Exit::Done),
+        report if report.is_sound() => (Verdict::Mended, Exit::Failed),
+        _ => (Verdict::Broken, Exit::Broken),
+    };
+    output.show(&Checked { volume: arguments.volume.volume.clone(), verdict, exit_code: exit as u8, report, repair: arguments.repair })?;
+    Ok(exit)
+}
+
+fn look(arguments: &Arguments, output: &Output) -> Result<CheckReport> {
+    let access = if arguments.repair { Access::ReadWrite } else { Access::ReadOnly };
+    let device = device::open(&arguments.volume.volume, access)?;
+    let log = arguments.volume.devices.log.as_ref().map(|log| device::open(log, access)).transpose()?;
+    Ok(progress::during(output, "checking", || FileSystem::check(&device, log.as_ref(), arguments.repair))?)
+}
+
+/// A volume that cannot be read as one is broken; everything else kept the check from looking.
+fn exiting(failure: Failure) -> Failure {
+    let exit = if matches!(failure.kind.as_str(), "not_a_volume" | "corrupt") { Exit::Broken } else { Exit::Unchecked };
+    failure.exiting(exit)
+}
+
+impl fmt::Display for Checked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (volume, report) = (self.volume.display(), &self.report);
+        for finding in &report.findings {
+            writeln!(f, "{}{}", finding.message, if finding.mended { " (mended)" } else { "" })?;
+        }
+        let looked =
+            format!("{}, {}, {}", text::count(report.inodes, "inode"), text::count(report.names, "name"), text::count(report.extents, "extent"));
+        let left = if report.clean_unmount {
+            String::new()
+        } else {
+            format!("; it was not unmounted, and the log holds {}", text::count(report.log_records, "record"))
+        };
+        let found = text::count(report.findings.len() as u64, "fault");
+        match self.verdict {
+            Verdict::Clean => write!(f, "{volume}: clean ({looked}{left})"),
+            Verdict::Mended => write!(f, "{volume}: {found}, all mended ({looked}{left})"),
+            Verdict::Broken if self.repair => {
+                write!(f, "{volume}: broken, {found} ({looked}{left}); what is not mended needs a guess: copy out what reads well")
+            }
+            Verdict::Broken => write!(f, "{volume}: broken, {found} ({looked}{left}); 'bedplate check --repair {volume}' mends what it can"),
+        }
+    }
+}

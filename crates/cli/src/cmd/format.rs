@@ -1,0 +1,212 @@
+//! `bedplate format PATH [--size SIZE] [--block-size N] [--log PATH] [--force]`
+
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bedplate::{AlignedBuf, BlockDevice, FileSystem, FormatOptions, FormatReport, format_size, parse_size};
+use clap::Args;
+use serde::Serialize;
+
+use crate::device::{self, Access};
+use crate::failure::{Failure, Result};
+use crate::output::Output;
+use crate::progress::{self, Bytes};
+use crate::signature;
+
+/// Make an empty volume in an image file or on a block device
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// An image file or a block device
+    path: PathBuf,
+    /// Make the image file, this large; the host gives it space as it is written
+    #[arg(long, value_parser = parse_size)]
+    size: Option<u64>,
+    /// Allocation unit in bytes, a power of two from 512 to 64k and not below the device's sector
+    #[arg(long, value_name = "N", default_value = "4096", value_parser = parse_size)]
+    block_size: u64,
+    /// Put the intent log on a device of its own, an image file or a block device
+    #[arg(long, value_name = "PATH")]
+    log: Option<PathBuf>,
+    /// Size of the intent log; makes the image file of --log where it is missing
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    log_size: Option<u64>,
+    /// Write the whole device once, so that the host has nothing left to allocate later
+    #[arg(long)]
+    fill: bool,
+    /// Overwrite what is there, and let --size change an existing image file
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Serialize)]
+struct Formatted {
+    path: PathBuf,
+    log: Option<PathBuf>,
+    filled: bool,
+    #[serde(flatten)]
+    report: FormatReport,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
+    let options = options(arguments)?;
+    let image = Image::prepare(&arguments.path, arguments.size, "--size", arguments)?;
+    let log_image = match &arguments.log {
+        Some(log) => Some(Image::prepare(log, arguments.log_size.filter(|_| !log.exists()), "--log-size", arguments)?),
+        None => None,
+    };
+    let report = format(arguments, &options, output)?;
+    image.keep();
+    if let Some(log) = log_image {
+        log.keep();
+    }
+    output.show(&Formatted { path: arguments.path.clone(), log: arguments.log.clone(), filled: arguments.fill, report })
+}
+
+fn options(arguments: &Arguments) -> Result<FormatOptions> {
+    let block_size =
+        u32::try_from(arguments.block_size).ok().filter(|size| size.is_power_of_two() && (512..=65_536).contains(size)).ok_or_else(|| {
+            Failure::usage(format!("a block size of {} is not possible: choose a power of two from 512 to 65536", arguments.block_size))
+        })?;
+    Ok(FormatOptions {
+        block_size,
+        log_bytes: arguments.log_size,
+        force: arguments.force,
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+    })
+}
+
+fn format(arguments: &Arguments, options: &FormatOptions, output: &Output) -> Result<FormatReport> {
+    let device = device::open(&arguments.path, Access::ReadWrite)?;
+    let log = arguments.log.as_ref().map(|log| device::open(log, Access::ReadWrite)).transpose()?;
+    if arguments.fill {
+        if let (false, Ok(_)) = (options.force, FileSystem::probe(&device)) {
+            let path = arguments.path.display();
+            return Err(Failure::new("exists", format!("{path} holds a Bedplate volume: add --force to destroy it and make a new one")));
+        }
+        fill(&device, output)?;
+    }
+    Ok(progress::during(output, "formatting", || FileSystem::format(&device, log.as_ref(), options))?)
+}
+
+/// Writes all of the device with bytes that no host can compress away.
+fn fill(device: &Arc<dyn BlockDevice>, output: &Output) -> Result<()> {
+    const REQUEST_BYTES: u64 = 4 << 20;
+    let mut buffer = AlignedBuf::zeroed(usize::try_from(REQUEST_BYTES).expect("4 MiB fit"));
+    let (size, mut word) = (device.size_bytes(), 0x9e37_79b9_7f4a_7c15_u64);
+    let mut progress = Bytes::new(output, "filling", size);
+    for offset in (0..size).step_by(usize::try_from(REQUEST_BYTES).expect("4 MiB fit")) {
+        for chunk in buffer.chunks_exact_mut(8) {
+            word ^= word << 13;
+            word ^= word >> 7;
+            word ^= word << 17;
+            chunk.copy_from_slice(&word.to_le_bytes());
+        }
+        let len = REQUEST_BYTES.min(size - offset);
+        device.write_at(&buffer[..usize::try_from(len).expect("at most 4 MiB")], offset)?;
+        progress.advance(len);
+    }
+    Ok(device.flush()?)
+}
+
+/// An image file that this command makes; taken away again when formatting fails.
+struct Image {
+    made: Option<PathBuf>,
+}
+
+impl Image {
+    /// Makes the image file, or finds that what exists may be overwritten.
+    fn prepare(path: &Path, size: Option<u64>, option: &str, arguments: &Arguments) -> Result<Self> {
+        let shown = path.display();
+        match (fs::metadata(path), size) {
+            (Err(error), Some(size)) if error.kind() == std::io::ErrorKind::NotFound => {
+                Self::make(path, size / arguments.block_size * arguments.block_size)
+            }
+            (Err(error), None) if error.kind() == std::io::ErrorKind::NotFound => {
+                Err(Failure::new("not_found", format!("{shown} does not exist: add {option} to make an image file")))
+            }
+            (Err(error), _) => Err(Failure::system("look at", path, &error)),
+            (Ok(meta), _) if meta.is_dir() => {
+                Err(Failure::new("is_directory", format!("{shown} is a directory: name an image file or a block device")))
+            }
+            (Ok(meta), Some(_)) if meta.file_type().is_block_device() => {
+                Err(Failure::usage(format!("{shown} is a block device and is used whole: leave out {option}, which makes image files")))
+            }
+            (Ok(meta), size) => {
+                refuse_foreign(path, arguments.force)?;
+                Self::resize(path, meta.len(), size.map(|size| size / arguments.block_size * arguments.block_size), option, arguments.force)?;
+                Ok(Self { made: None })
+            }
+        }
+    }
+
+    fn make(path: &Path, size: u64) -> Result<Self> {
+        let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(|error| Failure::system("create", path, &error))?;
+        let image = Self { made: Some(path.to_owned()) };
+        file.set_len(size).map_err(|error| Failure::system(&format!("make {} the size of", format_size(size)), path, &error))?;
+        Ok(image)
+    }
+
+    /// Leaves an existing image alone unless another size is asked for; an empty file is as good as none.
+    fn resize(path: &Path, present: u64, wanted: Option<u64>, option: &str, force: bool) -> Result<()> {
+        let shown = path.display();
+        match wanted {
+            Some(wanted) if wanted == present => Ok(()),
+            Some(wanted) if force || present == 0 => {
+                let _holds_the_volume = device::open(path, Access::ReadWrite)?;
+                let file = OpenOptions::new().write(true).open(path).map_err(|error| Failure::system("open", path, &error))?;
+                file.set_len(wanted).map_err(|error| Failure::system(&format!("make {} the size of", format_size(wanted)), path, &error))
+            }
+            Some(_) => Err(Failure::new(
+                "exists",
+                format!(
+                    "{shown} exists and has {}: leave out {option} to format it as it is, or add --force to change its size",
+                    format_size(present)
+                ),
+            )),
+            None if present == 0 && path.is_file() => {
+                Err(Failure::new("invalid", format!("{shown} is empty: add {option} to say how large it shall be")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps the image file: formatting succeeded.
+    fn keep(mut self) {
+        self.made = None;
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        if let Some(path) = self.made.take()
+            && let Err(error) = fs::remove_file(&path)
+        {
+            tracing::warn!("{} could not be removed again: {error}", path.display());
+        }
+    }
+}
+
+/// Refuses to destroy what other programs left there.
+fn refuse_foreign(path: &Path, force: bool) -> Result<()> {
+    if force {
+        return Ok(());
+    }
+    match signature::recognize(path)? {
+        Some(what) => Err(Failure::new("exists", format!("{} holds {what}: add --force to destroy it and make a volume", path.display()))),
+        None => Ok(()),
+    }
+}
+
+impl fmt::Display for Formatted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (path, report) = (self.path.display(), &self.report);
+        let (size, block, log) = (format_size(report.size_bytes), format_size(report.block_size.into()), format_size(report.log_bytes));
+        let place = self.log.as_ref().map_or_else(|| "on the volume".to_owned(), |log| format!("on {}", log.display()));
+        writeln!(f, "{path}: a volume of {size} in blocks of {block}, intent log of {log} {place}")?;
+        write!(f, "uuid {}", report.uuid)
+    }
+}

@@ -1,0 +1,151 @@
+//! `bedplate info VOLUME|DIR`
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bedplate::{format_duration, format_size};
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::counters::Counters;
+use crate::device::Access;
+use crate::failure::Result;
+use crate::live;
+use crate::mounts::{self, Mount};
+use crate::output::Output;
+use crate::session::{Devices, Volume};
+use crate::text;
+
+/// Tell everything about a volume, mounted or not
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// An image file or a block device, or any path on a mount
+    path: PathBuf,
+    #[command(flatten)]
+    devices: Devices,
+}
+
+/// What the file system tells, as the library and the daemon both serialize it; the counters by name.
+#[derive(Serialize)]
+struct Info {
+    volume: PathBuf,
+    mounted_at: Option<PathBuf>,
+    #[serde(flatten)]
+    told: Value,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
+    let mount = match mounts::of_volume(&arguments.path)? {
+        Some(mount) => Some(mount),
+        None if arguments.path.is_dir() || live::is_stale(&arguments.path) => Some(live::require_mount(&arguments.path)?),
+        None => mounts::above(&mounts::canonical(&arguments.path)?)?,
+    };
+    let info = match mount {
+        Some(mount) => of_mount(mount)?,
+        None => of_volume(&arguments.path, &arguments.devices, output)?,
+    };
+    output.show(&info)
+}
+
+fn of_mount(mount: Mount) -> Result<Info> {
+    let told = live::get_json(&mount.dir, live::INFO)?.unwrap_or_default();
+    Ok(Info { volume: mount.source, mounted_at: Some(mount.dir), told: with_named_reasons(told) })
+}
+
+fn of_volume(path: &Path, devices: &Devices, output: &Output) -> Result<Info> {
+    let told = Volume::new(path, devices).with(Access::ReadOnly, output, |fs| Ok(serde_json::to_value(fs.info()).unwrap_or_default()))?;
+    Ok(Info { volume: path.to_owned(), mounted_at: None, told: with_named_reasons(told) })
+}
+
+fn with_named_reasons(mut told: Value) -> Value {
+    if let Some(counters) = told.get_mut("counters") {
+        *counters = Counters::from_json(counters.take()).into_json();
+    }
+    told
+}
+
+impl Info {
+    /// Returns the value at `path`, as in `log.used_bytes`.
+    fn at(&self, path: &str) -> Option<&Value> {
+        path.split('.').try_fold(&self.told, |value, name| value.get(name))
+    }
+
+    fn number(&self, path: &str) -> u64 {
+        self.at(path).and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    fn word(&self, path: &str) -> &str {
+        self.at(path).and_then(Value::as_str).unwrap_or("-")
+    }
+
+    fn is(&self, path: &str) -> bool {
+        self.at(path).and_then(Value::as_bool).unwrap_or(false)
+    }
+
+    fn size(&self, path: &str) -> String {
+        format_size(self.number(path))
+    }
+
+    fn log(&self) -> String {
+        let place = if self.is("log.separate") { "on its own device" } else { "on the volume" };
+        format!("{} {place}, {} used", self.size("log.size_bytes"), self.size("log.used_bytes"))
+    }
+
+    fn recovery(&self) -> String {
+        let took = format_duration(Duration::from_micros(self.number("recovery.duration_us")));
+        let second = if self.is("recovery.second_superblock") { "; the second superblock was used" } else { "" };
+        if !self.is("recovery.needed") {
+            return format!("not needed; opened in {took}{second}");
+        }
+        format!(
+            "{} replayed, {} removed, in {took}{second}",
+            text::count(self.number("recovery.records"), "record"),
+            text::count(self.number("recovery.orphans"), "orphan")
+        )
+    }
+}
+
+impl fmt::Display for Info {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "volume        {}", self.volume.display())?;
+        match &self.mounted_at {
+            Some(dir) => writeln!(f, "mounted at    {} (mode {})", dir.display(), self.word("mode"))?,
+            None => writeln!(f, "mounted at    nowhere")?,
+        }
+        if let Some(reason) = self.at("failed").and_then(Value::as_str) {
+            writeln!(f, "READ-ONLY     {reason}")?;
+        }
+        writeln!(f, "uuid          {}", self.word("uuid"))?;
+        writeln!(f, "format        version {}, blocks of {}", self.number("version"), self.size("block_size"))?;
+        writeln!(f, "direct I/O    offset and length {}, buffer {}", self.size("io_align"), self.size("buffer_align"))?;
+        writeln!(f, "engine        {}", self.word("engine"))?;
+        writeln!(f, "size          {}", self.size("size_bytes"))?;
+        let (runs, longest) = (text::count(self.number("free_runs"), "run"), self.size("free_run_bytes_max"));
+        writeln!(f, "free          {} in {runs}, the longest {longest}", self.size("free_bytes"))?;
+        writeln!(
+            f,
+            "metadata      {}, {}, {}",
+            self.size("metadata_bytes"),
+            text::count(self.number("inodes"), "inode"),
+            text::count(self.number("extents"), "extent")
+        )?;
+        writeln!(f, "log           {}", self.log())?;
+        writeln!(f, "recovery      {}", self.recovery())?;
+        if self.mounted_at.is_none() {
+            return Ok(());
+        }
+        let log = |name: &str| self.number(&format!("log.{name}"));
+        writeln!(
+            f,
+            "durability    {} syncs by {} flushes, {} log writes, {} metadata commits",
+            log("syncs"),
+            log("flushes"),
+            log("writes"),
+            log("metadata_commits")
+        )?;
+        let counters = self.told.get("counters").cloned().unwrap_or_default();
+        write!(f, "{}", Counters::from_json(counters))
+    }
+}

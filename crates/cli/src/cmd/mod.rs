@@ -1,0 +1,72 @@
+//! One file per subcommand: its arguments, its result in both forms, and `run`.
+
+mod cat;
+mod check;
+mod completions;
+mod format;
+mod get;
+mod grow;
+mod info;
+mod ls;
+mod manpages;
+mod mkdir;
+mod mode;
+mod mount;
+mod preallocate;
+mod put;
+mod rm;
+mod stat;
+mod unmount;
+
+use clap::Subcommand;
+
+use crate::args::Cli;
+use crate::failure::{Exit, Result};
+use crate::output::Output;
+
+/// The subcommands, in the order in which they are learned.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Format(format::Arguments),
+    Mount(mount::Arguments),
+    #[command(visible_alias = "umount")]
+    Unmount(unmount::Arguments),
+    Info(info::Arguments),
+    Stat(stat::Arguments),
+    Mode(mode::Arguments),
+    Preallocate(preallocate::Arguments),
+    Grow(grow::Arguments),
+    Check(check::Arguments),
+    Ls(ls::Arguments),
+    Cat(cat::Arguments),
+    Put(put::Arguments),
+    Get(get::Arguments),
+    Mkdir(mkdir::Arguments),
+    Rm(rm::Arguments),
+    Completions(completions::Arguments),
+    Manpages(manpages::Arguments),
+}
+
+/// Runs the subcommand.
+pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
+    match &cli.command {
+        Command::Check(arguments) => return check::run(arguments, output),
+        Command::Format(arguments) => format::run(arguments, output),
+        Command::Mount(arguments) => mount::run(arguments, cli.global.verbose, output),
+        Command::Unmount(arguments) => unmount::run(arguments, output),
+        Command::Info(arguments) => info::run(arguments, output),
+        Command::Stat(arguments) => stat::run(arguments, output),
+        Command::Mode(arguments) => mode::run(arguments, output),
+        Command::Preallocate(arguments) => preallocate::run(arguments, output),
+        Command::Grow(arguments) => grow::run(arguments, output),
+        Command::Ls(arguments) => ls::run(arguments, output),
+        Command::Cat(arguments) => cat::run(arguments, output),
+        Command::Put(arguments) => put::run(arguments, output),
+        Command::Get(arguments) => get::run(arguments, output),
+        Command::Mkdir(arguments) => mkdir::run(arguments, output),
+        Command::Rm(arguments) => rm::run(arguments, output),
+        Command::Completions(arguments) => completions::run(arguments, output),
+        Command::Manpages(arguments) => manpages::run(arguments, output),
+    }?;
+    Ok(Exit::Done)
+}

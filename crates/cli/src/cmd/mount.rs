@@ -1,0 +1,259 @@
+//! `bedplate mount PATH DIR [-o OPTION[,OPTION…]] [--foreground]`
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate::FileSystem;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use serve::fuse::{Mount, MountSettings};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::daemon;
+use crate::device::{self, Access};
+use crate::failure::{Failure, Result};
+use crate::mounts;
+use crate::output::Output;
+use crate::progress;
+use crate::text;
+
+/// Mount a volume on a directory; returns once it is mounted and leaves a daemon behind
+///
+/// SIGTERM or SIGINT ends the daemon as 'bedplate unmount' does.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// An image file or a block device
+    path: PathBuf,
+    /// An existing directory
+    dir: PathBuf,
+    /// Options as mount(8) writes them: mode=concurrent, allow_other, default_permissions, ro, log=PATH, logfile=PATH and more
+    #[arg(short, value_name = "OPTION[,OPTION…]")]
+    options: Vec<String>,
+    /// Stay in the foreground until unmounted
+    #[arg(long)]
+    foreground: bool,
+    /// Be the daemon of another 'bedplate mount'
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    daemon_child: bool,
+}
+
+/// What is mounted, and what that took.
+#[derive(Debug, Serialize, Deserialize)]
+struct Mounted {
+    volume: PathBuf,
+    dir: PathBuf,
+    pid: u32,
+    uuid: String,
+    mode: String,
+    read_only: bool,
+    engine: String,
+    size_bytes: u64,
+    recovery: Recovery,
+}
+
+/// The part of the recovery report that the summary tells.
+#[derive(Debug, Serialize, Deserialize)]
+struct Recovery {
+    needed: bool,
+    records: u64,
+    orphans: u64,
+    second_superblock: bool,
+    duration_us: u64,
+}
+
+pub fn run(arguments: &Arguments, verbose: u8, output: &Output) -> Result<()> {
+    if arguments.daemon_child {
+        return be_daemon(arguments, output);
+    }
+    let plan = Plan::new(arguments)?;
+    if !arguments.foreground {
+        return output.show(&daemon::start::<Mounted>(&plan.for_daemon(verbose))?);
+    }
+    let signals = Ending::signals(&[SIGTERM, SIGINT, SIGHUP])?;
+    let serving = Serving::start(&plan, output)?;
+    output.show(&serving.mounted)?;
+    serving.until_unmounted(signals)
+}
+
+/// The daemon: mounts, tells the parent, serves.
+fn be_daemon(arguments: &Arguments, output: &Output) -> Result<()> {
+    let started = daemon::detach_from_terminal().and_then(|()| {
+        let plan = Plan::new(arguments)?;
+        let log = plan.log_file.as_deref().map(daemon::open_log).transpose()?;
+        let signals = Ending::signals(&[SIGTERM, SIGINT])?;
+        Ok((Serving::start(&plan, output)?, signals, log))
+    });
+    let (serving, signals, log) = match started {
+        Ok(started) => started,
+        Err(failure) => return daemon::announce::<()>(Err(&failure)).and(Ok(())),
+    };
+    if let Err(failure) = daemon::announce(Ok(&serving.mounted)).and_then(|()| silence(log.as_ref(), &serving.mounted)) {
+        serving.mount.unmount()?;
+        return Err(failure);
+    }
+    serving.until_unmounted(signals)
+}
+
+fn silence(log: Option<&File>, mounted: &Mounted) -> Result<()> {
+    daemon::silence(log)?;
+    crate::logging::add_times();
+    tracing::info!("{mounted}");
+    Ok(())
+}
+
+/// Everything checked that can be checked before the volume is opened.
+struct Plan {
+    volume: PathBuf,
+    dir: PathBuf,
+    log: Option<PathBuf>,
+    log_file: Option<PathBuf>,
+    options: String,
+    settings: MountSettings,
+}
+
+impl Plan {
+    fn new(arguments: &Arguments) -> Result<Self> {
+        let absolute = |path: &Path| std::path::absolute(path).map_err(|error| Failure::system("find", path, &error));
+        let given = arguments.options.join(",");
+        let (mut log, mut log_file, mut rest) = (None, None, Vec::new());
+        for option in given.split(',').filter(|option| !option.is_empty()) {
+            match option.split_once('=') {
+                Some(("log", path)) => log = Some(absolute(Path::new(path))?),
+                Some(("logfile", path)) => log_file = Some(absolute(Path::new(path))?),
+                _ => rest.push(option),
+            }
+        }
+        let mut settings = MountSettings::parse(&rest.join(","))?;
+        let volume = arguments.path.canonicalize().map_err(|error| Failure::system("find the volume", &arguments.path, &error))?;
+        // By its source the other commands find out where a volume is mounted.
+        settings.source.get_or_insert_with(|| volume.to_string_lossy().into_owned());
+        Ok(Self { volume, dir: mounts::canonical(&arguments.dir)?, log, log_file, options: given, settings })
+    }
+
+    /// Returns the command line of the daemon, whose working directory is another.
+    fn for_daemon(&self, verbose: u8) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = ["mount", "--daemon-child"].map(OsString::from).into();
+        let absolute = |name: &str, path: &Option<PathBuf>| path.as_ref().map(|path| format!(",{name}={}", path.display())).unwrap_or_default();
+        if !self.options.is_empty() {
+            // What is said last counts: the absolute paths stand behind the ones given.
+            arguments.extend(["-o".into(), format!("{}{}{}", self.options, absolute("log", &self.log), absolute("logfile", &self.log_file)).into()]);
+        }
+        arguments.extend((0..verbose).map(|_| "-v".into()));
+        arguments.extend(["--".into(), self.volume.clone().into(), self.dir.clone().into()]);
+        arguments
+    }
+}
+
+/// The signals that end a mount.
+struct Ending;
+
+impl Ending {
+    /// Takes the signals from now on, so that none that comes during recovery kills it halfway.
+    fn signals(which: &[i32]) -> Result<Signals> {
+        Signals::new(which).map_err(|error| Failure::new("io", format!("cannot take signals: {error}")))
+    }
+}
+
+/// A mount that is being served.
+struct Serving {
+    mount: Arc<Mount>,
+    mounted: Mounted,
+}
+
+impl Serving {
+    fn start(plan: &Plan, output: &Output) -> Result<Self> {
+        let options = &plan.settings.file_system;
+        let access = if options.read_only { Access::ReadOnly } else { Access::ReadWrite };
+        let device = device::open(&plan.volume, access)?;
+        let log = plan.log.as_ref().map(|log| device::open(log, access)).transpose()?;
+        let fs = progress::during(output, "recovering", || FileSystem::mount(device, log, options.clone()))?;
+        let mounted = summarize(&fs, plan);
+        match Mount::start(fs.clone(), &plan.dir, &plan.settings) {
+            Ok(mount) => Ok(Self { mount: Arc::new(mount), mounted }),
+            Err(error) => {
+                fs.unmount()?;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Serves until somebody unmounts or a signal asks for it, and everything is durable.
+    fn until_unmounted(self, mut signals: Signals) -> Result<()> {
+        let handle = signals.handle();
+        let mount = Arc::clone(&self.mount);
+        let watcher = std::thread::spawn(move || {
+            let mut ending = None;
+            for _signal in signals.forever() {
+                if ending.is_some() {
+                    tracing::warn!("{} is being unmounted already: wait until everything is durable", mount.mountpoint().display());
+                }
+                let mount = Arc::clone(&mount);
+                ending.get_or_insert_with(|| std::thread::spawn(move || end(&mount)));
+            }
+        });
+        let ended = self.mount.wait();
+        handle.close();
+        watcher.join().map_err(|_| Failure::new("io", "the thread that takes signals died"))?;
+        ended?;
+        tracing::info!("{} unmounted, {} is free", self.mounted.dir.display(), self.mounted.volume.display());
+        Ok(())
+    }
+}
+
+/// Unmounts because a signal asked for it: whoever still uses the mount is named and cut off, but what was written is made durable.
+fn end(mount: &Mount) {
+    let Err(error) = mount.unmount() else { return };
+    if mount.is_live() {
+        tracing::warn!("{error}; a signal ends the mount all the same");
+        if let Err(error) = mount.force_unmount() {
+            tracing::error!("{error}");
+        }
+    }
+}
+
+fn summarize(fs: &FileSystem, plan: &Plan) -> Mounted {
+    let info = fs.info();
+    Mounted {
+        volume: plan.volume.clone(),
+        dir: plan.dir.clone(),
+        pid: std::process::id(),
+        uuid: info.uuid,
+        mode: info.mode.to_string(),
+        read_only: plan.settings.file_system.read_only,
+        engine: info.engine,
+        size_bytes: info.size_bytes,
+        recovery: Recovery {
+            needed: info.recovery.needed,
+            records: info.recovery.records,
+            orphans: info.recovery.orphans,
+            second_superblock: info.recovery.second_superblock,
+            duration_us: info.recovery.duration_us,
+        },
+    }
+}
+
+impl fmt::Display for Mounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let took = bedplate::format_duration(Duration::from_micros(self.recovery.duration_us));
+        let opened = if self.recovery.needed {
+            format!("recovered {} in {took}", text::count(self.recovery.records, "record"))
+        } else {
+            format!("opened in {took}")
+        };
+        let second = if self.recovery.second_superblock { " from the second superblock" } else { "" };
+        let read_only = if self.read_only { ", read-only" } else { "" };
+        write!(
+            f,
+            "{} mounted on {}: {opened}{second}, mode {}{read_only}, engine {}",
+            self.volume.display(),
+            self.dir.display(),
+            self.mode,
+            self.engine
+        )
+    }
+}

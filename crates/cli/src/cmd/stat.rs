@@ -1,0 +1,162 @@
+//! `bedplate stat FILE`
+
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use bedplate::{FileKind, FileSystem, IoMode, OpenOptions, format_size};
+use clap::Args;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::address::Place;
+use crate::counters::Counters;
+use crate::device::Access;
+use crate::failure::Result;
+use crate::live;
+use crate::output::Output;
+use crate::session::{Devices, Volume};
+use crate::text;
+
+/// Tell how a file lies on its volume and how its I/O is served: mode, alignment, extents, counters with their reasons
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// A file or directory on a mount, or VOLUME:/PATH inside a volume that is not mounted
+    file: String,
+    /// List the extents, not only their number
+    #[arg(short, long)]
+    extents: bool,
+    #[command(flatten)]
+    devices: Devices,
+}
+
+#[derive(Serialize)]
+struct Stat {
+    path: String,
+    kind: FileKind,
+    ino: u64,
+    size_bytes: u64,
+    allocated_bytes: u64,
+    links: u32,
+    /// The mode set on it, not counting what it gets from its directory or the mount.
+    mode: Option<String>,
+    effective_mode: Option<String>,
+    block_size: u64,
+    io_align: u64,
+    buffer_align: u64,
+    extents: Vec<Value>,
+    /// Counted since the file was first opened in this mount; absent where nothing is mounted.
+    counters: Option<Counters>,
+    #[serde(skip)]
+    list: bool,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
+    let stat = match Place::parse(&arguments.file) {
+        Place::Live(path) => of_live(&path, arguments)?,
+        Place::Inside { volume, path } => {
+            Volume::new(volume, &arguments.devices).with(Access::ReadOnly, output, |fs| of_inside(fs, &path, arguments))?
+        }
+    };
+    output.show(&stat)
+}
+
+fn of_inside(fs: &FileSystem, path: &Path, arguments: &Arguments) -> Result<Stat> {
+    let (attr, info) = (fs.resolve(path)?, fs.info());
+    let mut effective_mode = None;
+    let mut extents = Vec::new();
+    if attr.kind == FileKind::File {
+        let file = fs.open_inode(attr.ino, &OpenOptions::read_only())?;
+        effective_mode = Some(file.effective_mode().to_string());
+        extents = file.extents()?.iter().map(|extent| json!(extent)).collect();
+    }
+    Ok(Stat {
+        path: arguments.file.clone(),
+        kind: attr.kind,
+        ino: attr.ino.0,
+        size_bytes: attr.size,
+        allocated_bytes: attr.allocated_bytes,
+        links: attr.nlink,
+        mode: attr.io_mode.map(IoMode::name).map(str::to_owned),
+        effective_mode,
+        block_size: info.block_size.into(),
+        io_align: info.io_align.into(),
+        buffer_align: info.buffer_align.into(),
+        extents,
+        counters: None,
+        list: arguments.extents,
+    })
+}
+
+fn of_live(path: &Path, arguments: &Arguments) -> Result<Stat> {
+    let mount = live::require_mount(path)?;
+    let meta = std::fs::symlink_metadata(path).map_err(|error| crate::failure::Failure::system("look at", path, &error))?;
+    let info = live::get_json(&mount.dir, live::INFO)?.unwrap_or_default();
+    let number = |name: &str| info.get(name).and_then(Value::as_u64).unwrap_or(0);
+    let kind = kind(&meta);
+    let is_file = kind == FileKind::File;
+    let of_file = |name: &str| if is_file { live::get(path, name) } else { Ok(None) };
+    let extents = if is_file { live::get_json(path, live::EXTENTS)? } else { None };
+    let counters = if is_file { live::get_json(path, live::COUNTERS)? } else { None };
+    Ok(Stat {
+        path: arguments.file.clone(),
+        kind,
+        ino: meta.ino(),
+        size_bytes: meta.size(),
+        allocated_bytes: meta.blocks() * 512,
+        links: u32::try_from(meta.nlink()).unwrap_or(u32::MAX),
+        mode: if is_file || kind == FileKind::Directory { live::get(path, live::MODE)?.filter(|mode| !mode.is_empty()) } else { None },
+        effective_mode: of_file(live::EFFECTIVE_MODE)?,
+        block_size: number("block_size"),
+        io_align: number("io_align"),
+        buffer_align: number("buffer_align"),
+        extents: extents.and_then(|extents| extents.as_array().cloned()).unwrap_or_default(),
+        counters: counters.map(Counters::from_json),
+        list: arguments.extents,
+    })
+}
+
+fn kind(meta: &std::fs::Metadata) -> FileKind {
+    use rustix::fs::FileType;
+    match FileType::from_raw_mode(meta.mode()) {
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Socket => FileKind::Socket,
+        FileType::CharacterDevice => FileKind::CharDevice,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        _ => FileKind::File,
+    }
+}
+
+impl fmt::Display for Stat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "path          {}", self.path)?;
+        writeln!(f, "inode         {}, {}", self.ino, text::count(self.links.into(), "name"))?;
+        writeln!(f, "size          {} ({}), {} allocated", self.size_bytes, format_size(self.size_bytes), format_size(self.allocated_bytes))?;
+        let mode = self.mode.as_deref().unwrap_or("not set: its directory's, or the mount's");
+        writeln!(f, "mode          {mode}")?;
+        if let Some(effective) = &self.effective_mode {
+            writeln!(f, "served as     {effective}")?;
+        }
+        writeln!(f, "direct I/O    offset and length {}, buffer {}", format_size(self.io_align), format_size(self.buffer_align))?;
+        if self.kind == FileKind::File {
+            writeln!(f, "extents       {}", self.extents.len())?;
+        }
+        if self.list {
+            f.write_str(&extent_table(&self.extents))?;
+        }
+        self.counters.as_ref().map_or(Ok(()), |counters| write!(f, "{counters}"))
+    }
+}
+
+fn extent_table(extents: &[Value]) -> String {
+    let cell = |extent: &Value, name: &str| extent.get(name).and_then(Value::as_u64).map_or_else(|| "-".to_owned(), |n| n.to_string());
+    let head = ["file offset", "volume offset", "length", "state"].map(str::to_owned).to_vec();
+    let rows = extents.iter().map(|extent| {
+        let unwritten = extent.get("unwritten").and_then(Value::as_bool).unwrap_or(false);
+        let state = if unwritten { "unwritten" } else { "written" }.to_owned();
+        vec![cell(extent, "file_offset"), cell(extent, "volume_offset"), cell(extent, "len"), state]
+    });
+    text::table(&std::iter::once(head).chain(rows).collect::<Vec<_>>(), &[0, 1, 2])
+}

@@ -1,0 +1,103 @@
+//! `bedplate unmount DIR`
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::Serialize;
+
+use crate::device::{self, Access};
+use crate::failure::{Failure, Result};
+use crate::live;
+use crate::mounts::{self, Mount};
+use crate::output::Output;
+use crate::progress;
+
+/// Unmount a volume; returns once everything is durable and the volume is free again
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Where the volume is mounted, or the volume itself
+    dir: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Unmounted {
+    dir: PathBuf,
+    volume: PathBuf,
+    /// Whether the daemon had died before, so that the next mount recovers.
+    stale: bool,
+    duration_us: u64,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
+    let started = Instant::now();
+    let mount = find(&arguments.dir)?;
+    let stale = live::is_stale(&mount.dir);
+    let daemon = if stale { None } else { daemon_of(&mount) };
+    serve::fuse::unmount(&mount.dir)?;
+    if !stale {
+        progress::during(output, "making everything durable", || wait(&mount, daemon))?;
+    }
+    let duration_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+    output.show(&Unmounted { dir: mount.dir, volume: mount.source, stale, duration_us })
+}
+
+fn find(path: &Path) -> Result<Mount> {
+    let dir = mounts::canonical(path)?;
+    let shown = path.display();
+    match mounts::at(&dir)? {
+        Some(mount) if mount.is_ours() => Ok(mount),
+        Some(_) => Err(Failure::new("not_a_mount", format!("{shown} is a mount of another file system: use umount(8)"))),
+        None => {
+            mounts::of_volume(&dir)?.ok_or_else(|| Failure::new("not_a_mount", format!("nothing is mounted at {shown}; findmnt(8) lists the mounts")))
+        }
+    }
+}
+
+/// Asks the daemon who it is.
+fn daemon_of(mount: &Mount) -> Option<Pid> {
+    Pid::from_raw(live::get(&mount.dir, live::PID).ok()??.parse().ok()?)
+}
+
+/// Waits until the daemon is gone; where it is unknown, until the volume can be had.
+fn wait(mount: &Mount, daemon: Option<Pid>) -> Result<()> {
+    if let Some(daemon) = daemon {
+        return match pidfd_open(daemon, PidfdFlags::empty()) {
+            Ok(fd) => poll_end(&fd),
+            Err(Errno::SRCH) => Ok(()),
+            Err(error) => Err(Failure::new("io", format!("{} is unmounted, but its daemon cannot be waited for: {error}", mount.dir.display()))),
+        };
+    }
+    const PAUSE: Duration = Duration::from_millis(20);
+    while let Err(failure) = device::open(&mount.source, Access::ReadOnly) {
+        if failure.kind != "busy" {
+            return Ok(());
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+fn poll_end(daemon: &impl std::os::fd::AsFd) -> Result<()> {
+    loop {
+        match poll(&mut [PollFd::new(daemon, PollFlags::IN)], None) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(Failure::new("io", format!("cannot wait for the daemon: {error}"))),
+        }
+    }
+}
+
+impl fmt::Display for Unmounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (dir, volume) = (self.dir.display(), self.volume.display());
+        if self.stale {
+            return write!(f, "{dir}: left over from a daemon that died, removed; the next mount of {volume} recovers it");
+        }
+        write!(f, "{dir}: unmounted, {volume} is free ({})", bedplate::format_duration(Duration::from_micros(self.duration_us)))
+    }
+}

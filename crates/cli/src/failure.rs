@@ -1,0 +1,179 @@
+//! How a command fails: one sentence, a kind for programs, an exit code.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use bedplate::ErrorKind;
+use serde::{Deserialize, Serialize};
+
+/// The result of a command.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// The exit codes, the same for every subcommand. `check` alone answers 1 for a volume it mended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Exit {
+    /// Done; `check`: the volume is clean.
+    Done = 0,
+    /// Failed; `check`: the volume had faults and all are mended.
+    Failed = 1,
+    /// The command line is wrong.
+    Usage = 2,
+    /// The volume is broken.
+    Broken = 4,
+    /// `check` could not look at the volume.
+    Unchecked = 8,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+impl From<&Failure> for Exit {
+    fn from(failure: &Failure) -> Self {
+        failure.exit
+    }
+}
+
+/// Why a command failed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Failure {
+    /// A stable word for programs, as in `busy` or `not_a_volume`.
+    pub kind: String,
+    /// One sentence: what was wrong, where, what to do.
+    pub message: String,
+    /// What the command answers to its caller.
+    pub exit: Exit,
+}
+
+impl Failure {
+    /// Makes a failure of the given kind.
+    pub fn new(kind: &str, message: impl Into<String>) -> Self {
+        Self { kind: kind.to_owned(), message: message.into(), exit: Exit::Failed }
+    }
+
+    /// Makes the failure of a wrong command line.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self { kind: "usage".to_owned(), message: message.into(), exit: Exit::Usage }
+    }
+
+    /// Makes the failure of a system call on `path`; `doing` completes "cannot …".
+    pub fn system(doing: &str, path: &Path, error: &io::Error) -> Self {
+        let kind = match error.kind() {
+            io::ErrorKind::NotFound => "not_found",
+            io::ErrorKind::PermissionDenied => "not_permitted",
+            io::ErrorKind::AlreadyExists => "exists",
+            io::ErrorKind::StorageFull => "no_space",
+            io::ErrorKind::ReadOnlyFilesystem => "read_only",
+            _ => "io",
+        };
+        Self::new(kind, format!("cannot {doing} {}: {}", path.display(), plain(error)))
+    }
+
+    /// Puts where it happened before the sentence.
+    #[must_use]
+    pub fn at(mut self, place: impl fmt::Display) -> Self {
+        self.message = format!("{place}: {}", self.message);
+        self
+    }
+
+    /// Answers with another exit code.
+    #[must_use]
+    pub fn exiting(mut self, exit: Exit) -> Self {
+        self.exit = exit;
+        self
+    }
+}
+
+/// Returns the system's words without the error number that Rust appends.
+pub fn plain(error: &io::Error) -> String {
+    without_numbers(&error.to_string())
+}
+
+/// Takes the system's error numbers out of a sentence: `(os error 13)` explains nothing to people.
+fn without_numbers(text: &str) -> String {
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, behind)) = rest.split_once(" (os error ") {
+        kept.push_str(before);
+        rest = behind.split_once(')').map_or("", |(_number, rest)| rest);
+    }
+    kept + rest
+}
+
+impl From<bedplate::Error> for Failure {
+    fn from(error: bedplate::Error) -> Self {
+        Self::new(kind_name(error.kind), without_numbers(&error.message))
+    }
+}
+
+impl From<bedplate::DeviceError> for Failure {
+    fn from(error: bedplate::DeviceError) -> Self {
+        bedplate::Error::from(error).into()
+    }
+}
+
+impl From<serve::Error> for Failure {
+    fn from(error: serve::Error) -> Self {
+        let kind = match error.kind {
+            serve::ErrorKind::Option => return Self::usage(error.message),
+            serve::ErrorKind::MountPoint => "mount_point",
+            serve::ErrorKind::Stale => "stale_mount",
+            serve::ErrorKind::Busy => "busy",
+            serve::ErrorKind::Permission => "not_permitted",
+            serve::ErrorKind::Unavailable => "unavailable",
+            serve::ErrorKind::Io | serve::ErrorKind::FileSystem => "io",
+            serve::ErrorKind::Broken => "broken",
+        };
+        Self::new(kind, without_numbers(&error.message))
+    }
+}
+
+/// Returns the stable word for a kind.
+fn kind_name(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::NotFound => "not_found",
+        ErrorKind::Exists => "exists",
+        ErrorKind::NotDirectory => "not_directory",
+        ErrorKind::IsDirectory => "is_directory",
+        ErrorKind::NotEmpty => "not_empty",
+        ErrorKind::Invalid => "invalid",
+        ErrorKind::NameTooLong => "name_too_long",
+        ErrorKind::TooLarge => "too_large",
+        ErrorKind::TooManyLinks => "too_many_links",
+        ErrorKind::NoSpace => "no_space",
+        ErrorKind::NoAttribute => "no_attribute",
+        ErrorKind::Range => "range",
+        ErrorKind::ReadOnly => "read_only",
+        ErrorKind::Io => "io",
+        ErrorKind::Corrupt => "corrupt",
+        ErrorKind::NotAVolume => "not_a_volume",
+        ErrorKind::NewerFormat => "newer_format",
+        ErrorKind::Busy => "busy",
+        ErrorKind::Unsupported => "unsupported",
+        ErrorKind::NotPermitted => "not_permitted",
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_system_failure_says_what_where_and_why_without_the_number() {
+        let failure = Failure::system("open", Path::new("/x"), &io::Error::from_raw_os_error(2));
+        assert_eq!((failure.kind.as_str(), failure.message.as_str()), ("not_found", "cannot open /x: No such file or directory"));
+        assert_eq!(without_numbers("a (Denied (os error 13)) and b: Full (os error 28)"), "a (Denied) and b: Full");
+    }
+}

@@ -1,0 +1,100 @@
+//! Files of a live mount, reached through the extended attributes that the mount answers itself.
+//!
+//! | attribute | on | value |
+//! | --- | --- | --- |
+//! | `user.bedplate.mode` | file, directory | the mode set on it; may be set and removed |
+//! | `user.bedplate.effective_mode` | file | the mode it is served in now |
+//! | `user.bedplate.counters` | file | its counters, JSON |
+//! | `user.bedplate.extents` | file | its extent map, JSON |
+//! | `user.bedplate.info` | root | what `info` tells of the file system, JSON |
+//! | `user.bedplate.pid` | root | the daemon's process |
+//! | `user.bedplate.grow` | root | setting it takes over the device's present size |
+
+use std::path::Path;
+
+use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
+use rustix::io::Errno;
+use serde_json::Value;
+
+use crate::failure::{Failure, Result};
+use crate::mounts;
+
+/// The mode set on a file or directory.
+pub const MODE: &str = "user.bedplate.mode";
+/// The mode a file is served in.
+pub const EFFECTIVE_MODE: &str = "user.bedplate.effective_mode";
+/// A file's counters.
+pub const COUNTERS: &str = "user.bedplate.counters";
+/// A file's extent map.
+pub const EXTENTS: &str = "user.bedplate.extents";
+/// Everything the file system tells of itself.
+pub const INFO: &str = "user.bedplate.info";
+/// The process that serves the mount.
+pub const PID: &str = "user.bedplate.pid";
+/// The trigger to grow.
+pub const GROW: &str = "user.bedplate.grow";
+
+/// Refuses a path that does not lie on one of our mounts, and one whose daemon died.
+pub fn require_mount(path: &Path) -> Result<mounts::Mount> {
+    if let Err(error) = std::fs::symlink_metadata(path) {
+        return Err(if mounts::is_stale(&error) { stale(path) } else { Failure::system("look at", path, &error) });
+    }
+    let canonical = mounts::canonical(path)?;
+    mounts::above(&canonical)?.ok_or_else(|| {
+        let what = "does not lie on a Bedplate mount: name a file of a mounted volume, or VOLUME:/PATH of one that is not mounted";
+        Failure::new("not_a_mount", format!("{} {what}", path.display()))
+    })
+}
+
+/// Returns the failure of a mount whose daemon died.
+pub fn stale(path: &Path) -> Failure {
+    let path = path.display();
+    Failure::new("stale_mount", format!("{path} is left over from a mount whose daemon died: run 'bedplate unmount {path}', then mount it again"))
+}
+
+/// Returns an attribute's value; `None` where it is not set.
+pub fn get(path: &Path, name: &str) -> Result<Option<String>> {
+    let mut value = vec![0; 4096];
+    loop {
+        match getxattr(path, name, &mut value[..]) {
+            Ok(len) => {
+                value.truncate(len);
+                return Ok(Some(String::from_utf8_lossy(&value).into_owned()));
+            }
+            Err(Errno::RANGE) if value.len() < 64 << 20 => value.resize(value.len() * 4, 0),
+            Err(Errno::NODATA) => return Ok(None),
+            Err(error) => return Err(refused("read", name, path, error)),
+        }
+    }
+}
+
+/// Returns an attribute's value as JSON; `None` where it is not set.
+pub fn get_json(path: &Path, name: &str) -> Result<Option<Value>> {
+    let Some(text) = get(path, name)? else { return Ok(None) };
+    let explain = |e| {
+        Failure::new("io", format!("{}: the daemon answered {name} with something that is no JSON ({e}); is it of another version?", path.display()))
+    };
+    serde_json::from_str(&text).map(Some).map_err(explain)
+}
+
+/// Sets an attribute.
+pub fn set(path: &Path, name: &str, value: &str) -> Result<()> {
+    setxattr(path, name, value.as_bytes(), XattrFlags::empty()).map_err(|error| refused("set", name, path, error))
+}
+
+/// Removes an attribute; one that is not set is no failure.
+pub fn remove(path: &Path, name: &str) -> Result<()> {
+    match removexattr(path, name) {
+        Ok(()) | Err(Errno::NODATA) => Ok(()),
+        Err(error) => Err(refused("remove", name, path, error)),
+    }
+}
+
+fn refused(doing: &str, name: &str, path: &Path, error: Errno) -> Failure {
+    if error == Errno::NOTCONN { stale(path) } else { Failure::system(&format!("{doing} {name} of"), path, &error.into()) }
+}
+
+/// Returns whether the daemon behind `path` is gone.
+pub fn is_stale(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_err_and(|error| mounts::is_stale(&error))
+}

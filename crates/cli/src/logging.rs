@@ -1,0 +1,88 @@
+//! Warnings and, on request, more: to standard error, so that results stay alone on standard output.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bedplate::Timestamp;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::text;
+
+/// The variable that sets the level (`warn`, `info`, `debug`, `trace`, or per room as in `bedplate_fs=debug`); it wins over `--verbose`.
+const VARIABLE: &str = "BEDPLATE_LOG";
+
+/// Whether each line begins with the time.
+static TIMES: AtomicBool = AtomicBool::new(false);
+
+/// Begins each line with the time from now on: nobody watches any more, the lines go to a file.
+pub fn add_times() {
+    TIMES.store(true, Ordering::Relaxed);
+}
+
+/// Starts logging: warnings, with `-v` what is done, with `-vv` how, with `-vvv` everything.
+pub fn start(verbose: u8) {
+    let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
+    let wanted = std::env::var(VARIABLE).unwrap_or_else(|_| level.to_owned());
+    let (filter, refused) = match EnvFilter::try_new(&wanted) {
+        Ok(filter) => (filter, false),
+        Err(_) => (EnvFilter::new(level), true),
+    };
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).event_format(Lines).init();
+    if refused {
+        tracing::warn!("{VARIABLE}='{wanted}' is no log filter and is ignored: write warn, info, debug, trace or room=level");
+    }
+}
+
+/// One line an event in the manner of all messages: `bedplate: warning: …`.
+struct Lines;
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut line: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let level = match *event.metadata().level() {
+            Level::ERROR => "error",
+            Level::WARN => "warning",
+            Level::INFO => "info",
+            Level::DEBUG => "debug",
+            Level::TRACE => "trace",
+        };
+        if TIMES.load(Ordering::Relaxed) {
+            write!(line, "{} ", text::time(Timestamp::now()))?;
+        }
+        write!(line, "bedplate: {level}: ")?;
+        let mut fields = Fields { line: &mut line, rest: String::new(), result: Ok(()) };
+        event.record(&mut fields);
+        let (rest, result) = (fields.rest, fields.result);
+        result?;
+        writeln!(line, "{rest}")
+    }
+}
+
+/// Writes the message first and the other fields behind it in brackets.
+struct Fields<'a, 'b> {
+    line: &'a mut Writer<'b>,
+    rest: String,
+    result: fmt::Result,
+}
+
+impl Visit for Fields<'_, '_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            self.result = write!(self.line, "{value:?}");
+        } else {
+            self.rest.push_str(&format!(" [{}={value:?}]", field.name()));
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+}

@@ -1,0 +1,70 @@
+//! What a command says: text for people or, with `--json`, one document, both on standard output.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::json;
+
+use crate::failure::{Failure, Result};
+
+/// The place a command's results go to.
+#[derive(Debug, Clone, Copy)]
+pub struct Output {
+    json: bool,
+}
+
+impl Output {
+    /// Chooses between JSON and text.
+    pub fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// Returns whether a program reads the output.
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Writes a result: its serialization, or its text without a second empty line.
+    pub fn show<T: Serialize + Display>(&self, result: &T) -> Result<()> {
+        let text = if self.json { serialized(result)? } else { result.to_string() };
+        if text.is_empty() {
+            return Ok(());
+        }
+        written(writeln!(io::stdout().lock(), "{}", text.trim_end_matches('\n')))
+    }
+
+    /// Writes a document, whatever the form asked for.
+    pub fn document<T: Serialize>(&self, document: &T) -> Result<()> {
+        written(writeln!(io::stdout().lock(), "{}", serialized(document)?))
+    }
+
+    /// Writes raw bytes (file contents, scripts).
+    pub fn bytes(&self, bytes: &[u8]) -> Result<()> {
+        written(io::stdout().lock().write_all(bytes))
+    }
+
+    /// Tells a failure: as a document, or as one line on standard error.
+    pub fn fail(&self, failure: &Failure) {
+        let told = if self.json {
+            let document = json!({ "error": { "kind": failure.kind, "message": failure.message, "exit_code": failure.exit as u8 } });
+            writeln!(io::stdout().lock(), "{document:#}")
+        } else {
+            writeln!(io::stderr().lock(), "bedplate: {}", failure.message)
+        };
+        // Nobody is left to be told that telling failed; the exit code still says it.
+        drop(told);
+    }
+}
+
+fn serialized<T: Serialize>(result: &T) -> Result<String> {
+    serde_json::to_string_pretty(result).map_err(|e| Failure::new("io", format!("cannot write the result as JSON: {e}")))
+}
+
+/// A reader that has seen enough (`| head`) is no failure.
+fn written(result: io::Result<()>) -> Result<()> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new("io", format!("cannot write to standard output: {error}"))),
+        _ => Ok(()),
+    }
+}

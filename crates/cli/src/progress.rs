@@ -1,0 +1,78 @@
+//! Progress of anything that takes longer than a second, on a terminal only.
+
+use std::io::IsTerminal;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::output::Output;
+
+/// How long something may take before a person wonders.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A bar over bytes that shows itself once it is worth it.
+pub struct Bytes {
+    label: String,
+    total: u64,
+    done: u64,
+    started: Instant,
+    wanted: bool,
+    bar: Option<ProgressBar>,
+}
+
+impl Bytes {
+    /// Starts counting towards `total` bytes.
+    pub fn new(output: &Output, label: impl Into<String>, total: u64) -> Self {
+        Self { label: label.into(), total, done: 0, started: Instant::now(), wanted: is_wanted(output), bar: None }
+    }
+
+    /// Counts bytes that are done.
+    pub fn advance(&mut self, bytes: u64) {
+        self.done += bytes;
+        if self.bar.is_none() && self.wanted && self.started.elapsed() > PATIENCE {
+            let style = ProgressStyle::with_template("{msg} {bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}");
+            let bar = ProgressBar::new(self.total).with_message(self.label.clone()).with_elapsed(self.started.elapsed());
+            bar.set_style(style.expect("the template is a constant that parses"));
+            self.bar = Some(bar);
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_position(self.done);
+        }
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Does `work` and, when it takes longer than a second, shows that something is going on.
+pub fn during<T>(output: &Output, label: &str, work: impl FnOnce() -> T) -> T {
+    if !is_wanted(output) {
+        return work();
+    }
+    std::thread::scope(|scope| {
+        let (done, wait) = channel::<()>();
+        scope.spawn(move || {
+            if wait.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                let spinner = ProgressBar::new_spinner().with_message(format!("{label} …")).with_elapsed(PATIENCE);
+                spinner.set_style(ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("the template is a constant that parses"));
+                spinner.enable_steady_tick(Duration::from_millis(200));
+                // Ends when the sender is dropped, be it by a panic.
+                let _closed = wait.recv();
+                spinner.finish_and_clear();
+            }
+        });
+        let result = work();
+        drop(done);
+        result
+    })
+}
+
+fn is_wanted(output: &Output) -> bool {
+    !output.is_json() && std::io::stderr().is_terminal()
+}

@@ -1,0 +1,48 @@
+//! A volume that is not mounted, used through the library for the length of one command.
+
+use std::path::PathBuf;
+
+use bedplate::{FileSystem, MountOptions};
+use clap::Args;
+
+use crate::device::{self, Access};
+use crate::failure::Result;
+use crate::output::Output;
+use crate::progress;
+
+/// Names a volume on the command line.
+#[derive(Debug, Clone, Args)]
+pub struct Volume {
+    /// The volume: an image file or a block device, not mounted
+    pub volume: PathBuf,
+    #[command(flatten)]
+    pub devices: Devices,
+}
+
+/// Where else a volume has parts.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Devices {
+    /// The device that holds the intent log, where format was given one
+    #[arg(long, value_name = "PATH")]
+    pub log: Option<PathBuf>,
+}
+
+impl Volume {
+    /// Names a volume whose parts are given with other arguments.
+    pub fn new(volume: impl Into<PathBuf>, devices: &Devices) -> Self {
+        Self { volume: volume.into(), devices: devices.clone() }
+    }
+
+    /// Mounts the volume in this process, does `work`, and unmounts whatever the outcome. The first failure counts.
+    pub fn with<T>(&self, access: Access, output: &Output, work: impl FnOnce(&FileSystem) -> Result<T>) -> Result<T> {
+        let device = device::open(&self.volume, access)?;
+        let log = self.devices.log.as_ref().map(|log| device::open(log, access)).transpose()?;
+        let options = MountOptions { read_only: access == Access::ReadOnly, ..MountOptions::default() };
+        let fs = progress::during(output, "mounting", || FileSystem::mount(device, log, options))?;
+        let worked = work(&fs);
+        let unmounted = progress::during(output, "making everything durable", || fs.unmount());
+        let result = worked?;
+        unmounted?;
+        Ok(result)
+    }
+}
