@@ -1,0 +1,11 @@
+//! The command as scripts and people meet it: the built binary, its output, its exit codes.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+mod bad_input;
+mod forms;
+mod harness;
+mod inside;
+mod json;
+mod mounted;
+mod user;
