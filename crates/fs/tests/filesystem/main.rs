@@ -4,4 +4,5 @@ mod common;
 mod data;
 mod mounting;
 mod names;
+mod parallel;
 mod support;
