@@ -33,13 +33,34 @@ pub(crate) struct Loaded {
     pub(crate) position: LogPosition,
 }
 
+/// What to do about a log that lost acknowledged records to damage: a mount that writes would take the loss for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LogDamage {
+    Refuse,
+    Accept,
+}
+
 /// Mounts; see [`FileSystem::mount`](crate::FileSystem::mount).
-pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, options: MountOptions) -> Result<Arc<Fs>> {
+pub(crate) fn mount(
+    device: Arc<dyn BlockDevice>,
+    log: Option<Arc<dyn BlockDevice>>,
+    options: MountOptions,
+    log_damage: LogDamage,
+) -> Result<Arc<Fs>> {
     let started = Instant::now();
     if device.geometry().read_only && !options.read_only {
         return Err(Error::new(ErrorKind::ReadOnly, format!("{} is read-only: mount it read-only (-o ro)", device.name())));
     }
     let loaded = load(device, log, options.read_only, options.metadata_cache_bytes)?;
+    if let Some(damage) = &loaded.replayed.damaged
+        && !options.read_only
+        && log_damage == LogDamage::Refuse
+    {
+        let name = loaded.device.name();
+        return Err(Error::corrupt(format!(
+            "{name}: {damage}: mount read-only (-o ro) to save what is there, or let a check mend it and take the loss"
+        )));
+    }
     let superblock = &loaded.found.superblock;
     let (space, extents) = build_space(&loaded.meta, superblock)?;
     let space = Arc::new(space);

@@ -15,7 +15,7 @@ use block::BlockDevice;
 
 use crate::log::{Record, RecordKind};
 use crate::meta::{MetaStore, Region, open_tree};
-use crate::mount::{Loaded, load};
+use crate::mount::{Loaded, LogDamage, load, mount};
 use crate::row::{InodeRow, RowChange, Table, inode_key, split_key};
 use crate::superblock::Superblock;
 use crate::{CheckReport, Error, ErrorKind, FileKind, Finding, FindingKind, InodeNo, Result};
@@ -111,7 +111,8 @@ fn check_head(loaded: &Loaded, notes: &mut Notes) {
         notes.mendable(FindingKind::Superblock, damage, Vec::new());
     }
     if let Some(damage) = &loaded.replayed.damaged {
-        notes.broken(FindingKind::Log, damage);
+        // There is nothing to guess: what is lost is lost, and a new incarnation of the log starts behind what was saved.
+        notes.mendable(FindingKind::Log, damage, Vec::new());
     }
 }
 
@@ -205,12 +206,12 @@ fn check_counts(inodes: &Inodes, notes: &mut Notes) {
 /// Recovers the volume for good and commits the repairs.
 fn mend(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>, notes: &mut Notes) -> Result<()> {
     let options = crate::MountOptions::default();
-    if notes.repairs.is_empty() {
+    if notes.repairs.is_empty() && notes.report.findings.iter().all(|finding| finding.kind != FindingKind::Log) {
         // Only superblock copies differ: any rewrite of both mends them.
         let superblock = Superblock::read(device)?.superblock;
         Region::new(Arc::clone(device), superblock, false).update_superblock(|_| {})?;
     } else {
-        let fs = crate::mount::mount(Arc::clone(device), log.cloned(), options)?;
+        let fs = mount(Arc::clone(device), log.cloned(), options, LogDamage::Accept)?;
         fs.meta.commit(Record { kind: RecordKind::Setting, rows: std::mem::take(&mut notes.repairs), exposes: None, barrier: false });
         crate::mount::unmount(&fs)?;
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::{AlignedBuf, BlockDevice, Geometry, MemoryDevice};
-use fs::{ErrorKind, FileKind, FileSystem, FormatOptions, InodeNo, MountOptions};
+use fs::{ErrorKind, FileKind, FileSystem, FindingKind, FormatOptions, InodeNo, MountOptions};
 
 use crate::common::{SIZE, assert_sound, device, formatted, mount, new_file};
 
@@ -202,4 +202,46 @@ fn changes_after_unmount_are_refused() {
     let other = fs.clone();
     fs.unmount().unwrap();
     assert_eq!(other.make(InodeNo::ROOT, b"late", FileKind::File, new_file(), 0).unwrap_err().kind, ErrorKind::Busy);
+}
+
+/// Offsets of the log writes on a device.
+fn log_writes(device: &Arc<dyn BlockDevice>) -> Vec<u64> {
+    let mut buf = AlignedBuf::zeroed(4096);
+    (0..SIZE / 4096)
+        .map(|block| block * 4096)
+        .filter(|at| {
+            device.read_at(&mut buf, *at).unwrap();
+            buf.starts_with(b"BEDPLOGW")
+        })
+        .collect()
+}
+
+#[test]
+fn a_log_that_lost_acknowledged_records_to_damage_is_not_replayed_in_silence() {
+    let device = formatted();
+    let fs = mount(&device);
+    for name in ["one", "two", "three", "four"] {
+        fs.make(InodeNo::ROOT, name.as_bytes(), FileKind::File, new_file(), 0).unwrap();
+        fs.sync().unwrap();
+    }
+    drop(fs);
+    let writes = log_writes(&device);
+    assert!(writes.len() >= 4);
+    overwrite(&device, writes[2], 0x55);
+
+    let error = error_of(&device);
+    assert_eq!(error.kind, ErrorKind::Corrupt);
+    assert!(error.message.contains("is damaged") && error.message.contains("-o ro"), "{error}");
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    let fs = FileSystem::mount(Arc::clone(&device), None, options).unwrap();
+    assert!(fs.resolve("/two").is_ok() && fs.resolve("/three").is_err());
+    drop(fs);
+
+    let report = FileSystem::check(&device, None, false).unwrap();
+    assert!(report.findings.iter().any(|finding| finding.kind == FindingKind::Log && !finding.mended), "{:?}", report.findings);
+    assert!(FileSystem::check(&device, None, true).unwrap().is_sound());
+    assert_sound(&device);
+    let fs = mount(&device);
+    assert!(fs.resolve("/two").is_ok() && fs.resolve("/four").is_err());
+    fs.unmount().unwrap();
 }
