@@ -88,6 +88,7 @@ impl IntentLog {
                 plan.write = Write::Records;
                 let taken = buffer.take(&mut leader.batches);
                 plan.barrier = taken.barrier || self.separate || seal_to > ring.durable();
+                assert!(plan.barrier || !taken.barrier, "I-LOG-4: a record without a checksum waits for its data");
                 plan.exposing = if plan.barrier { Lsn(0) } else { taken.exposing };
             }
         } else if ring.sealed() < ring.durable() && ring.fits(std::iter::once(self.unit as u64)) {
@@ -172,6 +173,8 @@ impl IntentLog {
         if plan.write != Write::Nothing {
             let mut ring = self.ring.lock();
             ring.complete(evidence, plan.exposing);
+            let written = leader.batches.back().map_or(Lsn(0), Batch::last);
+            assert!(ring.durable() >= written, "I-LOG-3: what was written before the flush is durable after it");
             self.publish_progress(&ring);
         }
         if !leader.batches.is_empty() {

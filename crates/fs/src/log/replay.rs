@@ -216,6 +216,10 @@ fn visit_batch(
         if lsn <= report.last {
             continue;
         }
+        if lsn.0 != report.last.0 + 1 {
+            // I-LOG-7. The first pass saw to it; a device that answers differently the second time is failing.
+            return Err(place(Error::corrupt(format!("record {} follows record {}: the device is failing", lsn.0, report.last.0))));
+        }
         if lsn > sealed
             && let Some(exposure) = &record.exposes
             && let Some(end) = missing_data(data, exposure, lsn, report)

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use block::{BlockDevice, Fault, FaultRule, FlushFault, MemoryDevice, SimulatedDevice, Trigger};
+use block::{AlignedBuf, BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, MemoryDevice, SimulatedDevice, Trigger};
 
 use super::*;
-use crate::log::SyncOutcome;
+use crate::log::{Exposure, SyncOutcome};
 
 const THREADS: u64 = 8;
 
@@ -87,6 +87,59 @@ fn appenders_commits_and_seals_may_meet_in_any_way() {
     let (report, replayed) = collect(&parts, position).unwrap();
     assert_eq!(report.last.max(position.applied), last);
     assert_eq!(replayed.len() as u64, last.0 - position.applied.0);
+}
+
+/// Threads append, overwrite and commit on a device that is cut at every moment afterwards; none touches another's blocks.
+#[test]
+fn no_power_cut_loses_what_many_threads_committed() {
+    let device = SimulatedDevice::new(2 << 20, 9);
+    let parts = parts_on(Arc::clone(&device) as _, 1 << 20);
+    let log = open(&parts);
+    let base = RING_START + (1 << 20);
+    let acknowledged = parking_lot::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (log, device, acknowledged) = (&log, &device, &acknowledged);
+            scope.spawn(move || {
+                let mut dice = Dice(thread);
+                for n in 0..12 {
+                    let at = base + (thread * 12 + n) * 1024;
+                    let write = |fill: u8| {
+                        let data = AlignedBuf::from_slice(&[fill; 1024]);
+                        device.write_at(&data, at).unwrap();
+                        data
+                    };
+                    let data = write(1);
+                    let made = record(at, 20);
+                    let made = if dice.one_in(3) { made.after_barrier() } else { made.exposing(Exposure::of(at, &data[..700])) };
+                    let lsn = log.append(&made);
+                    if dice.one_in(3) {
+                        assert_eq!(log.permit_overwrite(lsn).unwrap(), SyncOutcome::Durable);
+                        write(2);
+                    }
+                    if dice.one_in(2) {
+                        assert_eq!(log.sync(lsn).unwrap(), SyncOutcome::Durable);
+                        acknowledged.lock().push((device.operation_count(), lsn));
+                    }
+                }
+            });
+        }
+    });
+    let acknowledged = acknowledged.into_inner();
+    for moment in 0..=device.operation_count() {
+        for choice in [CrashChoice::LoseAll, CrashChoice::KeepAll, CrashChoice::Seeded(1), CrashChoice::Seeded(2), CrashChoice::Seeded(3)] {
+            let parts = parts_on(device.crash_image(moment, &choice), 1 << 20);
+            let (report, replayed) = collect(&parts, LogPosition::START).unwrap();
+            let promised = acknowledged.iter().filter(|(at, _)| *at <= moment).map(|(_, lsn)| *lsn).max().unwrap_or_default();
+            assert!(report.last >= promised, "moment {moment}, {choice:?}: {promised:?} was acknowledged, {}", report.end);
+            for (lsn, record) in replayed {
+                let at = u64::from_be_bytes(record.rows[0].key.as_slice().try_into().unwrap());
+                let mut shown = AlignedBuf::zeroed(1024);
+                parts.data.read_at(&mut shown, at).unwrap();
+                assert!(shown[..700].iter().all(|byte| [1, 2].contains(byte)), "moment {moment}, {choice:?}: {lsn:?} shows what nobody wrote");
+            }
+        }
+    }
 }
 
 #[test]
