@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::PageCache;
 use super::core::FileCore;
 use super::file::CachedFile;
 use super::flight::FlightId;
 use super::layout::{GROUP_PAGES, GroupSpan, group_spans};
+use super::pages::PageCache;
 use super::shard::{Key, ShardState};
 use super::writeback::ALL;
 use crate::Result;
@@ -30,6 +30,16 @@ pub(crate) struct DirectWrite {
 #[must_use]
 pub(crate) struct MapChange {
     core: Arc<FileCore>,
+}
+
+/// What is not forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spare {
+    /// Dirty pages and those being written.
+    Pinned,
+    /// Pages being written.
+    Flying,
+    None,
 }
 
 impl CachedFile {
@@ -62,7 +72,7 @@ impl CachedFile {
         let mut state = self.core.settle(state, &(cut..u64::MAX));
         state.dirty.remove(&(cut..u64::MAX));
         drop(state);
-        self.forget(&(layout.page_end(size)..u64::MAX), false);
+        self.forget(&(layout.page_end(size)..u64::MAX), Spare::None);
         if layout.in_page(size) != 0 {
             self.cut_page(cut, layout.in_page(size));
         }
@@ -96,13 +106,25 @@ impl CachedFile {
         let mut state = self.core.state.lock();
         let change = MapChange::begin(&self.core, &mut state);
         drop(self.core.settle(state, &pages));
-        self.forget(&pages, true);
+        self.forget(&pages, Spare::Pinned);
         Ok(change)
     }
 
     /// Forgets the clean pages.
     pub(crate) fn drop_clean(&self) {
-        self.forget(&ALL, true);
+        self.forget(&ALL, Spare::Pinned);
+    }
+
+    /// Forgets every page for good; pages that are being written are forgotten when they land. Waits for nothing: the last hold of an inode may end on the
+    /// thread that carries its pages.
+    pub(super) fn close(&self) {
+        let mut state = self.core.state.lock();
+        state.closed = true;
+        // Never ended: what is still being read does not enter.
+        self.core.begin_map_change(&mut state);
+        state.dirty.remove(&ALL);
+        drop(state);
+        self.forget(&ALL, Spare::Flying);
     }
 
     /// Forgets every page, dirty ones too (the last link of an unlinked file is gone).
@@ -112,12 +134,12 @@ impl CachedFile {
         let mut state = self.core.settle(state, &ALL);
         state.dirty.remove(&ALL);
         drop(state);
-        self.forget(&ALL, false);
+        self.forget(&ALL, Spare::None);
         drop(change);
     }
 
-    /// Forgets pages of a range; dirty ones unless `keep_dirty`.
-    fn forget(&self, pages: &Range<u64>, keep_dirty: bool) {
+    /// Forgets pages of a range.
+    fn forget(&self, pages: &Range<u64>, spare: Spare) {
         if pages.start >= pages.end {
             return;
         }
@@ -126,17 +148,21 @@ impl CachedFile {
             let mut state = self.cache.shard(self.core.id, group).state.write();
             let first = (group * GROUP_PAGES).max(pages.start);
             let end = ((group + 1) * GROUP_PAGES).min(pages.end);
-            forget_span(&self.cache, &self.core, &mut state, GroupSpan { group, first, end }, keep_dirty);
+            forget_span(&self.cache, &self.core, &mut state, GroupSpan { group, first, end }, spare);
         }
     }
 }
 
-fn forget_span(cache: &PageCache, core: &FileCore, state: &mut ShardState, span: GroupSpan, keep_dirty: bool) {
+fn forget_span(cache: &PageCache, core: &FileCore, state: &mut ShardState, span: GroupSpan, spare: Spare) {
     let key = Key { file: core.id, group: span.group };
     for page in span.first..span.end {
         let Some(at) = state.lookup(key, page) else { continue };
         let pinned = state.frame(at).is_pinned();
-        if pinned && keep_dirty {
+        if match spare {
+            Spare::Pinned => pinned,
+            Spare::Flying => state.frame(at).flying != 0,
+            Spare::None => false,
+        } {
             continue;
         }
         assert_eq!(state.frame(at).flying, 0, "I-CACHE-4: a page that is being written is not forgotten");
@@ -156,7 +182,7 @@ impl DirectWrite {
             if state.flights.end_change(self.id, span.group) {
                 self.refresh_span(&mut state, span, data);
             } else {
-                forget_span(&self.cache, &self.core, &mut state, span, true);
+                forget_span(&self.cache, &self.core, &mut state, span, Spare::Pinned);
             }
         }
     }
@@ -186,7 +212,7 @@ impl Drop for DirectWrite {
         for span in group_spans(self.pages.clone()) {
             let mut state = self.cache.shard(self.core.id, span.group).state.write();
             let _alone = state.flights.end_change(self.id, span.group);
-            forget_span(&self.cache, &self.core, &mut state, span, true);
+            forget_span(&self.cache, &self.core, &mut state, span, Spare::Pinned);
         }
     }
 }

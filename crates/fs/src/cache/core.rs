@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::Backing;
 use super::readahead::Streams;
 use super::runs::Runs;
-use super::sync::{Condvar, Mutex, MutexGuard};
+use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard};
 use crate::{Error, ErrorKind, Result};
 
 pub(super) struct FileCore {
@@ -41,6 +41,8 @@ pub(super) struct FileState {
     pub(super) flying: Vec<Flying>,
     pub(super) next_flying: u64,
     map_changes: u32,
+    /// The file was dropped: what is still being written is forgotten when it lands.
+    pub(super) closed: bool,
     /// The first failed write-behind since a flush wrote everything.
     pub(super) error: Option<Latched>,
     /// Completed runs for the scheduled write-behind.
@@ -80,6 +82,11 @@ impl FileCore {
             settled: Condvar::new(),
             streams: Mutex::default(),
         }
+    }
+
+    /// Turns the ordinal of a file into its id: different for different ordinals, and spread over all bits.
+    pub(super) fn number(ordinal: u64) -> u64 {
+        ordinal.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
     #[inline]

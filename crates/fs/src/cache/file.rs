@@ -2,12 +2,14 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-use super::PageCache;
+use block::AlignedBuf;
+
 use super::core::FileCore;
 use super::fill::{Entry, Fill};
 use super::layout::{GROUP_PAGES, GroupSpan, group_spans};
+use super::pages::PageCache;
 use super::shard::{Key, Residence, Shard, ShardState};
 use super::writeback::ALL;
 use crate::Result;
@@ -49,7 +51,6 @@ impl CachedFile {
         let buf = &mut buf[..len];
         let done = self.hit(buf, offset);
         if done == len {
-            self.shard_at(offset).hits.fetch_add(1, Ordering::Relaxed);
             return Ok((len, true));
         }
         self.read_rest(buf, offset, done)?;
@@ -100,7 +101,7 @@ impl CachedFile {
 
     #[cold]
     fn read_rest(&self, buf: &mut [u8], offset: u64, mut done: usize) -> Result<()> {
-        self.cache.counters.misses.fetch_add(1, Ordering::Relaxed);
+        self.cache.counters.misses.fetch_add(1, Relaxed);
         let mut waited_for = u64::MAX;
         let mut planned = false;
         while done < buf.len() {
@@ -149,6 +150,10 @@ impl CachedFile {
         }
         if let Some(ahead) = ahead {
             self.cache.read_ahead(&self.core, &ahead, Some(ahead.start));
+        }
+        let whole = layout.in_page(offset) == 0 && pages.end <= layout.page_of(offset + buf.len() as u64);
+        if whole && buf.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN) {
+            return self.cache.fill_in_place(fill, buf, marker);
         }
         let given = buf.len().min((layout.start_of(pages.end) - offset) as usize);
         let used = first..layout.page_end(offset + given as u64);
@@ -268,7 +273,7 @@ impl CachedFile {
         frame[bytes.clone()].copy_from_slice(buf);
         if size < end {
             // Before the page is dirty: a write-behind that carries these bytes must know the size that holds them.
-            self.core.size.fetch_max(end, Ordering::AcqRel);
+            self.core.size.fetch_max(end, AcqRel);
         }
         state.touch(at, bytes.start, bytes.end);
         let bit = GroupSpan { group: key.group, first: page, end: page + 1 }.bits();
@@ -319,7 +324,7 @@ impl CachedFile {
 
     /// Returns the bytes that are dirty or being written.
     pub(crate) fn dirty_bytes(&self) -> u64 {
-        self.core.pinned_pages.load(Ordering::Relaxed) * self.cache.layout.page_size() as u64
+        self.core.pinned_pages.load(Relaxed) * self.cache.layout.page_size() as u64
     }
 
     /// The pages that a range touches.
@@ -334,6 +339,6 @@ impl Drop for CachedFile {
         if lost > 0 {
             tracing::error!(inode = self.core.ino, bytes = lost, "a file was dropped with dirty pages; they are lost");
         }
-        self.drop_all();
+        self.close();
     }
 }

@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::PageCache;
 use super::core::FileCore;
 use super::flight::{FlightId, Landing};
 use super::layout::{GroupSpan, group_spans};
+use super::pages::PageCache;
 use super::shard::{AHEAD, Key, MARKER, Residence, ShardState};
 use crate::Result;
 
@@ -171,8 +171,17 @@ impl PageCache {
         }));
     }
 
-    /// Reads a fill's pages for a reader who waits for them: into `target` when given (as long as the pages are), else into staging memory, and lets
-    /// `take` have the bytes.
+    /// Reads a fill's pages into the memory of the reader who waits for all of them, and keeps a copy. Returns the bytes read.
+    pub(super) fn fill_in_place(&self, fill: Fill, buf: &mut [u8], marker: Option<u64>) -> Result<usize> {
+        let pages = fill.pages();
+        let page_size = self.layout.page_size();
+        let target = &mut buf[..(pages.end - pages.start) as usize * page_size];
+        fill.read(target)?;
+        fill.keep(target, &Entry { used: pages, used_end: page_size, marker });
+        Ok(target.len())
+    }
+
+    /// Reads a fill's pages for a reader who waits for some of them, and lets `take` have the bytes.
     pub(super) fn fill_now(&self, fill: Fill, entry: &Entry, take: impl FnOnce(&[u8])) -> Result<()> {
         let pages = fill.pages();
         let count = pages.end - pages.start;

@@ -61,11 +61,6 @@ impl Runs {
         }
     }
 
-    /// Returns whether a page of the range is in the set.
-    pub(super) fn touches(&self, pages: &Range<u64>) -> bool {
-        self.by_start.range(..pages.end).next_back().is_some_and(|(_, run)| run.end > pages.start)
-    }
-
     /// Returns the first run that has been dirty since `moment` or longer.
     pub(super) fn first_since(&self, moment: Instant, from: u64) -> Option<Range<u64>> {
         let from = self.by_start.range(..from).next_back().map_or(from, |(&start, run)| if run.end > from { start } else { from });
@@ -141,7 +136,6 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(pages(&runs), set.iter().copied().collect::<Vec<_>>());
-                prop_assert_eq!(runs.touches(&(at..at + len)), set.range(at..at + len).next().is_some());
             }
         }
     }

@@ -4,19 +4,19 @@
 //! shards; the cap is the sum of the shards' quotas and cannot be passed.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use block::AlignedBuf;
-use parking_lot::RwLock;
 
 use super::core::FileCore;
 use super::counters::Counters;
 use super::flight::Flights;
 use super::layout::{GROUP_PAGES, Layout, slot_of};
 use super::replace::{NONE, Node, Nodes, Replacer};
+use super::sync::RwLock;
 
 /// Frames whose memory is allocated together.
 const SLAB_FRAMES: usize = 64;
@@ -27,17 +27,25 @@ pub(super) const AHEAD: u8 = 1;
 pub(super) const MARKER: u8 = 2;
 
 /// Names a group of pages in the whole cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) file: u64,
     pub(super) group: u64,
 }
 
 impl Key {
-    /// A well-mixed hash; shards are chosen by its upper half, so the look-up inside a shard must not use that alone.
+    /// A well-mixed hash; shards are chosen by its upper half, so the look-up inside a shard must not use that alone. Files are numbered in the upper bits too
+    /// ([`FileCore::number`]), so their groups do not meet in the exclusive or.
     #[inline]
-    pub(super) fn hash(self) -> u64 {
-        mix(mix(self.file) ^ self.group)
+    pub(super) fn mixed(self) -> u64 {
+        mix(self.file ^ self.group)
+    }
+}
+
+impl Hash for Key {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.mixed());
     }
 }
 
@@ -47,7 +55,7 @@ fn mix(value: u64) -> u64 {
     (wide >> 64) as u64 ^ wide as u64
 }
 
-/// Hashes a [`Key`] only. The names come from the cache itself, so nobody can choose them to collide.
+/// Takes over what [`Key`] has mixed. The numbers come from the cache itself, so nobody can choose them to collide.
 #[derive(Debug, Default)]
 pub(super) struct KeyHasher(u64);
 
@@ -60,7 +68,7 @@ impl Hasher for KeyHasher {
     }
     #[inline]
     fn write_u64(&mut self, value: u64) {
-        self.0 = mix(self.0 ^ value);
+        self.0 = value;
     }
 }
 
@@ -97,7 +105,6 @@ impl Frame {
 pub(super) struct Shard {
     /// Rank: above `FileCore::state`.
     pub(super) state: RwLock<ShardState>,
-    pub(super) hits: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -126,7 +133,7 @@ impl Nodes for Table {
     }
     fn name_hash(&self, frame: u32) -> u64 {
         let Frame { file, page, .. } = self.0[frame as usize];
-        Key { file, group: page }.hash()
+        Key { file, group: page }.mixed()
     }
 }
 
@@ -161,7 +168,7 @@ impl Shard {
             flights: Flights::default(),
             counters,
         };
-        Self { state: RwLock::new(state), hits: AtomicU64::new(0) }
+        Self { state: RwLock::new(state) }
     }
 }
 

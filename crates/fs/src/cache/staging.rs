@@ -3,7 +3,8 @@
 use std::ops::{Deref, DerefMut};
 
 use block::AlignedBuf;
-use parking_lot::Mutex;
+
+use super::sync::Mutex;
 
 const SMALL_BYTES: usize = 64 << 10;
 /// Buffers of each size that are kept for reuse.

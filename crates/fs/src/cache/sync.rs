@@ -1,3 +1,5 @@
-//! The locks of the cache.
+//! What the cache needs of its surroundings to be shared by threads. The concurrency model puts its own in this place.
 
-pub(super) use parking_lot::{Condvar, Mutex, MutexGuard};
+pub(super) use std::sync::atomic::AtomicU64;
+
+pub(super) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};

@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use super::PageCache;
 use super::core::{FileCore, FileState, Flying, Latched};
 use super::layout::group_spans;
+use super::pages::PageCache;
 use super::shard::{Key, ShardState};
 use crate::{Error, ErrorKind, Result};
 
@@ -322,7 +322,7 @@ impl Carried<'_> {
         segments
     }
 
-    fn settle_page(&self, state: &mut ShardState, key: Key, page: u64) {
+    fn settle_page(&self, state: &mut ShardState, key: Key, page: u64, closed: bool) {
         let units = self.units.get((page - self.pages.start) as usize).copied().unwrap_or(0);
         let at = state.lookup(key, page).expect("I-CACHE-4: a flying page is in memory");
         let frame = state.frame_mut(at);
@@ -330,7 +330,10 @@ impl Carried<'_> {
         if self.outcome.is_some() {
             frame.dirty |= units;
         }
-        if frame.dirty == 0 {
+        if closed {
+            state.forget(at);
+            self.cache.count_unpinned(self.core);
+        } else if frame.dirty == 0 {
             state.unpin(at);
             self.cache.count_unpinned(self.core);
         }
@@ -342,12 +345,16 @@ impl Drop for Carried<'_> {
         for span in group_spans(self.pages.clone()) {
             let key = Key { file: self.core.id, group: span.group };
             let mut state = self.cache.shard(self.core.id, span.group).state.write();
-            (span.first..span.end).for_each(|page| self.settle_page(&mut state, key, page));
+            // Asked under the shard's lock: whoever closes the file later comes to this shard later, and finds the pages landed.
+            let closed = self.core.state.lock().closed;
+            (span.first..span.end).for_each(|page| self.settle_page(&mut state, key, page, closed));
         }
         let mut state = self.core.state.lock();
         if let Some(error) = self.outcome.take() {
-            for page in self.pages.clone() {
-                state.dirty.insert(page, Instant::now);
+            if !state.closed {
+                for page in self.pages.clone() {
+                    state.dirty.insert(page, Instant::now);
+                }
             }
             state.error.get_or_insert(Latched { error, told: false });
         }

@@ -1,10 +1,13 @@
 //! The tests of the cache, and what they share.
 
+mod flight;
 mod model;
 mod policy;
 mod race;
+mod threads;
 mod writes;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -139,6 +142,44 @@ impl Backing for MemoryFile {
 
     fn size(&self) -> u64 {
         self.size.load(Ordering::SeqCst)
+    }
+}
+
+/// Knows for one block which versions a read that begins now may return: those that no completed write has overtaken. A write overtakes what was complete
+/// when it began.
+#[derive(Debug)]
+struct History {
+    started: u64,
+    legal: BTreeSet<u64>,
+    complete: BTreeSet<u64>,
+}
+
+impl History {
+    /// Version 0, complete.
+    fn fresh() -> Self {
+        Self { started: 0, legal: [0].into(), complete: [0].into() }
+    }
+
+    fn begin_write(&mut self) -> (u64, BTreeSet<u64>) {
+        self.started += 1;
+        self.legal.insert(self.started);
+        (self.started, self.complete.clone())
+    }
+
+    fn end_write(&mut self, version: u64, overtaken: &BTreeSet<u64>) {
+        self.complete.insert(version);
+        self.complete.retain(|v| !overtaken.contains(v));
+        self.legal.retain(|v| !overtaken.contains(v));
+    }
+
+    /// What a read that begins now may return: see [`allows`](Self::allows).
+    fn begin_read(&self) -> (u64, BTreeSet<u64>) {
+        (self.started, self.legal.clone())
+    }
+
+    /// Whether a read that began so may return a version: one that was not overtaken then, or one that began later.
+    fn allows((started, legal): &(u64, BTreeSet<u64>), version: u64) -> bool {
+        version > *started || legal.contains(&version)
     }
 }
 

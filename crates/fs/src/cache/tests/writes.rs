@@ -131,3 +131,34 @@ fn a_writer_who_would_pass_the_dirty_share_writes_back_itself() {
     t.file.flush().expect_err("the failure in the background");
     assert_eq!(t.backing.content(), vec![1; 200 * 4096]);
 }
+
+/// The last hold of the inode ends on the thread that carries its pages: nothing waits for itself, and nothing stays in memory.
+#[test]
+fn a_file_dropped_while_its_pages_are_written_leaves_nothing() {
+    struct Holder {
+        file: Mutex<Option<CachedFile>>,
+    }
+    impl Backing for Holder {
+        fn read_direct(&self, _buf: &mut [u8], _offset: u64) -> Result<usize> {
+            Ok(0)
+        }
+        fn write_direct(&self, _buf: &[u8], _offset: u64, _size_after: u64) -> Result<()> {
+            drop(self.file.lock().take());
+            Ok(())
+        }
+        fn reserve(&self, _offset: u64, _len: u64) -> Result<()> {
+            Ok(())
+        }
+        fn size(&self) -> u64 {
+            0
+        }
+    }
+    let cache = PageCache::new(&options(4096));
+    let holder = Arc::new(Holder { file: Mutex::default() });
+    let weak: Weak<Holder> = Arc::downgrade(&holder);
+    let file = cache.file(1, weak, Arc::default());
+    file.write_at(&vec![1; 3 << 19], 0).expect("room");
+    *holder.file.lock() = Some(file);
+    cache.flush_all().expect("the write succeeded");
+    assert_eq!((cache.counters().dirty_bytes, cache.counters().resident_bytes), (0, 0));
+}
