@@ -1,0 +1,187 @@
+//! Power cuts in the middle of a file's life: what was synced is there, what was not is old or new or zero, and never somebody else's.
+
+use std::sync::Arc;
+
+use block::{BlockDevice, CrashChoice, SimulatedDevice, SimulatedOptions, Snapshot};
+use fs::{AllocateMode, File, IoMode, OpenOptions};
+
+use crate::common::assert_sound;
+use crate::support::{Random, Skewed, format, mount_as};
+
+const VOLUME_BYTES: u64 = 40 << 20;
+const SPAN: u64 = 60_000;
+/// What the free space is filled with before the test, so that a stale block shows.
+const STALE: u8 = 0xdb;
+
+/// The file after an operation, and where in the device's log the operation ended.
+struct State {
+    bytes: Vec<u8>,
+    /// Operations in the device's log when it began and when it had returned.
+    began: usize,
+    ended: usize,
+    /// Everything up to here was durable when it returned.
+    synced: bool,
+    what: String,
+}
+
+struct Life {
+    device: Arc<SimulatedDevice>,
+    file: File,
+    random: Random,
+    bytes: Vec<u8>,
+    fill: u8,
+    states: Vec<State>,
+}
+
+impl Life {
+    fn step(&mut self) {
+        let began = self.device.operation_count();
+        let (what, synced) = match self.random.below(16) {
+            0..=4 => self.write(),
+            5..=9 => self.append(),
+            10 => self.overwrite_tail(),
+            11 => self.set_size(),
+            12 => self.allocate(AllocateMode::PunchHole),
+            13 => self.allocate(AllocateMode::ZeroRange { keep_size: true }),
+            14 => self.allocate(AllocateMode::Preallocate { keep_size: true }),
+            _ => {
+                self.file.sync_data().expect("the device is sound");
+                ("sync".to_owned(), true)
+            }
+        };
+        let ended = self.device.operation_count();
+        self.states.push(State { bytes: self.bytes.clone(), began, ended, synced, what });
+    }
+
+    fn put(&mut self, offset: u64, len: usize) -> (String, bool) {
+        self.fill = if self.fill >= 200 { 1 } else { self.fill + 1 };
+        let mut data = Skewed::new(len, 0);
+        data.bytes().fill(self.fill);
+        self.file.write_at(data.bytes(), offset).expect("there is room");
+        let end = offset as usize + len;
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        self.bytes[offset as usize..end].fill(self.fill);
+        let synced = self.random.chance(2);
+        if synced {
+            self.file.sync_data().expect("the device is sound");
+        }
+        (format!("write {offset}+{len} of {}, synced {synced}", self.fill), synced)
+    }
+
+    fn len(&mut self) -> usize {
+        let unit = [100, 512, 4096, 8192][self.random.below(4) as usize];
+        ((1 + self.random.below(2)) * unit) as usize
+    }
+
+    fn write(&mut self) -> (String, bool) {
+        let unit = [1, 512, 4096, 4096][self.random.below(4) as usize];
+        let (offset, len) = (self.random.below(SPAN) / unit * unit, self.len());
+        self.put(offset, len)
+    }
+
+    fn append(&mut self) -> (String, bool) {
+        let len = self.len();
+        self.put(self.bytes.len() as u64, len)
+    }
+
+    /// Changes what a record that is not sealed has just exposed (I-IO-3).
+    fn overwrite_tail(&mut self) -> (String, bool) {
+        let back = self.random.below(3000);
+        let offset = (self.bytes.len() as u64).saturating_sub(back);
+        let len = self.len();
+        self.put(offset, len)
+    }
+
+    fn set_size(&mut self) -> (String, bool) {
+        let size = self.random.below(SPAN);
+        self.file.set_size(size).expect("it fits");
+        self.bytes.resize(size as usize, 0);
+        (format!("set_size {size}"), false)
+    }
+
+    fn allocate(&mut self, mode: AllocateMode) -> (String, bool) {
+        let (offset, len) = (self.random.below(SPAN), self.len() as u64);
+        self.file.allocate(mode, offset, len).expect("there is room");
+        if !matches!(mode, AllocateMode::Preallocate { .. }) {
+            let size = self.bytes.len() as u64;
+            self.bytes[offset.min(size) as usize..(offset + len).min(size) as usize].fill(0);
+        }
+        (format!("{mode:?} {offset}+{len}"), false)
+    }
+}
+
+/// Checks a file after a power cut behind `after` device operations.
+fn judge(states: &[State], after: usize, found: &[u8], context: &str) {
+    let last_synced = states.iter().rposition(|state| state.synced && state.ended <= after).unwrap_or(0);
+    let possible: Vec<&State> = states[last_synced..].iter().take_while(|state| state.began <= after).collect();
+    let trace = || possible.iter().map(|state| format!("{} -> {} bytes", state.what, state.bytes.len())).collect::<Vec<_>>().join("\n");
+    // A write that was cut off may have grown the file by a part of it only when it is carried out in parts; one record makes it all or nothing.
+    let sizes: Vec<usize> = possible.iter().map(|state| state.bytes.len()).collect();
+    assert!(sizes.contains(&found.len()), "S-1, S-5: size {} is none of {sizes:?}; {context}\n{}", found.len(), trace());
+    for (at, byte) in found.iter().enumerate() {
+        let expected = possible.iter().any(|state| state.bytes.get(at).map_or(*byte == 0, |held| held == byte));
+        assert!(expected, "S-1, S-9, S-10: byte {at} is {byte:#x}; {context}\n{}", trace());
+    }
+}
+
+fn power_cuts(mode: IoMode, block: u32, seed: u64, volatile_cache: bool) {
+    let options = SimulatedOptions { seed, ..SimulatedOptions::default() };
+    let geometry = block::Geometry { volatile_cache, ..options.geometry };
+    let mut base = Snapshot::empty(VOLUME_BYTES);
+    let stale = vec![STALE; 1 << 20];
+    (0..VOLUME_BYTES >> 20).for_each(|mib| base.write(&stale, mib << 20));
+    let device = SimulatedDevice::over(&base, &SimulatedOptions { geometry, ..options });
+    let plain: Arc<dyn BlockDevice> = device.clone();
+    format(&plain, block);
+    let fs = mount_as(&plain, mode);
+    let file = fs.open("/file", &OpenOptions::create()).expect("it opens");
+    fs.sync().expect("a sync succeeds");
+    let now = device.operation_count();
+    let first = State { bytes: Vec::new(), began: now, ended: now, synced: true, what: "create".into() };
+    let mut life = Life { device: Arc::clone(&device), file, random: Random::new(seed), bytes: Vec::new(), fill: 0, states: vec![first] };
+    for _ in 0..50 {
+        life.step();
+    }
+    let Life { states, file, .. } = life;
+    let end = states.last().expect("there are some").ended;
+    for after in now..=end {
+        for choice in [CrashChoice::LoseAll, CrashChoice::KeepAll, CrashChoice::Seeded(seed * 1000 + after as u64)] {
+            if after % 3 != 0 && choice != CrashChoice::Seeded(seed * 1000 + after as u64) {
+                continue;
+            }
+            let image: Arc<dyn BlockDevice> = device.crash_image(after, &choice);
+            let fs = mount_as(&image, IoMode::Concurrent);
+            let file = fs.open("/file", &OpenOptions::read_only()).expect("the file is there");
+            let mut found = vec![0; file.size() as usize];
+            file.read_at(&mut found, 0).expect("it reads");
+            judge(&states, after, &found, &format!("mode {mode} block {block} seed {seed} cut after {after} of {end}, {choice:?}"));
+            drop(file);
+            fs.unmount().expect("it unmounts");
+            assert_sound(&image);
+        }
+    }
+    drop((file, fs));
+}
+
+#[test]
+fn concurrent_files_survive_power_cuts() {
+    power_cuts(IoMode::Concurrent, 4096, 1, true);
+    power_cuts(IoMode::Concurrent, 512, 2, true);
+}
+
+#[test]
+fn direct_files_with_large_blocks_survive_power_cuts() {
+    power_cuts(IoMode::Direct, 16_384, 3, true);
+}
+
+#[test]
+fn cached_files_survive_power_cuts() {
+    power_cuts(IoMode::Cached, 4096, 4, true);
+}
+
+#[test]
+fn files_survive_power_cuts_of_a_device_without_a_cache() {
+    power_cuts(IoMode::ConcurrentCache, 4096, 5, false);
+}
