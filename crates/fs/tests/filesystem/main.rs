@@ -1,6 +1,7 @@
 //! The file system through its public interface, on devices in memory.
 
 mod common;
+mod cost;
 mod cut;
 mod data;
 mod mounting;
