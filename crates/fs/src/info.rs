@@ -46,6 +46,6 @@ pub(crate) fn info(fs: &Fs) -> FsInfo {
         failed: fs.meta.failed().map(|e| e.message),
         log,
         recovery: fs.recovery.clone(),
-        counters: fs.counters.snapshot(),
+        counters: fs.inodes.counters(),
     }
 }

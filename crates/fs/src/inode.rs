@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::io::FileState;
 use crate::row::{InodeRow, RowChange, Table, inode_key};
-use crate::stats::Counters;
+use crate::stats::{CounterSnapshot, Counters};
 use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, Lsn, Result, Timestamp};
 
 /// How many unpinned inodes a shard keeps before it drops some.
@@ -196,19 +196,22 @@ impl Inode {
         dying
     }
 
-    fn is_idle(&self) -> bool {
-        self.life.lock().pins == 0 && !self.has_lazy_times() && self.data.is_idle()
+    /// Returns whether nothing is lost with it: what it knows of records that are not sealed yet, a later sync or overwrite must find here.
+    fn is_idle(&self, sealed: Lsn) -> bool {
+        self.life.lock().pins == 0 && self.meta_lsn() <= sealed && !self.has_lazy_times() && self.data.is_idle()
     }
 }
 
 /// The loaded inodes, in shards.
 pub(crate) struct InodeTable {
     shards: [Mutex<HashMap<InodeNo, Arc<Inode>>>; SHARDS],
+    /// Sums of the inodes that are loaded no more.
+    left: Counters,
 }
 
 impl InodeTable {
     pub(crate) fn new() -> Self {
-        Self { shards: std::array::from_fn(|_| Mutex::new(HashMap::new())) }
+        Self { shards: std::array::from_fn(|_| Mutex::new(HashMap::new())), left: Counters::default() }
     }
 
     fn shard(&self, ino: InodeNo) -> &Mutex<HashMap<InodeNo, Arc<Inode>>> {
@@ -216,13 +219,14 @@ impl InodeTable {
     }
 
     /// Returns a loaded inode, or loads it with `load` (called with the shard locked, so that nobody loads it twice).
-    pub(crate) fn get_or_load(&self, ino: InodeNo, load: impl FnOnce() -> Result<InodeRow>) -> Result<Arc<Inode>> {
+    /// A full table lets go of idle inodes whose records are `sealed`.
+    pub(crate) fn get_or_load(&self, ino: InodeNo, sealed: Lsn, load: impl FnOnce() -> Result<InodeRow>) -> Result<Arc<Inode>> {
         let mut shard = self.shard(ino).lock();
         if let Some(inode) = shard.get(&ino) {
             return Ok(Arc::clone(inode));
         }
         let inode = Arc::new(Inode::new(ino, load()?));
-        Self::shrink(&mut shard);
+        self.shrink(&mut shard, sealed);
         shard.insert(ino, Arc::clone(&inode));
         Ok(inode)
     }
@@ -231,30 +235,36 @@ impl InodeTable {
         self.shard(ino).lock().get(&ino).cloned()
     }
 
-    pub(crate) fn insert(&self, inode: Arc<Inode>) {
+    pub(crate) fn insert(&self, inode: Arc<Inode>, sealed: Lsn) {
         let mut shard = self.shard(inode.ino).lock();
-        Self::shrink(&mut shard);
+        self.shrink(&mut shard, sealed);
         shard.insert(inode.ino, inode);
     }
 
     pub(crate) fn remove(&self, ino: InodeNo) {
-        self.shard(ino).lock().remove(&ino);
+        if let Some(inode) = self.shard(ino).lock().remove(&ino) {
+            self.left.absorb(&inode.counters);
+        }
     }
 
-    /// Returns every loaded inode.
-    pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
-        self.shards.iter().flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>()).collect()
+    /// Returns the sums of the counters of all inodes that are loaded or were.
+    pub(crate) fn counters(&self) -> CounterSnapshot {
+        let sum = Counters::default();
+        sum.absorb(&self.left);
+        self.shards.iter().for_each(|shard| shard.lock().values().for_each(|inode| sum.absorb(&inode.counters)));
+        sum.snapshot()
     }
 
     /// Drops unpinned inodes from a full shard: half of it at once, so that the cost is constant an inode.
-    fn shrink(shard: &mut HashMap<InodeNo, Arc<Inode>>) {
+    fn shrink(&self, shard: &mut HashMap<InodeNo, Arc<Inode>>, sealed: Lsn) {
         if shard.len() < SHARD_INODES_MAX || !shard.len().is_power_of_two() {
             return;
         }
         let mut spare = SHARD_INODES_MAX / 2;
         shard.retain(|_, inode| {
-            if spare > 0 && Arc::strong_count(inode) == 1 && inode.is_idle() {
+            if spare > 0 && Arc::strong_count(inode) == 1 && inode.is_idle(sealed) {
                 spare -= 1;
+                self.left.absorb(&inode.counters);
                 return false;
             }
             true
@@ -297,6 +307,17 @@ mod tests {
         assert!(inode.unpin(1), "the last pin of a nameless inode reclaims");
         assert!(!inode.lost_name());
         assert!(inode.pin().is_err(), "I-INO-2: a dead inode cannot be pinned");
+    }
+
+    #[test]
+    fn an_inode_stays_until_its_records_are_sealed() {
+        // A file was written, closed, dropped from memory and opened again: its sync then knew nothing of the records that still waited.
+        let inode = Inode::new(InodeNo(2), row(1));
+        inode.note_lsn(Lsn(7), true);
+        assert!(!inode.is_idle(Lsn(6)));
+        assert!(inode.is_idle(Lsn(7)));
+        inode.pin().unwrap();
+        assert!(!inode.is_idle(Lsn(7)));
     }
 
     #[test]

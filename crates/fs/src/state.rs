@@ -14,7 +14,6 @@ use crate::log::{Exposure, Record, RecordKind};
 use crate::meta::MetaStore;
 use crate::row::{InodeRow, RowChange, Table, inode_key};
 use crate::space::Space;
-use crate::stats::Counters;
 use crate::{Epoch, Error, ErrorKind, InodeNo, Lsn, MountOptions, RecoveryReport, Result, Timestamp};
 
 /// How many inode numbers one `next_ino` setting reserves.
@@ -43,7 +42,6 @@ pub(crate) struct Fs {
     pub(crate) inodes: InodeTable,
     /// Rank 1: one change of names at a time.
     pub(crate) names: Mutex<()>,
-    pub(crate) counters: Counters,
     /// The epoch that new extents are born in.
     pub(crate) epoch: Epoch,
     pub(crate) inode_count: AtomicU64,
@@ -105,7 +103,6 @@ impl Fs {
             space: parts.space,
             inodes: InodeTable::new(),
             names: Mutex::new(()),
-            counters: Counters::default(),
             epoch: parts.epoch,
             inode_count: AtomicU64::new(parts.inode_count),
             recovery: parts.recovery,
@@ -126,7 +123,7 @@ impl Fs {
 
     /// Returns a loaded inode, reading it where needed.
     pub(crate) fn inode(&self, ino: InodeNo) -> Result<Arc<Inode>> {
-        self.inodes.get_or_load(ino, || match self.meta.get(Table::Inode, &inode_key(ino))? {
+        self.inodes.get_or_load(ino, self.meta.sealed_lsn(), || match self.meta.get(Table::Inode, &inode_key(ino))? {
             Some(bytes) => InodeRow::decode(&bytes),
             None => Err(Error::new(ErrorKind::NotFound, format!("there is no inode {}", ino.0))),
         })

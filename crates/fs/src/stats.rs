@@ -86,6 +86,14 @@ macro_rules! counters {
         }
 
         impl Counters {
+            /// Adds the values of other counters.
+            pub(crate) fn absorb(&self, other: &Self) {
+                $(self.$name.fetch_add(other.$name.load(Relaxed), Relaxed);)+
+                for (sum, value) in self.reasons.iter().zip(&other.reasons) {
+                    sum.fetch_add(value.load(Relaxed), Relaxed);
+                }
+            }
+
             pub(crate) fn snapshot(&self) -> CounterSnapshot {
                 CounterSnapshot {
                     $($name: self.$name.load(Relaxed),)+

@@ -128,7 +128,7 @@ impl Fs {
         rows.push(RowChange::put(Table::Inode, inode_key(ino), row.encode()));
         let inode = Arc::new(Inode::new(ino, row));
         inode.data.set_empty();
-        self.inodes.insert(Arc::clone(&inode));
+        self.inodes.insert(Arc::clone(&inode), self.meta.sealed_lsn());
         self.inode_count.fetch_add(1, Ordering::Relaxed);
         inode
     }
