@@ -188,6 +188,7 @@ impl Buffer {
         self.last
     }
 
+    #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
         self.bytes as u64
     }

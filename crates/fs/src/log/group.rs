@@ -200,6 +200,7 @@ impl Drop for Lead<'_> {
     fn drop(&mut self) {
         let group = self.group;
         assert!(group.leading.swap(false, SeqCst), "I-GROUP-1: the lead was given up twice");
+        // I-GROUP-3: who parks from here on sees the lead free; who parked before is woken.
         if group.parked.load(SeqCst) > 0 {
             drop(group.lock_bed());
             group.wake.notify_all();

@@ -206,11 +206,6 @@ impl IntentLog {
         Lsn(self.sealed.load(Ordering::Acquire))
     }
 
-    /// Bytes of records not yet written; a large value asks for a metadata commit.
-    pub(crate) fn buffered_bytes(&self) -> u64 {
-        self.buffer.lock().bytes()
-    }
-
     /// Returns the position to store in a metadata commit that holds all records up to `lsn`.
     pub(crate) fn position_after(&self, lsn: Lsn) -> LogPosition {
         self.ring.lock().position_after(lsn)

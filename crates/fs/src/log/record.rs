@@ -8,7 +8,6 @@
 //!    exposure   CRC-32C u32 | number of segments u32 | (device byte u64, length u32) each     (flag 2 only)
 //! ```
 
-use crate::checksum::Crc32c;
 use crate::decode::Reader;
 use crate::row::{RowChange, Table};
 use crate::{Error, Result};
@@ -77,13 +76,6 @@ impl Exposure {
     /// So is one of more pieces.
     pub(crate) const SEGMENTS_MAX: usize = 256;
 
-    /// Makes the exposure of one contiguous range that holds `bytes`.
-    pub(crate) fn of(offset: u64, bytes: &[u8]) -> Self {
-        let mut crc = Crc32c::new();
-        crc.update(bytes);
-        Self { segments: vec![(offset, u32::try_from(bytes.len()).expect("an exposed range is far below 4 GiB"))], crc: crc.finish() }
-    }
-
     fn fits(&self) -> bool {
         self.segments.len() <= Self::SEGMENTS_MAX && self.segments.iter().map(|(_, len)| u64::from(*len)).sum::<u64>() <= Self::BYTES_MAX
     }
@@ -102,25 +94,6 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Makes a record that exposes no data.
-    pub(crate) fn new(kind: RecordKind, rows: Vec<RowChange>) -> Self {
-        Self { kind, rows, exposes: None, barrier: false }
-    }
-
-    /// Adds the data that the record exposes.
-    #[must_use]
-    pub(crate) fn exposing(mut self, exposure: Exposure) -> Self {
-        self.exposes = Some(exposure);
-        self
-    }
-
-    /// Asks for a flush of the data before the record is written.
-    #[must_use]
-    pub(crate) fn after_barrier(mut self) -> Self {
-        self.barrier = true;
-        self
-    }
-
     /// The exposure as it goes into the log: none where a barrier makes its checksum needless.
     pub(super) fn logged_exposure(&self) -> Option<&Exposure> {
         self.exposes.as_ref().filter(|exposure| !self.barrier && exposure.fits() && !exposure.segments.is_empty())

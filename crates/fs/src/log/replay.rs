@@ -156,7 +156,7 @@ impl Cursor {
 
 /// Reads a header that is possible and whose batch lies within the ring.
 fn read_header(parts: &LogParts, ring: &mut Window<'_>, offset: u64) -> Result<Option<Header>> {
-    if offset % SECTOR != 0 || offset.saturating_add(HEADER_BYTES as u64) > ring.len {
+    if !offset.is_multiple_of(SECTOR) || offset.saturating_add(HEADER_BYTES as u64) > ring.len {
         return Ok(None);
     }
     let bytes = ring.bytes(offset, HEADER_BYTES)?.try_into().expect("HEADER_BYTES were asked for");

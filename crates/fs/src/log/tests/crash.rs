@@ -1,7 +1,4 @@
 //! Power cuts: at every moment of a random workload, with any subset of what was not flushed, and again after recovery.
-//!
-//! The judge holds the log to I-LOG-3 (promises), I-LOG-4 and I-LOG-5 (what is shown was written by its file, and nothing acknowledged is
-//! rejected) and I-LOG-7 (a prefix).
 
 use std::sync::Arc;
 

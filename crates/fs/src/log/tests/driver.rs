@@ -14,8 +14,8 @@ use block::{AlignedBuf, BlockDevice, SimulatedDevice};
 
 use super::tap::{Moments, Tap};
 use super::*;
-use crate::checksum::{Crc32c, crc32c};
-use crate::log::{Exposure, SyncOutcome};
+use crate::checksum::Crc32c;
+use crate::log::SyncOutcome;
 
 pub(super) const RING: u64 = 48 << 10;
 const SLOT: u64 = 2048;
@@ -373,14 +373,14 @@ impl History {
             return Err(format!("a power cut was taken for damage: {damaged}"));
         }
         for (index, (lsn, found)) in replayed.iter().enumerate() {
-            let expected = self.records.get(lsn.0 as usize - 1).ok_or_else(|| format!("{lsn:?} was never appended"))?;
+            let expected = self.records.get(lsn.0 as usize - 1).ok_or_else(|| format!("I-LOG-7: {lsn:?} was never appended"))?;
             if lsn.0 != position.applied.0 + 1 + index as u64 || found.rows != expected.rows || found.kind != expected.kind {
-                return Err(format!("{lsn:?} is not the record that was appended"));
+                return Err(format!("I-LOG-7: {lsn:?} is not the record that was appended"));
             }
         }
         let promises = || self.promises.iter().filter(|promise| promise.until <= moment);
         if let Some(broken) = promises().find(|promise| promise.lsn > report.last) {
-            return Err(format!("{broken:?} is broken: the log ends at {:?} ({})", report.last, report.end));
+            return Err(format!("I-LOG-3, I-LOG-5: {broken:?} is broken: the log ends at {:?} ({})", report.last, report.end));
         }
         let flushed = promises().map(|promise| promise.since).max().unwrap_or(0);
         for (slot, tenure) in self.owners(report.last) {

@@ -6,7 +6,7 @@ use block::{AlignedBuf, BlockDevice, Fault, FaultRule, FlushFault, MemoryDevice,
 
 use super::*;
 use crate::ErrorKind;
-use crate::log::{Exposure, SyncOutcome};
+use crate::log::SyncOutcome;
 
 const RING: u64 = 64 << 10;
 

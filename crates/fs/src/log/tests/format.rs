@@ -10,7 +10,7 @@ use super::super::batch::{HEADER_BYTES, Header};
 use super::*;
 use crate::ErrorKind;
 use crate::decode::Reader;
-use crate::log::{Exposure, LogDeviceHead, SyncOutcome};
+use crate::log::{LogDeviceHead, SyncOutcome};
 
 fn any_row() -> impl Strategy<Value = RowChange> {
     (0..Table::ALL.len(), vec(any::<u8>(), 0..300), proptest::option::of(vec(any::<u8>(), 0..600))).prop_map(|(table, key, value)| RowChange {

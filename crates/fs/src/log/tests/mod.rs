@@ -14,7 +14,8 @@ use std::sync::Arc;
 use block::{BlockDevice, MemoryDevice};
 use uuid::Uuid;
 
-use super::{IntentLog, LogParts, LogPlace, LogPosition, Record, RecordKind, ReplayReport, replay};
+use super::{Exposure, IntentLog, LogParts, LogPlace, LogPosition, Record, RecordKind, ReplayReport, replay};
+use crate::checksum::crc32c;
 use crate::row::{RowChange, Table};
 use crate::{Lsn, Result};
 
@@ -37,9 +38,35 @@ fn open(parts: &LogParts) -> IntentLog {
     IntentLog::open(parts.clone(), LogPosition::START).unwrap()
 }
 
+impl Exposure {
+    /// The exposure of one contiguous range that holds `bytes`.
+    fn of(offset: u64, bytes: &[u8]) -> Self {
+        Self { segments: vec![(offset, bytes.len() as u32)], crc: crc32c(bytes) }
+    }
+}
+
+impl Record {
+    fn exposing(mut self, exposure: Exposure) -> Self {
+        self.exposes = Some(exposure);
+        self
+    }
+
+    fn after_barrier(mut self) -> Self {
+        self.barrier = true;
+        self
+    }
+}
+
+impl IntentLog {
+    fn buffered_bytes(&self) -> u64 {
+        self.buffer.lock().bytes()
+    }
+}
+
 /// A record whose rows take about `bytes` bytes and tell records apart.
 fn record(id: u64, bytes: usize) -> Record {
-    Record::new(RecordKind::Xattr, vec![RowChange::put(Table::Xattr, id.to_be_bytes().to_vec(), vec![id as u8; bytes])])
+    let rows = vec![RowChange::put(Table::Xattr, id.to_be_bytes().to_vec(), vec![id as u8; bytes])];
+    Record { kind: RecordKind::Xattr, rows, exposes: None, barrier: false }
 }
 
 fn collect(parts: &LogParts, position: LogPosition) -> Result<(ReplayReport, Vec<(Lsn, Record)>)> {

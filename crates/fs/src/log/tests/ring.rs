@@ -1,7 +1,7 @@
 //! The ring: round and round, full, trimmed, skipped.
 
 use super::*;
-use crate::log::{Exposure, SyncOutcome};
+use crate::log::SyncOutcome;
 
 const RING: u64 = 64 << 10;
 
@@ -25,6 +25,7 @@ fn a_commit_of_one_is_one_write_and_one_flush() {
     assert_eq!((info.writes, info.records, info.flushes, info.syncs, info.used_bytes), (5, 5, 7, 7, 5 * 4096));
 }
 
+/// I-LOG-1.
 #[test]
 fn what_was_synced_is_replayed_and_what_was_not_is_not() {
     let parts = memory_parts(RING);
@@ -68,6 +69,7 @@ fn go_round(log: &IntentLog, count: u64, bytes: impl Fn(u64) -> usize, mut check
     commits
 }
 
+/// I-LOG-2: what replay needs is never written over.
 #[test]
 fn the_ring_goes_round() {
     let parts = memory_parts(RING);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use block::{AlignedBuf, BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, MemoryDevice, SimulatedDevice, Trigger};
 
 use super::*;
-use crate::log::{Exposure, SyncOutcome};
+use crate::log::SyncOutcome;
 
 const THREADS: u64 = 8;
 
