@@ -65,6 +65,7 @@ pub(crate) fn mount(
     let (space, extents) = build_space(&loaded.meta, superblock)?;
     let space = Arc::new(space);
     if !options.read_only {
+        space.keep_for_metadata(superblock.metadata_len / u64::from(superblock.block_size));
         loaded.meta.region().set_grow(grow_from(&space, superblock.block_size));
         loaded.meta.start(loaded.log_parts.clone(), loaded.replayed.next)?;
         loaded.meta.region().update_superblock(|superblock| superblock.clean = false)?;
@@ -204,6 +205,7 @@ fn grow_from(space: &Arc<Space>, block_size: u32) -> crate::meta::GrowRegion {
     Box::new(move |bytes| {
         let want = Want { goal: None, blocks: bytes.div_ceil(block), ahead: None, class: SpaceClass::Metadata, promised: 0 };
         let runs = space.allocate_all(want)?;
+        space.keep_for_metadata(2 * want.blocks);
         Ok(runs.into_iter().map(|run| ByteRun { start: run.start.0 * block, len: run.blocks * block }).collect())
     })
 }

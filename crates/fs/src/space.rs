@@ -193,13 +193,19 @@ impl Space {
         self.inner.lock().revoke(ino);
     }
 
+    /// Keeps at least `blocks` from data, up to an eighth of the volume: the metadata region doubles when it is full, and must not fail to.
+    pub(crate) fn keep_for_metadata(&self, blocks: u64) {
+        let mut inner = self.inner.lock();
+        inner.reserve = inner.reserve.max(blocks.min(inner.end / 8));
+    }
+
     /// Takes over a larger volume. The new size is not below the old one.
     pub(crate) fn grow(&self, blocks: u64) {
         let mut inner = self.inner.lock();
         assert!(blocks >= inner.end, "a volume only grows");
         let added = Run { start: BlockNo(inner.end), blocks: blocks - inner.end };
         inner.end = blocks;
-        inner.reserve = reserve_of(blocks, self.block_bytes);
+        inner.reserve = inner.reserve.max(reserve_of(blocks, self.block_bytes));
         if added.blocks > 0 {
             inner.insert(added);
         }

@@ -202,6 +202,18 @@ fn the_reserve_is_kept_for_metadata() {
 }
 
 #[test]
+fn the_reserve_follows_the_metadata_up_to_an_eighth() {
+    let space = space();
+    let before = space.totals();
+    space.keep_for_metadata(before.reserve + 5);
+    assert_eq!(space.totals().reserve, before.reserve + 5);
+    space.keep_for_metadata(1);
+    assert_eq!(space.totals().reserve, before.reserve + 5, "it never shrinks");
+    space.keep_for_metadata(u64::MAX);
+    assert_eq!(space.totals().reserve, before.total / 8);
+}
+
+#[test]
 fn promised_blocks_are_found_on_a_full_volume() {
     let space = space();
     space.promise(10).unwrap();
