@@ -399,7 +399,7 @@ impl History {
             let legitimate = |version: &Version| self.contents[version.id][sector.clone()] == shown[sector.clone()];
             if !tenure.versions[floor..].iter().any(legitimate) {
                 return Err(format!(
-                    "slot {slot} shows bytes at {from} that its file never wrote, or that were overwritten durably: {tenure:?} {flushed}"
+                    "I-LOG-4: slot {slot} shows bytes at {from} that its file never wrote, or that were overwritten durably: {tenure:?} {flushed}"
                 ));
             }
         }
