@@ -10,10 +10,12 @@
 //! | `concurrent+cache` | every I/O handed on; parallel | its cache for reads |
 //!
 //! Opens of one file in several of these at once are kept coherent by the kernel: a direct read first writes back the dirty pages of its range,
-//! a direct write also drops them, and while cached opens exist direct writes run one at a time. Two things it leaves to this module:
+//! a direct write also drops them, and while cached opens exist direct writes run one at a time. Three things it leaves to this module:
 //!
 //! - A page that is read in *while* a direct write runs may hold the bytes from before the write, and stays. So after a direct write of a file
 //!   that has cached opens or is mapped, the pages of its range are dropped again before the write is answered.
+//! - Where the kernel collects writes it may know a larger size than the file system, and does not send what makes the difference before a direct
+//!   read of a hole further down. So a direct read that ends short is done again after dirty pages were written.
 //! - `SEEK_DATA` and `SEEK_HOLE` know nothing of dirty pages. So those are written first.
 
 use std::ffi::OsStr;
@@ -72,10 +74,10 @@ impl Shared {
         let direct = file.requested_mode() != IoMode::Cached;
         if direct && flags & libc::O_DSYNC != 0 {
             // Of a cached file the kernel asks for a sync after each such write by itself.
-            file = self.fs.open_inode(ino, &OpenOptions { data_sync: true, ..options })?;
+            file = self.fs.open_inode(ino, &OpenOptions { data_sync: true, ..options.clone() })?;
         }
         let parallel = direct && (file.requested_mode() != IoMode::Direct || self.inode_lock == InodeLockSetting::Range);
-        Ok(Opened { handle: self.files.insert(file, direct), direct, parallel })
+        Ok(Opened { handle: self.files.insert(file, direct, options.write), direct, parallel })
     }
 
     /// Makes a file and opens it.
@@ -91,7 +93,7 @@ impl Shared {
     }
 
     /// Reads and answers from the thread's buffer; `for_pages`: the kernel fills pages, no caller waits.
-    pub(super) fn read(&self, handle: u64, offset: u64, size: u32, for_pages: bool, answer: impl FnOnce(Answer<&[u8]>)) {
+    pub(super) fn read(self: &Arc<Self>, handle: u64, offset: u64, size: u32, for_pages: bool, answer: impl FnOnce(Answer<&[u8]>) + Send + 'static) {
         let open = match self.open_file(handle) {
             Ok(open) => open,
             Err(errno) => return answer(Err(errno)),
@@ -99,9 +101,20 @@ impl Shared {
         if for_pages && open.direct {
             open.inode.note_mapped();
         }
-        with_buffer(size as usize, |buf| match self.run("read", || Ok(open.file.read_at(buf, offset)?)) {
-            Ok(n) => answer(Ok(&buf[..n])),
-            Err(errno) => answer(Err(errno)),
+        with_buffer(size as usize, |buf| {
+            let read = self.run("read", || Ok(open.file.read_at(buf, offset)?));
+            let short = read.is_ok_and(|n| n < buf.len());
+            if short && open.direct && !for_pages && self.write_back && open.inode.may_have_dirty_pages() {
+                self.run_on_worker(move |shared| {
+                    shared.kernel.drop_pages(open.inode.ino, 0, 0);
+                    with_buffer(size as usize, |buf| {
+                        let read = shared.run("read", || Ok(open.file.read_at(buf, offset)?));
+                        answer(read.map(|n| &buf[..n]));
+                    });
+                });
+            } else {
+                answer(read.map(|n| &buf[..n]));
+            }
         });
     }
 
@@ -152,7 +165,7 @@ impl Shared {
             Ok(open) => open,
             Err(errno) => return answer(Err(errno)),
         };
-        if self.write_back && open.inode.has_kernel_pages() {
+        if open.inode.may_have_dirty_pages() {
             self.run_on_worker(move |shared| {
                 shared.kernel.drop_pages(open.inode.ino, 0, 0);
                 answer(shared.run("lseek", || find(&open, offset, whence)));

@@ -13,8 +13,9 @@ use super::table::Table;
 #[derive(Debug)]
 pub(super) struct OpenInode {
     pub(super) ino: InodeNo,
-    /// Opens that go through the kernel's page cache.
+    /// Opens that go through the kernel's page cache, and those of them that may write.
     cached_opens: AtomicUsize,
+    cached_writers: AtomicUsize,
     /// Page cache traffic was seen on a direct open: the file is mapped.
     mapped: AtomicBool,
 }
@@ -23,6 +24,11 @@ impl OpenInode {
     /// Tells whether the kernel may hold pages of this inode, or be reading some in.
     pub(super) fn has_kernel_pages(&self) -> bool {
         self.cached_opens.load(Relaxed) > 0 || self.mapped.load(Relaxed)
+    }
+
+    /// Tells whether some of these pages may be dirty: collected writes, or stores through a mapping.
+    pub(super) fn may_have_dirty_pages(&self) -> bool {
+        self.cached_writers.load(Relaxed) > 0 || self.mapped.load(Relaxed)
     }
 
     pub(super) fn note_mapped(&self) {
@@ -38,6 +44,7 @@ pub(super) struct OpenFile {
     pub(super) inode: Arc<OpenInode>,
     /// The kernel hands every read and write on, instead of going through its page cache.
     pub(super) direct: bool,
+    writable: bool,
     /// The epoch of privileges in which this open was last found to have none to take away; see `privileges.rs`.
     pub(super) clean_epoch: AtomicU64,
 }
@@ -59,17 +66,23 @@ impl OpenFiles {
     }
 
     /// Takes in an open file and returns its handle.
-    pub(super) fn insert(&self, file: File, direct: bool) -> u64 {
+    pub(super) fn insert(&self, file: File, direct: bool, writable: bool) -> u64 {
         let ino = file.ino();
         let mut by_inode = self.by_inode.lock();
         let entry = by_inode.entry(ino).or_insert_with(|| Entry {
-            inode: Arc::new(OpenInode { ino, cached_opens: AtomicUsize::new(0), mapped: AtomicBool::new(false) }),
+            inode: Arc::new(OpenInode {
+                ino,
+                cached_opens: AtomicUsize::new(0),
+                cached_writers: AtomicUsize::new(0),
+                mapped: AtomicBool::new(false),
+            }),
             handles: Vec::new(),
         });
         if !direct {
             entry.inode.cached_opens.fetch_add(1, Relaxed);
+            entry.inode.cached_writers.fetch_add(usize::from(writable), Relaxed);
         }
-        let open = OpenFile { file, inode: Arc::clone(&entry.inode), direct, clean_epoch: AtomicU64::new(0) };
+        let open = OpenFile { file, inode: Arc::clone(&entry.inode), direct, writable, clean_epoch: AtomicU64::new(0) };
         let handle = self.table.insert(Arc::new(open));
         entry.handles.push(handle);
         handle
@@ -91,6 +104,7 @@ impl OpenFiles {
         let mut by_inode = self.by_inode.lock();
         if !open.direct {
             open.inode.cached_opens.fetch_sub(1, Relaxed);
+            open.inode.cached_writers.fetch_sub(usize::from(open.writable), Relaxed);
         }
         if let Some(entry) = by_inode.get_mut(&open.inode.ino) {
             entry.handles.retain(|other| *other != handle);

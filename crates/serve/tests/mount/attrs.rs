@@ -48,7 +48,7 @@ fn owners_change_and_take_set_id_bits_with_them() {
 
 /// In every way a write can arrive: collected by the kernel, passed through its cache, and direct.
 #[test]
-fn a_write_by_an_ordinary_user_takes_set_id_bits_away() {
+fn s_47_a_write_by_an_ordinary_user_takes_set_id_bits_away() {
     if !needs_root() {
         return;
     }

@@ -44,21 +44,24 @@ fn what_is_written_is_read_whatever_its_alignment() {
 fn random_operations_agree_with_a_model() {
     for (seed, options) in ALL.into_iter().enumerate() {
         let Some(m) = Mounted::new(options) else { return };
-        let mut exercise = Exercise::new(open(&m, "f"), seed as u64 + 1);
-        for step in 0..1500 {
-            exercise.step(&format!("{options}, step {step}"));
-        }
-        exercise.file.sync_all().unwrap();
-        let Exercise { file, model, .. } = exercise;
-        drop(file);
-        let m = m.again(options);
-        assert!(fs::read(m.path("f")).unwrap() == model, "{options}, after a remount");
-        m.finish();
+        let exercise = Exercise::new(vec![open(&m, "f")], seed as u64 + 1);
+        exercise.run(m, options, 1500);
+    }
+}
+
+/// The same, with the operations spread over opens in all modes at once.
+#[test]
+fn s_20_random_operations_through_opens_of_all_modes_agree_with_a_model() {
+    for (seed, options) in ALL.into_iter().enumerate() {
+        let Some(m) = Mounted::new(options) else { return };
+        let names = ["f", "f::cached", "f::direct", "f::concurrent", "f::concurrent+cache"];
+        let exercise = Exercise::new(names.map(|name| open(&m, name)).into(), seed as u64 + 101);
+        exercise.run(m, options, 1500);
     }
 }
 
 struct Exercise {
-    file: File,
+    files: Vec<File>,
     model: Vec<u8>,
     random: Random,
 }
@@ -66,8 +69,24 @@ struct Exercise {
 impl Exercise {
     const SIZE_MAX: u64 = 300_000;
 
-    fn new(file: File, seed: u64) -> Self {
-        Self { file, model: Vec::new(), random: Random::new(seed) }
+    fn new(files: Vec<File>, seed: u64) -> Self {
+        Self { files, model: Vec::new(), random: Random::new(seed) }
+    }
+
+    fn run(mut self, m: Mounted, options: &str, steps: usize) {
+        for step in 0..steps {
+            self.step(&format!("{options}, step {step}"));
+        }
+        self.files[0].sync_all().unwrap();
+        let Self { files, model, .. } = self;
+        drop(files);
+        let m = m.again(options);
+        assert!(fs::read(m.path("f")).unwrap() == model, "{options}, after a remount");
+        m.finish();
+    }
+
+    fn file(&mut self) -> usize {
+        self.random.below(self.files.len() as u64) as usize
     }
 
     fn range(&mut self) -> (u64, u64) {
@@ -90,45 +109,47 @@ impl Exercise {
 
     fn step(&mut self, what: &str) {
         let (offset, len) = self.range();
+        let file = self.file();
         match self.random.below(10) {
             0..=3 => {
                 let data = pattern(self.random.below(u64::MAX), offset, len as usize);
-                self.file.write_all_at(&data, offset).unwrap();
+                self.files[file].write_all_at(&data, offset).unwrap();
                 self.grow(offset + len);
                 self.model[offset as usize..][..len as usize].copy_from_slice(&data);
             }
             4 => {
-                self.file.set_len(offset).unwrap();
+                self.files[file].set_len(offset).unwrap();
                 self.model.resize(offset as usize, 0);
             }
             5 => {
-                fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len).unwrap();
+                fallocate(&self.files[file], FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len).unwrap();
                 self.zero(offset, len);
             }
             6 => {
                 let keep_size = self.random.below(2) == 0;
                 let flags = if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
-                fallocate(&self.file, FallocateFlags::ZERO_RANGE | flags, offset, len).unwrap();
+                fallocate(&self.files[file], FallocateFlags::ZERO_RANGE | flags, offset, len).unwrap();
                 self.zero(offset, len);
                 if !keep_size {
                     self.grow(offset + len);
                 }
             }
             7 => {
-                fallocate(&self.file, FallocateFlags::empty(), offset, len).unwrap();
+                fallocate(&self.files[file], FallocateFlags::empty(), offset, len).unwrap();
                 self.grow(offset + len);
             }
-            8 => self.file.sync_data().unwrap(),
+            8 => self.files[file].sync_data().unwrap(),
             _ => {}
         }
         self.compare(what);
     }
 
     fn compare(&mut self, what: &str) {
-        assert_eq!(self.file.metadata().unwrap().len(), self.model.len() as u64, "{what}");
+        let file = self.file();
+        assert_eq!(self.files[file].metadata().unwrap().len(), self.model.len() as u64, "{what}");
         let (offset, len) = self.range();
         let mut buf = vec![0xee; len as usize];
-        let n = self.file.read_at(&mut buf, offset).unwrap();
+        let n = self.files[file].read_at(&mut buf, offset).unwrap();
         let expected = self.model.get(offset as usize..).unwrap_or_default();
         let expected = &expected[..expected.len().min(len as usize)];
         assert!(buf[..n] == *expected, "{what}: {n} bytes read at {offset}, {} expected", expected.len());

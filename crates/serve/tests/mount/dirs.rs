@@ -44,7 +44,7 @@ fn a_large_directory_is_read_whole_with_its_dots() {
 }
 
 #[test]
-fn a_stream_goes_on_from_any_place_told_before() {
+fn s_48_a_stream_goes_on_from_any_place_told_before() {
     let Some(m) = Mounted::new("") else { return };
     fill(&m);
     let mut dir = Dir::new(File::open(m.path("d")).unwrap()).unwrap();

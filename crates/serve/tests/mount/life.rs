@@ -44,7 +44,7 @@ fn s_8_unmounting_by_a_command_ends_it_cleanly() {
 }
 
 #[test]
-fn a_mount_in_use_is_not_taken_away_unless_by_force() {
+fn s_49_a_mount_in_use_is_not_taken_away_unless_by_force() {
     let Some(m) = Mounted::new("") else { return };
     let file = File::create(m.path("f")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[7; 5000], 0).unwrap();

@@ -1,6 +1,7 @@
 //! Locks are the kernel's own.
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
@@ -22,6 +23,26 @@ fn s_42_flock_excludes_other_opens_and_other_processes() {
     flock(&second, FlockOperation::NonBlockingLockShared).unwrap();
     drop(second);
     assert!(other(m.path("f")));
+    m.finish();
+}
+
+#[test]
+fn s_46_a_file_is_one_by_whatever_name_it_is_opened() {
+    let Some(m) = Mounted::new("") else { return };
+    let opens: Vec<File> = ["f", "f::concurrent", "f::direct"]
+        .map(|name| File::options().read(true).write(true).create(true).truncate(false).open(m.path(name)).unwrap())
+        .into();
+    let ino = m.path("f").metadata().unwrap().ino();
+    for (i, open) in opens.iter().enumerate() {
+        open.set_len(1000 * i as u64).unwrap();
+        for other in &opens {
+            assert_eq!((other.metadata().unwrap().ino(), other.metadata().unwrap().len()), (ino, 1000 * i as u64));
+        }
+    }
+    flock(&opens[1], FlockOperation::LockExclusive).unwrap();
+    assert_eq!(flock(&opens[0], FlockOperation::NonBlockingLockExclusive), Err(Errno::AGAIN));
+    assert_eq!(flock(&opens[2], FlockOperation::NonBlockingLockExclusive), Err(Errno::AGAIN));
+    drop(opens);
     m.finish();
 }
 
