@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 
 use super::Options;
-use super::bed::{Bed, LoopDevice};
+use super::bed::{Bed, COMMAND_LIMIT, LoopDevice};
 use super::superblock::{self, COPIES};
+use crate::sh;
 
 const SIZE: &str = "64M";
 
@@ -55,7 +56,12 @@ fn refused_unchanged(bed: &Bed, image: &Path, words: &[&str]) -> Result<()> {
     let directory = bed.make_directory("mnt")?;
     bed.refuses([OsStr::new("mount"), image.as_os_str(), directory.as_os_str()], words)?;
     bed.refuses([OsStr::new("ls"), image.as_os_str()], words)?;
-    bed.refuses([OsStr::new("check"), image.as_os_str()], words)?;
+    let check = sh::finish(&mut bed.bedplate([OsStr::new("check"), image.as_os_str()]), COMMAND_LIMIT)?;
+    // Newer than this software is not broken; it only cannot be looked at.
+    ensure!(matches!(check.status.code(), Some(4 | 8)), "check ended with {}: {}", check.status, check.text().trim());
+    for word in words {
+        ensure!(check.text().contains(word), "check does not name '{word}': {}", check.text().trim());
+    }
     ensure!(fingerprint(image)? == before, "{} was changed by commands that refused it", image.display());
     Ok(())
 }
@@ -64,7 +70,7 @@ fn refused_unchanged(bed: &Bed, image: &Path, words: &[&str]) -> Result<()> {
 pub fn not_a_volume(bed: &mut Bed, _: &Options) -> Result<()> {
     let text = bed.path("letter.txt");
     std::fs::write(&text, "Dear reader, this is no volume.\n".repeat(4 << 20))?;
-    refused_unchanged(bed, &text, &["not a Bedplate volume"])?;
+    refused_unchanged(bed, &text, &["no Bedplate superblock"])?;
     let empty = bed.path("empty");
     std::fs::File::create(&empty)?;
     refused_unchanged(bed, &empty, &["not a Bedplate volume"])?;

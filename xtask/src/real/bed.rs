@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -36,6 +37,9 @@ impl Bed {
         let directory = tempfile::Builder::new().prefix("bedplate-").tempdir_in(place).context("cannot make a directory in /var/tmp")?.keep();
         let path = directory.clone();
         let removal = Guard::new(move || {
+            // A command that should have refused may have left a mount in the background.
+            processes_of(&path).into_iter().for_each(kill);
+            mounts_below(&path).iter().for_each(|mount| detach(mount));
             if let Err(error) = std::fs::remove_dir_all(&path) {
                 eprintln!("xtask: cannot remove {}: {error}", path.display());
             }
@@ -280,8 +284,27 @@ impl LoopDevice {
 
 /// Tells whether something is mounted exactly at `directory`.
 pub fn is_mounted(directory: &Path) -> bool {
+    mounts_below(directory).iter().any(|place| place == directory)
+}
+
+/// Returns what is mounted at or below `directory`.
+fn mounts_below(directory: &Path) -> Vec<PathBuf> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    table.lines().any(|line| line.split(' ').nth(4).is_some_and(|place| Path::new(place) == directory))
+    table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from).filter(|place| place.starts_with(directory)).collect()
+}
+
+/// Returns the processes, other than this one, that have `path` or something below it on their command line. Within a bed they are the test's own.
+pub fn processes_of(path: &Path) -> Vec<u32> {
+    let own = std::process::id();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|entry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+            let names = |word: &[u8]| Path::new(OsStr::from_bytes(word)).starts_with(path);
+            (pid != own && line.split(|byte| *byte == 0).any(names)).then_some(pid)
+        })
+        .collect()
 }
 
 /// Detaches whatever is mounted at `directory`, dead or alive, until nothing is.

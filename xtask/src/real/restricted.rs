@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::Options;
 use super::bad_input::find;
-use super::bed::{Bed, detach, is_mounted, kill};
+use super::bed::{Bed, is_mounted, processes_of};
 use super::{fio, sqlite};
 use crate::cleanup::Guard;
 use crate::sh;
@@ -70,7 +70,6 @@ pub fn ordinary_user(bed: &mut Bed, _: &Options) -> Result<()> {
         command.args(&bed.launcher[1..]).args(["sh", "-ec", script]).current_dir(&directory).env("HOME", &home);
         sh::output(&mut command, LIMIT)
     };
-    let guard = background(&image, &directory);
     bed.succeeds([OsStr::new("mount"), image.as_os_str(), directory.as_os_str()])?;
     ensure!(is_mounted(&directory), "the command returned and nothing is mounted");
     as_user(
@@ -85,36 +84,28 @@ pub fn ordinary_user(bed: &mut Bed, _: &Options) -> Result<()> {
     as_user("test \"$(cat d/f)\" = words && dd if=/dev/urandom of=d/g bs=64k count=32 conv=fsync status=none")?;
     bed.succeeds([OsStr::new("unmount"), directory.as_os_str()])?;
     wait_until_released(&image)?;
-    guard.done();
     bed.check(&image)
 }
 
-/// Promises that whoever serves `image` in the background ends with the test. The image's path is this test's alone.
-fn background(image: &Path, directory: &Path) -> Guard {
-    let (image, directory) = (image.to_path_buf(), directory.to_path_buf());
-    Guard::new(move || {
-        servers(&image).into_iter().for_each(kill);
-        detach(&directory);
-    })
-}
-
-/// Returns the processes that have `image` on their command line.
-fn servers(image: &Path) -> Vec<u32> {
-    let wanted = image.as_os_str().as_encoded_bytes();
-    let own = std::process::id();
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    processes
-        .filter_map(|entry| {
-            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-            let line = std::fs::read(entry.path().join("cmdline")).ok()?;
-            (pid != own && line.split(|byte| *byte == 0).any(|word| word == wanted)).then_some(pid)
-        })
-        .collect()
+/// Gives every user the FUSE device for as long as the guard lives, where the system does not do so by itself.
+fn let_users_open_fuse() -> Result<Option<Guard>> {
+    const DEVICE: &str = "/dev/fuse";
+    let permissions = std::fs::metadata(DEVICE)?.permissions();
+    if permissions.mode() & 0o006 == 0o006 {
+        return Ok(None);
+    }
+    let guard = Guard::new(move || {
+        if let Err(error) = std::fs::set_permissions(DEVICE, permissions) {
+            eprintln!("xtask: cannot give {DEVICE} its permissions back: {error}");
+        }
+    });
+    std::fs::set_permissions(DEVICE, Permissions::from_mode(0o666))?;
+    Ok(Some(guard))
 }
 
 fn wait_until_released(image: &Path) -> Result<()> {
     let start = Instant::now();
-    while !servers(image).is_empty() {
+    while !processes_of(image).is_empty() {
         ensure!(start.elapsed() < LIMIT, "the serving process does not end after the unmount");
         std::thread::sleep(Duration::from_millis(10));
     }
