@@ -54,6 +54,7 @@ pub fn no_io_uring_tests(_: &mut Bed, _: &Options) -> Result<()> {
 pub fn ordinary_user(bed: &mut Bed, _: &Options) -> Result<()> {
     let number = |flag: &str| -> Result<u32> { Ok(sh::output(Command::new("id").args([flag, "nobody"]), LIMIT)?.trim().parse()?) };
     let (user, group) = (number("-u")?, number("-g")?);
+    let _device = let_users_open_fuse()?;
     bed.use_copy_of_program()?;
     bed.launcher =
         ["setpriv".to_owned(), format!("--reuid={user}"), format!("--regid={group}"), "--clear-groups".to_owned()].map(OsString::from).into();
@@ -67,7 +68,7 @@ pub fn ordinary_user(bed: &mut Bed, _: &Options) -> Result<()> {
 
     let as_user = |script: &str| {
         let mut command = Command::new(&bed.launcher[0]);
-        command.args(&bed.launcher[1..]).args(["sh", "-ec", script]).current_dir(&directory).env("HOME", &home);
+        command.args(&bed.launcher[1..]).args(["sh", "-ec", &format!("cd \"$HOME/mnt\"; {script}")]).current_dir("/").env("HOME", &home);
         sh::output(&mut command, LIMIT)
     };
     bed.succeeds([OsStr::new("mount"), image.as_os_str(), directory.as_os_str()])?;

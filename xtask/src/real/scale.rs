@@ -16,6 +16,8 @@ use super::bed::{Bed, Mounted};
 /// Allocation unit: every second block of a file is preallocated, so that each is an extent of its own.
 const BLOCK: u64 = 4096;
 const FILES_A_DIRECTORY: u64 = 1000;
+/// Files made between the last sync of everything and the crash.
+const LATE_FILES: u64 = 1000;
 
 /// S-37: the volume recovers with everything on it; prints time to mount after a crash and after an unmount, and memory.
 pub fn measure(bed: &mut Bed, options: &Options) -> Result<()> {
@@ -29,7 +31,14 @@ pub fn measure(bed: &mut Bed, options: &Options) -> Result<()> {
         make(&mounted.path(&name("full", file)), per_file)?;
         make(&mounted.path(&name("empty", file)), 0)?;
     }
-    File::open(&mounted.directory)?.sync_all().context("syncing the root directory")?;
+    let root = File::open(&mounted.directory)?;
+    root.sync_all().context("syncing the root directory")?;
+    // Something for the log to replay, however often the metadata was committed on the way.
+    for file in 0..LATE_FILES {
+        make(&mounted.path(&name("late", file)), 0)?;
+    }
+    root.sync_all().context("syncing the root directory")?;
+    drop(root);
     println!("    {} files, {extents} extents made in {:.1} s", 2 * options.files, start.elapsed().as_secs_f64());
     mounted.crash()?;
     mounted.clear()?;
