@@ -1,6 +1,7 @@
 //! Memory that any device accepts.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::num::NonZeroU64;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -12,13 +13,24 @@ pub struct AlignedBuf {
     pub(crate) slot: Option<Slot>,
 }
 
-/// A place in one queue's table of registered buffers.
+/// A place in one queue's table of registered buffers, in one word because buffers are moved about a lot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slot {
-    /// Which table, unique in the process.
-    pub pool: u64,
-    /// Which entry.
-    pub index: u16,
+pub(crate) struct Slot(NonZeroU64);
+
+impl Slot {
+    /// Names entry `index` of table `pool`, which counts from 1 and is unique in the process.
+    pub fn new(pool: u64, index: u16) -> Self {
+        assert!(pool < 1 << 48, "a process opens fewer than 2^48 queues");
+        Self(NonZeroU64::new(pool << 16 | u64::from(index)).expect("tables count from 1"))
+    }
+
+    pub fn pool(self) -> u64 {
+        self.0.get() >> 16
+    }
+
+    pub fn index(self) -> u16 {
+        self.0.get() as u16
+    }
 }
 
 // SAFETY: the buffer owns its memory exclusively; nothing about it is tied to a thread.

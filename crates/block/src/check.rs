@@ -2,14 +2,14 @@
 
 use crate::{Error, ErrorKind, Geometry, Operation, Request, RequestKind, Result};
 
-/// What an access is checked against; a snapshot of a device's geometry and size.
+/// What an access is checked against: a device's geometry, and its size at this moment.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    pub geometry: Geometry,
+pub(crate) struct Limits<'a> {
+    pub geometry: &'a Geometry,
     pub size_bytes: u64,
 }
 
-impl Limits {
+impl Limits<'_> {
     /// Checks a transfer between the device and memory at address `addr`.
     #[inline]
     pub fn transfer(&self, name: &str, operation: Operation, offset: u64, len: usize, addr: usize) -> Result<()> {
@@ -32,7 +32,18 @@ impl Limits {
     }
 
     /// Checks a request's shape and every one of its segments.
+    #[inline]
     pub fn request(&self, name: &str, request: &Request) -> Result<()> {
+        match &request.buf {
+            // The common case by a short way.
+            Some(buf) if request.kind != RequestKind::Flush && request.rest.is_empty() && request.first.len as usize <= buf.len() => {
+                self.transfer(name, operation_of(request.kind), request.first.offset, request.first.len as usize, buf.as_ptr() as usize)
+            }
+            _ => self.any_request(name, request),
+        }
+    }
+
+    fn any_request(&self, name: &str, request: &Request) -> Result<()> {
         let operation = operation_of(request.kind);
         if request.kind == RequestKind::Flush {
             if request.buf.is_some() || request.first.len != 0 || !request.rest.is_empty() {
@@ -55,6 +66,7 @@ impl Limits {
         Ok(())
     }
 
+    #[inline]
     fn holds(&self, offset: u64, len: u64) -> bool {
         offset <= self.size_bytes && len <= self.size_bytes - offset
     }

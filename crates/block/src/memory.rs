@@ -35,7 +35,8 @@ pub struct MemoryDevice {
 }
 
 struct Memory {
-    limits: Limits,
+    geometry: Geometry,
+    size_bytes: u64,
     root: Table<Table<Table<Chunk>>>,
     /// What chunks that do not exist read as; `None`: zeros. Held shared while a chunk is made and exclusive while a range is cleared,
     /// so that no chunk is made from bytes that were just cleared. Taken before a chunk's lock.
@@ -45,7 +46,7 @@ struct Memory {
 
 impl std::fmt::Debug for Memory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Memory({} bytes)", self.limits.size_bytes)
+        write!(f, "Memory({} bytes)", self.size_bytes)
     }
 }
 
@@ -82,8 +83,7 @@ impl MemoryDevice {
         assert_geometry(&geometry);
         let size_bytes = size_bytes - size_bytes % u64::from(geometry.logical_block_size);
         let mids = usize::try_from(size_bytes.div_ceil(MID_BYTES)).expect("a device's table fits the address space");
-        let limits = Limits { geometry, size_bytes };
-        Arc::new(Self { shared: Arc::new(Memory { limits, root: table(mids), base, counters: Counters::default() }) })
+        Arc::new(Self { shared: Arc::new(Memory { geometry, size_bytes, root: table(mids), base, counters: Counters::default() }) })
     }
 
     /// Returns the content; takes time in proportion to what was written. Writes that run meanwhile may be in it or not, chunk by chunk.
@@ -134,6 +134,10 @@ fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize)> {
 }
 
 impl Memory {
+    fn limits(&self) -> Limits<'_> {
+        Limits { geometry: &self.geometry, size_bytes: self.size_bytes }
+    }
+
     fn chunk(&self, at: &Place) -> Option<&Chunk> {
         self.root[at.mid].get()?[at.leaf].get()?[at.chunk].get()
     }
@@ -169,13 +173,13 @@ impl Memory {
     }
 
     fn snapshot(&self) -> Snapshot {
-        let mut content = self.base.as_ref().map_or_else(|| Snapshot::empty(self.limits.size_bytes), |base| base.read().clone());
+        let mut content = self.base.as_ref().map_or_else(|| Snapshot::empty(self.size_bytes), |base| base.read().clone());
         let mids = self.root.iter().enumerate().filter_map(|(mid, table)| Some((mid, table.get()?)));
         let leaves = mids.flat_map(|(mid, table)| table.iter().enumerate().filter_map(move |(leaf, table)| Some((mid, leaf, table.get()?))));
         for (mid, leaf, table) in leaves {
             for (chunk, bytes) in table.iter().enumerate().filter_map(|(chunk, bytes)| Some((chunk, bytes.get()?))) {
                 let start = Place { mid, leaf, chunk, byte: 0 }.offset();
-                let len = (CHUNK_BYTES as u64).min(self.limits.size_bytes - start);
+                let len = (CHUNK_BYTES as u64).min(self.size_bytes - start);
                 match &*bytes.read() {
                     Some(bytes) => content.write(&bytes[..len as usize], start),
                     None => content.clear(start, len),
@@ -236,14 +240,14 @@ const NAME: &str = "memory";
 
 impl Positioned for Memory {
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let checked = self.limits.transfer(NAME, Operation::Read, offset, buf.len(), buf.as_ptr() as usize);
+        let checked = self.limits().transfer(NAME, Operation::Read, offset, buf.len(), buf.as_ptr() as usize);
         self.counters.count(Operation::Read, buf.len() as u64, checked)?;
         self.read_pieces(buf, offset);
         Ok(())
     }
 
     fn write(&self, buf: &[u8], offset: u64) -> Result<()> {
-        let checked = self.limits.transfer(NAME, Operation::Write, offset, buf.len(), buf.as_ptr() as usize);
+        let checked = self.limits().transfer(NAME, Operation::Write, offset, buf.len(), buf.as_ptr() as usize);
         self.counters.count(Operation::Write, buf.len() as u64, checked)?;
         self.write_pieces(buf, offset);
         Ok(())
@@ -254,7 +258,7 @@ impl Positioned for Memory {
     }
 
     fn check(&self, request: &Request) -> Result<()> {
-        self.counters.count(Operation::Queue, 0, self.limits.request(NAME, request))
+        self.counters.count(Operation::Queue, 0, self.limits().request(NAME, request))
     }
 }
 
@@ -264,11 +268,11 @@ impl BlockDevice for MemoryDevice {
     }
 
     fn geometry(&self) -> Geometry {
-        self.shared.limits.geometry
+        self.shared.geometry
     }
 
     fn size_bytes(&self) -> u64 {
-        self.shared.limits.size_bytes
+        self.shared.size_bytes
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
@@ -284,14 +288,14 @@ impl BlockDevice for MemoryDevice {
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        let checked = self.shared.limits.range(NAME, offset, len);
+        let checked = self.shared.limits().range(NAME, offset, len);
         self.shared.counters.count(Operation::Write, len, checked)?;
         self.shared.clear(offset, len);
         Ok(())
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<bool> {
-        self.shared.limits.range(NAME, offset, len)?;
+        self.shared.limits().range(NAME, offset, len)?;
         self.shared.clear(offset, len);
         Ok(true)
     }

@@ -16,12 +16,12 @@ pub(crate) struct BufferPool {
 
 impl BufferPool {
     pub fn new(options: &QueueOptions) -> Self {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let id = NEXT_ID.fetch_add(1, Relaxed);
         let count = u16::try_from(options.buffers).unwrap_or(u16::MAX);
         let make = |index| {
             let mut buf = AlignedBuf::zeroed(options.buffer_bytes);
-            buf.slot = Some(Slot { pool: id, index });
+            buf.slot = Some(Slot::new(id, index));
             buf
         };
         // Popped from the end, so the first buffer taken is number 0.
@@ -40,8 +40,9 @@ impl BufferPool {
     }
 
     /// Returns a buffer's slot if it belongs to this pool.
+    #[inline]
     pub fn index_of(&self, buf: &AlignedBuf) -> Option<u16> {
-        buf.slot.filter(|slot| slot.pool == self.id).map(|slot| slot.index)
+        buf.slot.filter(|slot| slot.pool() == self.id).map(Slot::index)
     }
 
     /// Returns the buffers in slot order; whole only before the first `take`.

@@ -34,8 +34,8 @@ pub(crate) struct Core {
 impl Core {
     /// Relaxed: whoever learned of a new size did so by a call that returned it.
     #[inline]
-    pub fn limits(&self) -> Limits {
-        Limits { geometry: self.geometry, size_bytes: self.size_bytes.load(Relaxed) }
+    pub fn limits(&self) -> Limits<'_> {
+        Limits { geometry: &self.geometry, size_bytes: self.size_bytes.load(Relaxed) }
     }
 
     #[inline]
@@ -75,7 +75,8 @@ impl Core {
         error(&self.name, ErrorKind::Io, operation, Some(offset), detail)
     }
 
-    pub fn read_uncounted(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+    #[inline]
+    fn read_uncounted(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.checked(Operation::Read, offset, buf.len(), buf.as_ptr() as usize)?;
         match self.file.read_at(buf, offset) {
             Ok(count) if count == buf.len() => Ok(()),
@@ -83,7 +84,8 @@ impl Core {
         }
     }
 
-    pub fn write_uncounted(&self, buf: &[u8], offset: u64) -> Result<()> {
+    #[inline]
+    fn write_uncounted(&self, buf: &[u8], offset: u64) -> Result<()> {
         self.checked(Operation::Write, offset, buf.len(), buf.as_ptr() as usize)?;
         match self.file.write_at(buf, offset) {
             Ok(count) if count == buf.len() => Ok(()),
@@ -95,13 +97,17 @@ impl Core {
 impl Positioned for Core {
     #[inline]
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let len = buf.len() as u64;
         let result = self.read_uncounted(buf, offset);
-        self.counters.count(Operation::Read, buf.len() as u64, result)
+        self.counters.note(Operation::Read, len, result.is_ok());
+        result
     }
 
     #[inline]
     fn write(&self, buf: &[u8], offset: u64) -> Result<()> {
-        self.counters.count(Operation::Write, buf.len() as u64, self.write_uncounted(buf, offset))
+        let result = self.write_uncounted(buf, offset);
+        self.counters.note(Operation::Write, buf.len() as u64, result.is_ok());
+        result
     }
 
     fn flush(&self) -> Result<()> {
@@ -110,7 +116,12 @@ impl Positioned for Core {
         self.counters.count(Operation::Flush, 0, result)
     }
 
+    #[inline]
     fn check(&self, request: &Request) -> Result<()> {
-        self.counters.count(Operation::Queue, 0, self.limits().request(&self.name, request))
+        let result = self.limits().request(&self.name, request);
+        if result.is_err() {
+            self.counters.note(Operation::Queue, 0, false);
+        }
+        result
     }
 }

@@ -71,7 +71,8 @@ pub struct SimulatedDevice {
 
 #[derive(Debug)]
 struct Simulation {
-    limits: Limits,
+    geometry: Geometry,
+    size_bytes: u64,
     shuffle: bool,
     state: Mutex<State>,
     counters: Counters,
@@ -111,8 +112,13 @@ impl SimulatedDevice {
             rng: Xoshiro256PlusPlus::seed_from_u64(options.seed),
             dies_at: None,
         };
-        let limits = Limits { geometry: options.geometry, size_bytes: base.size_bytes() };
-        let shared = Simulation { limits, shuffle: options.shuffle, state: Mutex::new(state), counters: Counters::default() };
+        let shared = Simulation {
+            geometry: options.geometry,
+            size_bytes: base.size_bytes(),
+            shuffle: options.shuffle,
+            state: Mutex::new(state),
+            counters: Counters::default(),
+        };
         Arc::new(Self { shared: Arc::new(shared) })
     }
 
@@ -141,7 +147,7 @@ impl SimulatedDevice {
     /// # Panics
     /// When the offset passes the end.
     pub fn decay(&self, offset: u64, mask: u8) {
-        assert!(offset < self.shared.limits.size_bytes, "byte {offset} lies beyond the device");
+        assert!(offset < self.shared.size_bytes, "byte {offset} lies beyond the device");
         self.shared.state.lock().record(Recorded::Decay { offset, mask });
     }
 
@@ -175,7 +181,7 @@ impl SimulatedDevice {
     /// When the log is shorter.
     #[must_use]
     pub fn unflushed(&self, after: usize) -> Vec<usize> {
-        image::unflushed(&self.shared.state.lock().log, &self.shared.limits.geometry, after)
+        image::unflushed(&self.shared.state.lock().log, &self.shared.geometry, after)
     }
 
     /// Returns what a choice means for a power cut after the first `after` operations.
@@ -184,7 +190,7 @@ impl SimulatedDevice {
     /// When the log is shorter, or the choice names an operation that is not unflushed.
     #[must_use]
     pub fn crash_steps(&self, after: usize, choice: &CrashChoice) -> Vec<CrashStep> {
-        image::plan(&self.shared.state.lock().log, &self.shared.limits.geometry, after, choice)
+        image::plan(&self.shared.state.lock().log, &self.shared.geometry, after, choice)
     }
 
     /// Returns the content that a power cut after the first `after` operations leaves. Takes time in proportion to what was not flushed.
@@ -194,8 +200,8 @@ impl SimulatedDevice {
     #[must_use]
     pub fn crash_content(&self, after: usize, choice: &CrashChoice) -> Snapshot {
         let state = self.shared.state.lock();
-        let steps = image::plan(&state.log, &self.shared.limits.geometry, after, choice);
-        image::build(&state.log, &self.shared.limits.geometry, after, &steps)
+        let steps = image::plan(&state.log, &self.shared.geometry, after, choice);
+        image::build(&state.log, &self.shared.geometry, after, &steps)
     }
 
     /// Returns a device with the content that a power cut after the first `after` operations leaves, of the same geometry.
@@ -204,7 +210,7 @@ impl SimulatedDevice {
     /// As [`crash_steps`](Self::crash_steps).
     #[must_use]
     pub fn crash_image(&self, after: usize, choice: &CrashChoice) -> Arc<MemoryDevice> {
-        MemoryDevice::from_snapshot(&self.crash_content(after, choice), self.shared.limits.geometry)
+        MemoryDevice::from_snapshot(&self.crash_content(after, choice), self.shared.geometry)
     }
 }
 
@@ -236,6 +242,10 @@ impl State {
 }
 
 impl Simulation {
+    fn limits(&self) -> Limits<'_> {
+        Limits { geometry: &self.geometry, size_bytes: self.size_bytes }
+    }
+
     /// Takes the lock, finds out whether the device lives and which fault strikes, and sits a delay out.
     fn begin(&self, operation: Operation, call: Call, range: &Range<u64>) -> Result<(MutexGuard<'_, State>, Option<Fault>)> {
         let mut guard = self.state.lock();
@@ -251,7 +261,7 @@ impl Simulation {
     }
 
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.limits.transfer(NAME, Operation::Read, offset, buf.len(), buf.as_ptr() as usize)?;
+        self.limits().transfer(NAME, Operation::Read, offset, buf.len(), buf.as_ptr() as usize)?;
         let (mut state, fault) = self.begin(Operation::Read, Call::Read, &(offset..offset + buf.len() as u64))?;
         let Some(Fault::Read(fault)) = fault else {
             state.content.read(buf, offset);
@@ -269,9 +279,9 @@ impl Simulation {
     }
 
     fn write(&self, buf: &[u8], offset: u64) -> Result<()> {
-        self.limits.transfer(NAME, Operation::Write, offset, buf.len(), buf.as_ptr() as usize)?;
+        self.limits().transfer(NAME, Operation::Write, offset, buf.len(), buf.as_ptr() as usize)?;
         let (mut state, fault) = self.begin(Operation::Write, Call::Write, &(offset..offset + buf.len() as u64))?;
-        let sector = self.limits.geometry.logical_block_size as usize;
+        let sector = self.geometry.logical_block_size as usize;
         match fault {
             Some(Fault::Write(fault)) if !buf.is_empty() => write_badly(&mut state, fault, buf, offset, sector, self.fit_to(fault, buf.len())),
             _ => {
@@ -284,7 +294,7 @@ impl Simulation {
     /// Zeroes or discards.
     fn change(&self, operation: Recorded, what: Operation) -> Result<()> {
         let range = operation.range().expect("only changes of a range come here");
-        self.limits.range(NAME, range.start, range.end - range.start)?;
+        self.limits().range(NAME, range.start, range.end - range.start)?;
         let (mut state, fault) = self.begin(what, Call::WriteWithoutData, &range)?;
         match fault {
             Some(Fault::Write(WriteFault::Fail)) => Err(failure(what, range.start, "the medium failed")),
@@ -317,8 +327,8 @@ impl Simulation {
 
     /// Moves a misdirected transfer so that it is aligned and fits.
     fn fit(&self, to: u64, len: usize) -> u64 {
-        let to = to.min(self.limits.size_bytes - len as u64);
-        to - to % u64::from(self.limits.geometry.logical_block_size)
+        let to = to.min(self.size_bytes - len as u64);
+        to - to % u64::from(self.geometry.logical_block_size)
     }
 
     fn fit_to(&self, fault: WriteFault, len: usize) -> u64 {
@@ -369,11 +379,11 @@ impl BlockDevice for SimulatedDevice {
     }
 
     fn geometry(&self) -> Geometry {
-        self.shared.limits.geometry
+        self.shared.geometry
     }
 
     fn size_bytes(&self) -> u64 {
-        self.shared.limits.size_bytes
+        self.shared.size_bytes
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
@@ -391,12 +401,12 @@ impl BlockDevice for SimulatedDevice {
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         let result =
-            self.shared.limits.range(NAME, offset, len).and_then(|()| self.shared.change(Recorded::WriteZeroes { offset, len }, Operation::Write));
+            self.shared.limits().range(NAME, offset, len).and_then(|()| self.shared.change(Recorded::WriteZeroes { offset, len }, Operation::Write));
         self.shared.counters.count(Operation::Write, len, result)
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<bool> {
-        self.shared.limits.range(NAME, offset, len)?;
+        self.shared.limits().range(NAME, offset, len)?;
         self.shared.change(Recorded::Discard { offset, len }, Operation::Discard)?;
         Ok(true)
     }

@@ -33,7 +33,7 @@ impl Positioned for Port<'_> {
     }
 
     fn check(&self, request: &Request) -> Result<()> {
-        self.simulation.counters.count(Operation::Queue, 0, self.simulation.limits.request(NAME, request))
+        self.simulation.counters.count(Operation::Queue, 0, self.simulation.limits().request(NAME, request))
     }
 }
 
