@@ -13,7 +13,8 @@ pub struct Geometry {
     pub physical_block_size: u32,
     /// The alignment in bytes that a buffer's address must have.
     pub buffer_align: u32,
-    /// The largest write in bytes that a power cut leaves wholly there or wholly absent; at least `logical_block_size`.
+    /// The largest write in bytes that a power cut leaves wholly there or wholly absent; at least `logical_block_size`. The promise is for
+    /// writes whose length is a power of two and whose offset is a multiple of their length.
     pub untorn_unit: u32,
     /// Whether acknowledged writes may sit in a volatile cache until the next flush.
     pub volatile_cache: bool,

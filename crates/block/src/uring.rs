@@ -108,12 +108,14 @@ impl Slot {
         let segment = self.segment(op.segment);
         let (offset, len) = (segment.offset + u64::from(op.moved), segment.len - op.moved);
         let at = buf.address(op.start as usize + op.moved as usize);
-        let flags = if self.kind == RequestKind::Write && core.is_untorn(offset, u64::from(len)) { RWF_ATOMIC } else { 0 };
+        let untorn = self.kind == RequestKind::Write && core.is_untorn(offset, u64::from(len));
         let entry = match (self.kind, self.registered) {
             (RequestKind::Read, Some(index)) => opcode::ReadFixed::new(FILE, at, len, index).offset(offset).build(),
             (RequestKind::Read, None) => opcode::Read::new(FILE, at, len).offset(offset).build(),
-            (_, Some(index)) => opcode::WriteFixed::new(FILE, at, len, index).offset(offset).rw_flags(flags).build(),
-            (_, None) => opcode::Write::new(FILE, at, len).offset(offset).rw_flags(flags).build(),
+            // The kernel takes untorn writes from plain memory only.
+            _ if untorn => opcode::Write::new(FILE, at, len).offset(offset).rw_flags(RWF_ATOMIC).build(),
+            (_, Some(index)) => opcode::WriteFixed::new(FILE, at, len, index).offset(offset).build(),
+            (_, None) => opcode::Write::new(FILE, at, len).offset(offset).build(),
         };
         entry.user_data(user_data)
     }

@@ -11,6 +11,9 @@ use crate::counters::Counters;
 use crate::inline::Positioned;
 use crate::{Error, ErrorKind, Geometry, Operation, Request, Result};
 
+/// Asks for a write that a power cut does not tear; since Linux 6.11.
+pub(crate) const RWF_ATOMIC: i32 = 0x40;
+
 /// What kind of thing is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -84,9 +87,31 @@ impl Core {
         }
     }
 
+    /// Says whether a write must be asked for as untorn: longer than a block, which never tears, and within what the device promises.
+    #[inline]
+    pub fn is_untorn(&self, offset: u64, len: u64) -> bool {
+        let beyond_a_block = len > u64::from(self.geometry.logical_block_size) && len <= u64::from(self.geometry.untorn_unit);
+        beyond_a_block && len.is_power_of_two() && offset.is_multiple_of(len)
+    }
+
+    /// Writes so that a power cut leaves all of it or nothing; the kernel would be free to split a plain write.
+    #[cold]
+    fn write_untorn(&self, buf: &[u8], offset: u64) -> Result<()> {
+        let flags = rustix::io::ReadWriteFlags::from_bits_retain(RWF_ATOMIC as u32);
+        let written = rustix::io::retry_on_intr(|| rustix::io::pwritev2(&self.file, &[io::IoSlice::new(buf)], offset, flags));
+        match written {
+            Ok(count) if count == buf.len() => Ok(()),
+            Ok(_) => Err(self.ended_early(Operation::Write, offset)),
+            Err(errno) => Err(from_io(&self.name, Operation::Write, Some(offset), &errno.into())),
+        }
+    }
+
     #[inline]
     fn write_uncounted(&self, buf: &[u8], offset: u64) -> Result<()> {
         self.checked(Operation::Write, offset, buf.len(), buf.as_ptr() as usize)?;
+        if self.is_untorn(offset, buf.len() as u64) {
+            return self.write_untorn(buf, offset);
+        }
         match self.file.write_at(buf, offset) {
             Ok(count) if count == buf.len() => Ok(()),
             first => self.go_on(Operation::Write, offset, buf.len(), first, |from| self.file.write_at(&buf[from..], offset + from as u64)),
@@ -123,5 +148,37 @@ impl Positioned for Core {
             self.counters.note(Operation::Queue, 0, false);
         }
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::AlignedBuf;
+
+    fn core(file: File, untorn_unit: u32) -> Core {
+        let geometry = Geometry { untorn_unit, ..crate::MemoryDevice::GEOMETRY };
+        let (size_bytes, counters) = (AtomicU64::new(1 << 20), Counters::default());
+        Core { name: "core".into(), file, kind: Kind::Image, geometry, size_bytes, counters }
+    }
+
+    #[test]
+    fn only_writes_the_promise_is_for_are_asked_for_as_untorn() {
+        let core = core(tempfile::tempfile().unwrap(), 16384);
+        for (offset, len) in [(0, 1024), (4096, 4096), (16384, 16384), (49152, 16384)] {
+            assert!(core.is_untorn(offset, len), "{len} at {offset}");
+        }
+        for (offset, len) in [(0, 512), (4096, 8192), (0, 12288), (0, 32768), (8192, 16384), (0, 0)] {
+            assert!(!core.is_untorn(offset, len), "{len} at {offset}");
+        }
+    }
+
+    #[test]
+    fn an_untorn_write_the_system_refuses_fails_and_is_not_torn_instead() {
+        // A file that was not opened for direct I/O takes no untorn writes.
+        let core = core(tempfile::tempfile().unwrap(), 16384);
+        assert!(core.write(&AlignedBuf::zeroed(8192), 0).is_err());
+        assert_eq!(core.file.metadata().unwrap().len(), 0);
+        core.write(&AlignedBuf::zeroed(12288), 0).unwrap();
     }
 }

@@ -56,10 +56,13 @@ impl std::fmt::Display for DeviceNo {
     }
 }
 
+/// `STATX_WRITE_ATOMIC`, since Linux 6.11.
+const WRITE_ATOMIC: StatxFlags = StatxFlags::from_bits_retain(0x1_0000);
+
 /// Asks the system for everything that is known about an open file without its path.
 pub(super) fn statx(file: &File) -> io::Result<Statx> {
     // Flags a kernel does not know are ignored, and the fields stay 0.
-    let mask = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;
+    let mask = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN | WRITE_ATOMIC;
     Ok(rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, mask)?)
 }
 
@@ -102,7 +105,7 @@ fn block_geometry(file: &File, stat: &Statx, opened: Opened) -> io::Result<Geome
     let dma_align = || device.queue_number("dma_alignment").map(|mask| mask.wrapping_add(1));
     let align = known(stat.stx_dio_mem_align).or_else(dma_align).unwrap_or(logical);
     let write_back = device.queue_attribute("write_cache").is_none_or(|cache| cache != "write through");
-    Ok(settle(opened, logical, physical, align, write_back))
+    Ok(settle(opened, Found { logical, physical, align, untorn: untorn_unit(stat, opened, physical), write_back }))
 }
 
 fn image_geometry(file: &File, stat: &Statx, opened: Opened) -> io::Result<Geometry> {
@@ -116,23 +119,47 @@ fn image_geometry(file: &File, stat: &Statx, opened: Opened) -> io::Result<Geome
     let physical = below.queue_number("physical_block_size").unwrap_or(stat.stx_blksize);
     let align = known(stat.stx_dio_mem_align).unwrap_or(logical);
     // Even over a disk without a cache, the host's file system needs a flush to find the image's blocks again.
-    Ok(settle(opened, logical, physical, align, true))
+    Ok(settle(opened, Found { logical, physical, align, untorn: untorn_unit(stat, opened, physical), write_back: true }))
 }
 
 fn known(value: u32) -> Option<u32> {
     (value != 0).then_some(value)
 }
 
+/// Returns the largest write that the hardware promises not to tear, 0 if it promises nothing.
+///
+/// A file system that only imitates such writes, by writing elsewhere and remapping, promises more than it says here: nobody who
+/// does not ask should pay for that. It tells by a largest *optimised* unit of 0.
+fn untorn_unit(stat: &Statx, opened: Opened, physical: u32) -> u32 {
+    let known = opened.direct && stat.stx_mask & WRITE_ATOMIC.bits() != 0 && stat.stx_atomic_write_unit_min <= physical;
+    match opened.kind {
+        _ if !known => 0,
+        Kind::Block => stat.stx_atomic_write_unit_max,
+        Kind::Image => stat.stx_atomic_write_unit_max_opt,
+    }
+}
+
+/// What the system said, unchecked.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    logical: u32,
+    physical: u32,
+    align: u32,
+    untorn: u32,
+    write_back: bool,
+}
+
 /// Puts what was found into the shape that [`Geometry`] promises, whatever the system said.
-fn settle(opened: Opened, logical: u32, physical: u32, align: u32, write_back: bool) -> Geometry {
-    let logical = logical.clamp(1, 1 << 16).next_power_of_two().max(512);
-    let physical = physical.clamp(1, 1 << 20).next_power_of_two().max(logical);
+fn settle(opened: Opened, found: Found) -> Geometry {
+    let logical = found.logical.clamp(1, 1 << 16).next_power_of_two().max(512);
+    let physical = found.physical.clamp(1, 1 << 20).next_power_of_two().max(logical);
+    let untorn = if found.untorn.is_power_of_two() { found.untorn.clamp(logical, 1 << 24) } else { logical };
     Geometry {
         logical_block_size: logical,
         physical_block_size: physical,
-        buffer_align: if opened.direct { align.clamp(1, AlignedBuf::ALIGN as u32).next_power_of_two() } else { 1 },
-        untorn_unit: logical,
-        volatile_cache: write_back || !opened.direct,
+        buffer_align: if opened.direct { found.align.clamp(1, AlignedBuf::ALIGN as u32).next_power_of_two() } else { 1 },
+        untorn_unit: untorn,
+        volatile_cache: found.write_back || !opened.direct,
         read_only: opened.read_only,
     }
 }
@@ -161,9 +188,10 @@ mod tests {
         for kind in [Kind::Block, Kind::Image] {
             let opened = Opened { kind, direct: true, read_only: false };
             for (logical, physical, align) in [(0, 0, 0), (512, 4096, 4), (4096, 512, 511), (u32::MAX, u32::MAX, u32::MAX), (520, 520, 3)] {
-                let geometry = settle(opened, logical, physical, align, true);
+                let geometry = settle(opened, Found { logical, physical, align, untorn: physical, write_back: true });
                 crate::check::assert_geometry(&geometry);
                 assert!(geometry.buffer_align as usize <= AlignedBuf::ALIGN && geometry.logical_block_size >= 512);
+                assert!(geometry.untorn_unit.is_power_of_two());
             }
         }
     }
@@ -171,7 +199,7 @@ mod tests {
     #[test]
     fn a_buffered_device_takes_any_buffer_and_has_a_volatile_cache() {
         let opened = Opened { kind: Kind::Block, direct: false, read_only: false };
-        let geometry = settle(opened, 512, 512, 512, false);
+        let geometry = settle(opened, Found { logical: 512, physical: 512, align: 512, untorn: 0, write_back: false });
         assert!(geometry.buffer_align == 1 && geometry.volatile_cache);
     }
 }
