@@ -8,6 +8,7 @@ mod counters;
 mod device;
 mod error;
 mod file;
+mod inherit;
 mod inline;
 mod memory;
 mod pool;
@@ -21,6 +22,7 @@ pub use buffer::AlignedBuf;
 pub use device::{BlockDevice, DeviceCounters, EngineReport, Geometry};
 pub use error::{Error, ErrorKind, Operation, Result};
 pub use file::{DeviceOptions, Engine, create_image, open};
+pub use inherit::close_descriptors_on_exec;
 pub use memory::MemoryDevice;
 pub use queue::{Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
 pub use sim::{
