@@ -9,6 +9,7 @@
 //!   exit                      serve until unmounted
 //! ```
 //!
+//! Of the caller's descriptors it inherits none but the standard three: a lock file that a script holds does not stay locked.
 //! Warnings before the line reach the terminal: the child keeps the parent's standard error until then.
 
 use std::ffi::OsString;
@@ -31,6 +32,9 @@ enum Word<T> {
 
 /// Starts this program again with `arguments` and returns what it announces.
 pub fn start<T: DeserializeOwned>(arguments: &[OsString]) -> Result<T> {
+    if let Err(error) = block::close_descriptors_on_exec() {
+        tracing::debug!("the daemon inherits what its caller left open: {error}");
+    }
     let program = std::env::current_exe().map_err(|error| Failure::new("io", format!("cannot find the program to start as a daemon: {error}")))?;
     let mut command = Command::new(&program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());

@@ -94,6 +94,23 @@ fn a_signal_unmounts_cleanly() {
     }
 }
 
+#[test]
+fn the_daemon_inherits_no_descriptor_of_the_script_that_starts_it() {
+    if !can_mount("descriptors of a script") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, dir, lock) = (scratch.image("v.img"), scratch.directory("mnt"), scratch.path("lock"));
+    let mut script = std::process::Command::new("sh");
+    let line = r#"exec 9>"$1"; exec "$2" mount --json "$3" "$4""#;
+    script.args(["-c", line, "sh"]).arg(&lock).arg(env!("CARGO_BIN_EXE_bedplate")).arg(&image).arg(&dir);
+    let mounted = run(script).succeeds().json();
+    let open = std::fs::read_dir(format!("/proc/{}/fd", pid_of(&mounted).as_raw_nonzero())).unwrap();
+    let targets: Vec<_> = open.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect();
+    assert!(targets.contains(&image) && !targets.contains(&lock), "{targets:?}");
+    bedplate(["unmount", text(&dir)]).succeeds();
+}
+
 /// A mount in the foreground, ended with the test.
 struct Foreground(Child);
 
