@@ -13,7 +13,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::text;
 
-/// The variable that sets the level (`warn`, `info`, `debug`, `trace`, or per room as in `bedplate_fs=debug`); it wins over `--verbose`.
+/// The variable that sets the level (`warn`, `info`, `debug`, `trace`, or per room as in `fs=debug`); it wins over `--verbose`.
 const VARIABLE: &str = "BEDPLATE_LOG";
 
 /// Whether each line begins with the time.
@@ -24,11 +24,25 @@ pub fn add_times() {
     TIMES.store(true, Ordering::Relaxed);
 }
 
+/// The rooms by the names that people know, and by those that the compiler gave them.
+const ROOMS: [(&str, &str); 5] =
+    [("block", "bedplate_block"), ("volume", "bedplate_volume"), ("fs", "fs"), ("serve", "bedplate_serve"), ("cli", "bedplate")];
+
+/// Turns `block=debug` into what the filter understands.
+fn with_rooms(wanted: &str) -> String {
+    let known = |name: &str| ROOMS.iter().find(|(room, _)| *room == name).map(|(_, target)| *target);
+    let directives = wanted.split(',').map(|directive| match directive.split_once('=') {
+        Some((name, level)) => format!("{}={level}", known(name).unwrap_or(name)),
+        None => directive.to_owned(),
+    });
+    directives.collect::<Vec<_>>().join(",")
+}
+
 /// Starts logging: warnings, with `-v` what is done, with `-vv` how, with `-vvv` everything.
 pub fn start(verbose: u8) {
     let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
     let wanted = std::env::var(VARIABLE).unwrap_or_else(|_| level.to_owned());
-    let (filter, refused) = match EnvFilter::try_new(&wanted) {
+    let (filter, refused) = match EnvFilter::try_new(with_rooms(&wanted)) {
         Ok(filter) => (filter, false),
         Err(_) => (EnvFilter::new(level), true),
     };
@@ -84,5 +98,17 @@ impl Visit for Fields<'_, '_> {
 
     fn record_str(&mut self, field: &Field, value: &str) {
         self.record_debug(field, &format_args!("{value}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rooms_are_called_by_their_names() {
+        assert_eq!(with_rooms("warn,block=debug,other=info"), "warn,bedplate_block=debug,other=info");
+        let own = module_path!();
+        assert!(ROOMS.iter().any(|(_, target)| own.starts_with(target)), "{own}");
     }
 }
