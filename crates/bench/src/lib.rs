@@ -1,6 +1,7 @@
 //! Workloads once, targets many: the same work on raw devices, kernel file systems and Bedplate, side by side.
 #![forbid(unsafe_code)]
 
+mod bed;
 mod compare;
 mod csv;
 mod driver;
@@ -11,12 +12,14 @@ mod papers;
 mod report;
 mod results;
 mod run;
+mod suite;
 mod summary;
 mod table;
 mod target;
 mod units;
 mod workload;
 
+pub use bed::{Bed, BedOptions, DeviceClass, Part};
 pub use compare::{Compared, ComparedFiles, compare};
 pub use csv::csv;
 pub use error::{Error, ErrorKind, Result};
@@ -26,6 +29,7 @@ pub use papers::{Paper, PaperLine, paper};
 pub use report::write_report;
 pub use results::{Case, CpuUse, Measurement, Record, Results, Skipped, TimePoint, WorkloadResults};
 pub use run::{Progress, Schedule, run_workload};
+pub use suite::{Entry, Extent, suite};
 pub use summary::{Row, summarize};
 pub use table::table;
 pub use target::{Caching, Confirm, Kind, Place, PlaceInfo, Role, TargetInfo, TargetSpec, Targets};

@@ -1,0 +1,113 @@
+//! `all`: every workload with the targets it compares, sized for minutes or for a thorough night.
+
+use std::time::Duration;
+
+use crate::bed::Part;
+use crate::run::Schedule;
+use crate::workload::{Cached, Copy, Increments, LogState, Mixed, Oltp, Redo, Sequential, Workload, Writers};
+
+/// How thorough a suite is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Within ten minutes on two processors.
+    Quick,
+    /// As long as it takes to be sure.
+    Full,
+}
+
+/// One workload of a suite.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// The workload with its options.
+    pub workload: Workload,
+    /// The targets it compares; the first is the reference.
+    pub parts: &'static [Part],
+    /// How often and how long.
+    pub schedule: Schedule,
+}
+
+use Part::{Cached as CachedMode, Concurrent, ConcurrentCache, Direct, KernelBuffered, KernelDirect, Mount, Raw, Whole};
+
+/// Returns all workloads for files of about `size_bytes` together.
+#[must_use]
+pub fn suite(extent: Extent, size_bytes: u64) -> Vec<Entry> {
+    let quick = extent == Extent::Quick;
+    let schedule = |quick_ms, full_s| Schedule {
+        rounds: if quick { 3 } else { 7 },
+        time: if quick { Duration::from_millis(quick_ms) } else { Duration::from_secs(full_s) },
+        warm_up: if quick { Duration::from_millis(150) } else { Duration::from_millis(500) },
+    };
+    let whole = |bytes: u64| (bytes / (64 << 20)).max(1) * (64 << 20);
+    let (file, small) = (whole(size_bytes / 2), whole(size_bytes / 8));
+    let entry = |workload, parts, schedule| Entry { workload, parts, schedule };
+    vec![
+        entry(Workload::Increments(increments(quick, small)), &[Raw, KernelBuffered, KernelDirect, CachedMode, Direct, Mount], schedule(500, 2)),
+        entry(Workload::Oltp(oltp(quick, file)), &[Raw, Concurrent, Whole, Direct, KernelDirect, Mount], schedule(1500, 10)),
+        entry(Workload::Writers(writers(quick, small)), &[Raw, Concurrent, Whole, CachedMode, KernelDirect, KernelBuffered], schedule(500, 2)),
+        entry(Workload::Mixed(mixed(quick, file)), &[Raw, Concurrent, Whole, KernelDirect, KernelBuffered, Mount], schedule(350, 3)),
+        entry(Workload::Sequential(sequential(small)), &[Raw, Direct, CachedMode, KernelDirect, KernelBuffered], schedule(500, 2)),
+        entry(Workload::Cached(cached(quick, file)), &[Raw, Direct, ConcurrentCache, KernelDirect], schedule(1000, 10)),
+        entry(Workload::Redo(redo(quick, small)), &[Raw, Concurrent, KernelDirect], schedule(300, 3)),
+        entry(Workload::Copy(copy(small)), &[KernelBuffered, KernelDirect, Concurrent, CachedMode], schedule(500, 2)),
+    ]
+}
+
+fn increments(quick: bool, size_bytes: u64) -> Increments {
+    let large = size_bytes / (10 << 20) * (10 << 20);
+    let (byte_wise, pages) = if quick { (64 << 10, size_bytes / 4) } else { (1 << 20, size_bytes) };
+    Increments { size_bytes, steps: vec![(1, byte_wise), (4096, pages), (10 << 20, large)] }
+}
+
+fn oltp(quick: bool, data_bytes: u64) -> Oltp {
+    let ramp = if quick { Duration::from_millis(300) } else { Duration::from_secs(3) };
+    Oltp { data_bytes, log_bytes: 64 << 20, clients: vec![16, 64], ramp, ..Oltp::default() }
+}
+
+fn writers(quick: bool, size_bytes: u64) -> Writers {
+    Writers { size_bytes, threads: if quick { vec![1, 16, 64] } else { vec![1, 4, 16, 64, 256] }, ..Writers::default() }
+}
+
+fn mixed(quick: bool, size_bytes: u64) -> Mixed {
+    let threads = if quick { vec![1, 16, 64] } else { vec![1, 4, 16, 64, 256] };
+    Mixed { size_bytes, threads, ..Mixed::default() }
+}
+
+fn sequential(size_bytes: u64) -> Sequential {
+    Sequential { size_bytes: size_bytes / 2, streams: vec![1, 2, 4], ..Sequential::default() }
+}
+
+fn cached(quick: bool, data_bytes: u64) -> Cached {
+    let defaults = Cached::default();
+    let ramp = if quick { Duration::from_millis(400) } else { Duration::from_secs(3) };
+    let database = Oltp { data_bytes: data_bytes / 2, log_bytes: 64 << 20, ramp, ..defaults.database };
+    Cached { database, cache_percents: if quick { vec![50.0, 20.0, 5.0] } else { defaults.cache_percents }, ..defaults }
+}
+
+fn redo(quick: bool, size_bytes: u64) -> Redo {
+    let append_bytes = if quick { vec![512, 4096] } else { vec![512, 4096, 16_384] };
+    Redo { append_bytes, size_bytes, states: vec![LogState::Extending, LogState::Unwritten, LogState::Written], ..Redo::default() }
+}
+
+fn copy(size_bytes: u64) -> Copy {
+    Copy { size_bytes, ..Copy::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_suite_is_valid_and_fits() {
+        for extent in [Extent::Quick, Extent::Full] {
+            let size = 1 << 30;
+            let entries = suite(extent, size);
+            assert_eq!(entries.len(), 8);
+            for entry in entries {
+                let work = entry.workload.work();
+                work.validate().unwrap_or_else(|e| panic!("{}: {e}", work.name()));
+                assert!(work.space_bytes() <= size, "{} needs {}", work.name(), work.space_bytes());
+                assert!(!work.cases().is_empty() && entry.parts.len() >= 3);
+            }
+        }
+    }
+}
