@@ -370,6 +370,7 @@ fn conclude(job: &Job<'_>, shared: &Shared<'_>, watched: Watched, tallies: &[Tal
         rate: ops as f64 / elapsed_s,
         elapsed_s,
         ops,
+        ops_observed: last.ops - first.ops,
         bytes: tallies.iter().map(|t| t.bytes).sum(),
         latency,
         cpu: CpuUse::of(&cpu),

@@ -102,6 +102,9 @@ pub struct Measurement {
     pub elapsed_s: f64,
     /// Operations counted.
     pub ops: u64,
+    /// Operations between the two readings of the instruments. On a machine without an idle processor the readings come late; counts per
+    /// operation are taken over these.
+    pub ops_observed: u64,
     /// Bytes moved by the program, not by the device.
     pub bytes: u64,
     /// Latencies by kind of operation.
@@ -134,7 +137,7 @@ impl Measurement {
     #[must_use]
     pub fn per_op(&self, count: impl Fn(&DeviceOps) -> u64) -> Option<f64> {
         let device = self.device.as_ref()?;
-        (self.ops > 0).then(|| count(device) as f64 / self.ops as f64)
+        (self.ops_observed > 0).then(|| count(device) as f64 / self.ops_observed as f64)
     }
 }
 

@@ -110,12 +110,9 @@ fn measure_all(
         let target = &*targets.0[step.target];
         let case = &found.cases[step.case].name;
         watch(Progress { done, total: plan.len(), workload: work.name(), case, target: &target.info().label });
-        let Some(round) = step.round else {
-            work.run(step.case, target, &warm)?;
-            continue;
-        };
-        let measurement = work.run(step.case, target, &env)?;
-        found.records.push(Record { case: step.case, target: step.target, round, measurement });
+        let measurement = work.run(step.case, target, if step.round.is_some() { &env } else { &warm })?;
+        target.settle()?;
+        found.records.extend(step.round.map(|round| Record { case: step.case, target: step.target, round, measurement }));
     }
     Ok(())
 }

@@ -117,6 +117,7 @@ pub(crate) mod tests {
             rate,
             elapsed_s: 1.0,
             ops: rate as u64,
+            ops_observed: rate as u64,
             bytes: 0,
             latency: BTreeMap::new(),
             cpu: CpuUse::default(),

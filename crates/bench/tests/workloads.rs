@@ -31,8 +31,9 @@ fn measure(workload: &Workload, texts: &[&str]) -> WorkloadResults {
     found
 }
 
-const BOTH: [&str; 2] = ["raw=memory:96M", "other=memory:96M"];
-const CACHES: [&str; 2] = ["raw=memory:96M", "other=memory:96M"];
+const BOTH: [&str; 3] = ["raw=memory:96M", "volume:memory:128M", "whole=volume:memory:128M,mode=direct,inode-lock=whole"];
+const CACHES: [&str; 4] =
+    ["raw=memory:96M", "volume:memory:128M,mode=cached", "volume:memory:128M,mode=direct", "volume:memory:128M,mode=concurrent+cache"];
 
 #[test]
 fn increments_reads_every_step() {
@@ -110,7 +111,7 @@ fn sequential_spreads_streams_over_places() {
 fn cached_gives_the_second_level_what_the_database_gives_up() {
     let workload =
         Cached { database: Oltp { updates_percent: 25, ..tiny_database() }, clients: 2, memory_percent: 60.0, cache_percents: vec![50.0, 5.0] };
-    measure(&Workload::Cached(workload), &["raw=memory:96M"]);
+    measure(&Workload::Cached(workload), &["raw=memory:96M", "volume:memory:128M,mode=concurrent+cache", "volume:memory:128M,mode=direct"]);
 }
 
 #[test]
@@ -142,14 +143,14 @@ fn an_interrupted_run_keeps_whole_rounds() {
     let schedule = Schedule { rounds: 50, ..SCHEDULE };
     run_workload(&workload, &targets, &schedule, &mut results, &stop, &mut |progress| {
         calls += 1;
-        if progress.done == 2 + 4 + 3 {
+        if progress.done == 3 + 6 + 4 {
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
         }
     })
     .unwrap();
     assert!(results.interrupted);
     let records = &results.workloads[0].records;
-    assert_eq!(records.len(), 4 + 2, "the first round whole, of the second the case that all targets finished");
+    assert_eq!(records.len(), 6 + 3, "the first round whole, of the second the case that all targets finished");
 }
 
 #[test]

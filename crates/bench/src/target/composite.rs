@@ -66,6 +66,10 @@ impl Target for Composite {
         }
     }
 
+    fn settle(&self) -> Result<()> {
+        self.parts.iter().try_for_each(|part| part.settle())
+    }
+
     fn make_cold(&self) -> Result<()> {
         self.parts.iter().try_for_each(|part| part.make_cold())
     }

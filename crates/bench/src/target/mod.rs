@@ -24,7 +24,7 @@ use bedplate::AlignedBuf;
 pub(crate) use composite::Composite;
 pub use info::{PlaceInfo, Role, TargetInfo};
 pub use open::{Confirm, Targets};
-pub(crate) use path::PathTarget;
+pub(crate) use path::{Directory, PathTarget};
 pub(crate) use raw::RawTarget;
 pub use spec::{Caching, Kind, Place, TargetSpec};
 pub(crate) use volume::VolumeTarget;
@@ -44,7 +44,7 @@ pub(crate) enum FileState {
 }
 
 /// A file that a workload wants.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileSpec {
     pub name: String,
     /// Size in bytes; of an `Empty` file the most that it will ever grow to.
@@ -77,6 +77,8 @@ pub(crate) trait Target: Send + Sync {
     fn remove(&self, name: &str) -> Result<()>;
     /// Opens one thread's queue over the named files; operations name a file by its index.
     fn queue(&self, files: &[String], options: &QueueSetup) -> Result<Box<dyn TargetQueue>>;
+    /// Makes durable what a measurement left behind, so that it does not burden the next target's.
+    fn settle(&self) -> Result<()>;
     /// Forgets everything that caches hold; nothing may be open.
     fn make_cold(&self) -> Result<()>;
     /// Sets the size of the target's second-level cache; nothing may be open. Does nothing where there is none, or where the kernel sizes it.

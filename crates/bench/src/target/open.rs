@@ -8,10 +8,10 @@ use std::time::Duration;
 use bedplate::{BlockDevice, FileSystem, FormatOptions, InodeLockSetting, IoMode, MemoryDevice};
 
 use super::delayed::DelayedDevice;
-use super::device::open_device;
+use super::device::claim_device;
 use super::info::mount_of;
 use super::volume::{Counted, SharedVolume};
-use super::{Caching, Composite, Kind, PathTarget, Place, PlaceInfo, RawTarget, Role, Target, TargetInfo, TargetSpec, VolumeTarget};
+use super::{Caching, Composite, Directory, Kind, PathTarget, Place, PlaceInfo, RawTarget, Role, Target, TargetInfo, TargetSpec, VolumeTarget};
 use crate::measure::DeviceStat;
 use crate::{Error, ErrorKind, Result};
 
@@ -35,7 +35,7 @@ impl Targets {
                 return Err(Error::usage(format!("two targets are called '{}': give one of them a label, as in other={spec}", spec.label)));
             }
         }
-        let mut opener = Opener { confirm, volumes: HashMap::new() };
+        let mut opener = Opener { confirm, volumes: HashMap::new(), directories: HashMap::new() };
         let targets = specs.iter().map(|spec| opener.target(spec)).collect::<Result<Vec<_>>>()?;
         Ok(Self(targets))
     }
@@ -51,6 +51,7 @@ struct Opener<'a, 'b> {
     confirm: &'a mut Confirm<'b>,
     /// Volumes by device, so that several modes share one.
     volumes: HashMap<PathBuf, Arc<SharedVolume>>,
+    directories: HashMap<(PathBuf, bool), Arc<Directory>>,
 }
 
 impl Opener<'_, '_> {
@@ -67,7 +68,7 @@ impl Opener<'_, '_> {
     fn part(&mut self, spec: &TargetSpec, place: &Place) -> Result<Box<dyn Target>> {
         match &spec.kind {
             Kind::Raw => self.raw(spec, place),
-            Kind::Path { caching, mode } => path_target(spec, place, *caching, *mode),
+            Kind::Path { caching, mode } => self.path(spec, place, *caching, *mode),
             Kind::Volume { mode, whole_lock, log, cache_bytes, block_size } => {
                 let volume = self.volume(spec, place, log.as_deref(), *block_size)?;
                 let mut info = describe(spec, place, role_of_mode(*mode, *whole_lock));
@@ -116,6 +117,33 @@ impl Opener<'_, '_> {
         Ok(volume)
     }
 
+    fn path(&mut self, spec: &TargetSpec, place: &Place, caching: Caching, mode: Option<IoMode>) -> Result<Box<dyn Target>> {
+        let Place::Path(path) = place else { unreachable!("a path target in memory is refused when its description is read") };
+        if !path.is_dir() {
+            return Err(Error::target(format!("{}: a path target is a directory and this is none", path.display())));
+        }
+        let role = match (caching, mode) {
+            (_, Some(mode)) => role_of_mode(mode, false),
+            (Caching::Buffered, None) => Role::Buffered,
+            (Caching::Direct, None) => Role::Direct,
+        };
+        let mut info = describe(spec, place, role);
+        let mount = mount_of(path);
+        // A mount without a device number of its own still names what it was mounted from.
+        let source = mount.as_ref().map(|m| PathBuf::from(&m.source)).filter(|source| source.is_absolute());
+        let stat = DeviceStat::of(path).or_else(|| source.as_deref().and_then(DeviceStat::of_device));
+        info.engine = if caching == Caching::Direct { "as raw devices".into() } else { "pread and pwrite".into() };
+        info.file_system = mount.map(|m| format!("{}, {}", m.kind, m.options));
+        info.counted_by = counted_by(stat.as_ref());
+        let key = (path.clone(), caching == Caching::Direct);
+        let directory = match self.directories.get(&key) {
+            Some(known) => Arc::clone(known),
+            None => Directory::new(path, caching)?,
+        };
+        self.directories.insert(key, Arc::clone(&directory));
+        Ok(Box::new(PathTarget::new(info, directory, caching, mode, stat)))
+    }
+
     fn ask(&mut self, path: &Path) -> Result<()> {
         if !path.exists() {
             return Err(Error::target(format!("{}: there is no such device or file", path.display())));
@@ -126,27 +154,6 @@ impl Opener<'_, '_> {
         let name = path.display();
         Err(Error::new(ErrorKind::NotConfirmed, format!("{name}: its content would be overwritten: give --destroy={name} if it may be")))
     }
-}
-
-fn path_target(spec: &TargetSpec, place: &Place, caching: Caching, mode: Option<IoMode>) -> Result<Box<dyn Target>> {
-    let Place::Path(path) = place else { unreachable!("a path target in memory is refused when its description is read") };
-    if !path.is_dir() {
-        return Err(Error::target(format!("{}: a path target is a directory and this is none", path.display())));
-    }
-    let role = match (caching, mode) {
-        (_, Some(mode)) => role_of_mode(mode, false),
-        (Caching::Buffered, None) => Role::Buffered,
-        (Caching::Direct, None) => Role::Direct,
-    };
-    let mut info = describe(spec, place, role);
-    let mount = mount_of(path);
-    // A mount without a device number of its own still names what it was mounted from.
-    let source = mount.as_ref().map(|m| PathBuf::from(&m.source)).filter(|source| source.is_absolute());
-    let stat = DeviceStat::of(path).or_else(|| source.as_deref().and_then(DeviceStat::of_device));
-    info.engine = if caching == Caching::Direct { "as raw devices".into() } else { "pread and pwrite".into() };
-    info.file_system = mount.map(|m| format!("{}, {}", m.kind, m.options));
-    info.counted_by = counted_by(stat.as_ref());
-    Ok(Box::new(PathTarget::new(info, path, caching, mode, stat)?))
 }
 
 fn role_of_mode(mode: IoMode, whole_lock: bool) -> Role {
@@ -163,7 +170,7 @@ fn open_place(place: &Place, latency: Duration) -> Result<Counted> {
     match place {
         Place::Memory(size) if latency.is_zero() => Ok(Counted { device: MemoryDevice::new(*size), stat: None }),
         Place::Memory(size) => Ok(Counted { device: DelayedDevice::new(*size, latency), stat: None }),
-        Place::Path(path) => Ok(Counted { device: open_device(path)?, stat: DeviceStat::of_device(path) }),
+        Place::Path(path) => Ok(Counted { device: claim_device(path)?, stat: DeviceStat::of_device(path) }),
     }
 }
 

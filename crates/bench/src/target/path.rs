@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::{Advice, FallocateFlags};
 
-use super::device::open_device;
+use super::device::open_file;
 use super::queue::{Region, RegionQueue};
 use super::raw::{RegionFile, too_small};
 use super::{Caching, FileSpec, FileState, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue, fill};
@@ -21,37 +22,62 @@ use crate::{Error, Result};
 /// Direct I/O on a mounted file system is aligned to this when the file system does not say better.
 const DIRECT_ALIGN: u64 = 512;
 
-/// A directory of our own below the one that was named; removed with everything in it when the run ends.
+/// A directory of our own below the one that was named; removed with everything in it when the run ends. Targets of one
+/// kind of caching share it. Buffered and direct ones do not: a direct write to a file that has cached pages must first throw them out.
+pub(crate) struct Directory {
+    path: PathBuf,
+    files: Mutex<BTreeMap<String, FileSpec>>,
+}
+
+impl Directory {
+    /// Makes it below `parent`.
+    pub(crate) fn new(parent: &Path, caching: Caching) -> Result<Arc<Self>> {
+        let kind = if caching == Caching::Direct { "direct" } else { "buffered" };
+        let path = parent.join(format!("bedplate-bench-{}-{kind}", std::process::id()));
+        fs::create_dir_all(&path).map_err(|e| Error::io(path.display(), "cannot make the working directory", e))?;
+        Ok(Arc::new(Self { path, files: Mutex::default() }))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Nobody is left to tell; the name says whose it was.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// One way to use a directory.
 pub(crate) struct PathTarget {
     info: TargetInfo,
-    directory: PathBuf,
+    directory: Arc<Directory>,
     caching: Caching,
     /// What is appended to a file's name to ask a Bedplate mount for a mode.
     suffix: String,
     stat: Option<DeviceStat>,
-    files: Mutex<BTreeMap<String, FileSpec>>,
 }
 
 impl PathTarget {
-    /// Makes the directory below `parent`.
-    pub(crate) fn new(info: TargetInfo, parent: &Path, caching: Caching, mode: Option<bedplate::IoMode>, stat: Option<DeviceStat>) -> Result<Self> {
-        let tag: String = info.label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-        let directory = parent.join(format!("bedplate-bench-{}-{tag}", std::process::id()));
-        fs::create_dir_all(&directory).map_err(|e| Error::io(directory.display(), "cannot make the working directory", e))?;
+    pub(crate) fn new(
+        info: TargetInfo,
+        directory: Arc<Directory>,
+        caching: Caching,
+        mode: Option<bedplate::IoMode>,
+        stat: Option<DeviceStat>,
+    ) -> Self {
         let suffix = mode.map_or_else(String::new, |mode| format!("::{mode}"));
-        Ok(Self { info, directory, caching, suffix, stat, files: Mutex::default() })
+        Self { info, directory, caching, suffix, stat }
     }
 
     fn plain_path(&self, name: &str) -> PathBuf {
-        self.directory.join(name)
+        self.directory.path.join(name)
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.directory.join(format!("{name}{}", self.suffix))
+        self.directory.path.join(format!("{name}{}", self.suffix))
     }
 
     fn spec(&self, name: &str) -> Result<FileSpec> {
-        let found = self.files.lock().get(name).cloned();
+        let found = self.directory.files.lock().get(name).cloned();
         found.ok_or_else(|| Error::target(format!("{}: there is no file '{name}'", self.info.label)))
     }
 
@@ -73,24 +99,21 @@ impl PathTarget {
     }
 }
 
-impl Drop for PathTarget {
-    fn drop(&mut self) {
-        // Nobody is left to tell; the name says whose it was.
-        let _ = fs::remove_dir_all(&self.directory);
-    }
-}
-
 impl Target for PathTarget {
     fn info(&self) -> &TargetInfo {
         &self.info
     }
 
     fn capacity_bytes(&self) -> Result<u64> {
-        let stat = rustix::fs::statvfs(&self.directory).map_err(|e| Error::io(self.directory.display(), "cannot ask for free space", e))?;
+        let stat = rustix::fs::statvfs(&self.directory.path).map_err(|e| Error::io(self.directory.path.display(), "cannot ask for free space", e))?;
         Ok(stat.f_bavail * stat.f_frsize)
     }
 
     fn create(&self, spec: &FileSpec) -> Result<()> {
+        let known = self.directory.files.lock().get(&spec.name).cloned();
+        if spec.state == FileState::Written && known.as_ref() == Some(spec) {
+            return Ok(());
+        }
         self.remove(&spec.name)?;
         let free = self.capacity_bytes()?;
         if free < spec.size_bytes {
@@ -104,7 +127,7 @@ impl Target for PathTarget {
             FileState::Written => fill(&plain, spec.size_bytes)?,
         }
         plain.file.sync_all().map_err(|e| Error::io(plain.path.display(), "cannot sync", e))?;
-        self.files.lock().insert(spec.name.clone(), spec.clone());
+        self.directory.files.lock().insert(spec.name.clone(), spec.clone());
         Ok(())
     }
 
@@ -114,7 +137,7 @@ impl Target for PathTarget {
         if self.caching == Caching::Buffered || spec.state != FileState::Written {
             return Ok(Box::new(self.open_plain(name, false)?));
         }
-        let device = open_device(&self.path(name))?;
+        let device = open_file(&self.path(name))?;
         Ok(Box::new(RegionFile { device, start: 0, len: spec.size_bytes }))
     }
 
@@ -124,7 +147,7 @@ impl Target for PathTarget {
     }
 
     fn remove(&self, name: &str) -> Result<()> {
-        self.files.lock().remove(name);
+        self.directory.files.lock().remove(name);
         let path = self.plain_path(name);
         match fs::remove_file(&path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path.display(), "cannot remove", e)),
@@ -136,16 +159,24 @@ impl Target for PathTarget {
         if self.caching == Caching::Buffered {
             return Err(Error::target(format!("{}: a queue needs direct I/O: leave out --depth or the buffered target", self.info.label)));
         }
-        let region = |name: &String| Ok(Region { device: open_device(&self.path(name))?, start: 0 });
+        let region = |name: &String| Ok(Region { device: open_file(&self.path(name))?, start: 0 });
         let regions = files.iter().map(region).collect::<Result<Vec<_>>>()?;
         Ok(Box::new(RegionQueue::open(&regions, setup)?))
     }
 
+    fn settle(&self) -> Result<()> {
+        for name in self.directory.files.lock().keys() {
+            let path = self.plain_path(name);
+            File::open(&path).and_then(|file| file.sync_all()).map_err(|e| Error::io(path.display(), "cannot sync", e))?;
+        }
+        Ok(())
+    }
+
     fn make_cold(&self) -> Result<()> {
-        for name in self.files.lock().keys() {
+        self.settle()?;
+        for name in self.directory.files.lock().keys() {
             let path = self.plain_path(name);
             let file = File::open(&path).map_err(|e| Error::io(path.display(), "cannot open", e))?;
-            file.sync_all().map_err(|e| Error::io(path.display(), "cannot sync", e))?;
             rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).map_err(|e| Error::io(path.display(), "cannot drop its cached pages", e))?;
         }
         Ok(())

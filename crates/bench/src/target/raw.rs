@@ -92,6 +92,10 @@ impl Target for RawTarget {
         Ok(Box::new(RegionQueue::open(&regions, setup)?))
     }
 
+    fn settle(&self) -> Result<()> {
+        Ok(self.device.flush()?)
+    }
+
     fn make_cold(&self) -> Result<()> {
         Ok(())
     }

@@ -190,6 +190,10 @@ impl Target for VolumeTarget {
         Ok(Box::new(VolumeQueue::open(&self.fs()?, files, setup)?))
     }
 
+    fn settle(&self) -> Result<()> {
+        Ok(self.fs()?.sync()?)
+    }
+
     fn make_cold(&self) -> Result<()> {
         unmount(&mut self.volume.state.lock())?;
         self.fs().map(drop)

@@ -102,6 +102,7 @@ impl Work for Increments {
         let bytes = over - over % step;
         measurement.bytes = bytes;
         measurement.ops = over / step;
+        measurement.ops_observed = measurement.ops;
         measurement.rate = bytes as f64 / measurement.elapsed_s / f64::from(1 << 20);
         if let Some(device) = measurement.device {
             measurement.figures.insert("KiB read from the device".into(), device.read_bytes as f64 / 1024.0);

@@ -1,0 +1,120 @@
+//! Results as Markdown: `docs/results.md` is made of this and nothing else.
+
+use std::fmt::Write;
+
+use crate::papers::paper;
+use crate::results::{Results, WorkloadResults};
+use crate::summary::{Row, by_case, summarize};
+use crate::units::{format_micros, format_number};
+
+/// Returns the tables of several runs as one document.
+#[must_use]
+pub fn markdown(runs: &[Results]) -> String {
+    let mut text = String::from(
+        "# Measured results\n\nMade by `bedplate bench tables`; not edited by hand. Each value is the median over rounds with its smallest and largest; \
+         each ratio is taken within a round against the first target, and ± is half the distance of the ends as a part of the median: \
+         a difference smaller than that says nothing.\n",
+    );
+    for run in runs {
+        push_run(&mut text, run);
+    }
+    text
+}
+
+fn push_run(text: &mut String, run: &Results) {
+    let machine = &run.machine;
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "\n## {}: {} × {}, {}, Linux {}{}\n\n    {}\n",
+        run.started,
+        machine.cpus,
+        machine.cpu_model,
+        bedplate::format_size(machine.memory_bytes),
+        machine.kernel,
+        if machine.hypervisor { ", virtual" } else { "" },
+        program_name(&run.command)
+    );
+    if run.interrupted {
+        text.push_str("The run was interrupted; the rounds that were finished are shown.\n");
+    }
+    run.workloads.iter().for_each(|workload| push_workload(text, workload));
+}
+
+/// The command as it is typed, whatever directory the program was run from.
+fn program_name(command: &[String]) -> String {
+    let mut words = command.to_vec();
+    if let Some(program) = words.first_mut() {
+        *program = program.rsplit('/').next().unwrap_or_default().to_owned();
+    }
+    words.join(" ")
+}
+
+fn push_workload(text: &mut String, workload: &WorkloadResults) {
+    let rows = summarize(workload);
+    let options: Vec<String> = workload.options.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let _ = writeln!(text, "### {}\n\n{} rounds; {}.\n", workload.name, workload.rounds, options.join("; "));
+    push_paper(text, workload, &rows);
+    let _ = writeln!(
+        text,
+        "| case | target | {} | min … max | ± | ratio | min … max | p50 | p99 | CPU | device I/O per op | flushes per op |",
+        workload.unit
+    );
+    text.push_str("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+    for (case, rows) in by_case(workload, &rows) {
+        rows.iter().enumerate().for_each(|(i, row)| push_row(text, if i == 0 { &case.name } else { "" }, row));
+    }
+    text.push('\n');
+}
+
+fn push_paper(text: &mut String, workload: &WorkloadResults, rows: &[Row]) {
+    let Some(paper) = paper(workload, rows) else { return };
+    let _ = writeln!(text, "{}: {}.\n", paper.source, paper.says);
+    if paper.lines.is_empty() {
+        return;
+    }
+    text.push_str("| ratio | case | paper | here |\n| --- | --- | ---: | ---: |\n");
+    for line in &paper.lines {
+        let _ = writeln!(text, "| {} ({}) | {} | {:.2} | **{:.2}** |", line.what, line.targets, line.case, line.paper, line.here);
+    }
+    text.push('\n');
+}
+
+fn push_row(text: &mut String, case: &str, row: &Row) {
+    let micros = |us: Option<f64>| us.filter(|us| *us > 0.0).map_or_else(|| "–".into(), format_micros);
+    let latency = row.main_latency_us();
+    let device = row.device_per_op.map_or(("–".into(), "–".into()), |[r, w, f]| (format_number(r + w), format_number(f)));
+    let _ = writeln!(
+        text,
+        "| {case} | {} | {} | {} … {} | {:.0} % | **{:.3}** | {:.2} … {:.2} | {} | {} | {:.0} % | {} | {} |",
+        row.label,
+        format_number(row.rate.median),
+        format_number(row.rate.min),
+        format_number(row.rate.max),
+        row.rate.noise() * 100.0,
+        row.ratio.median,
+        row.ratio.min,
+        row.ratio.max,
+        micros(latency.map(|l| l[0])),
+        micros(latency.map(|l| l[1])),
+        row.busy_percent,
+        device.0,
+        device.1
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::summary::tests::results;
+
+    #[test]
+    fn tables_have_as_many_cells_as_heads() {
+        let mut run = results(&[("raw", &[100.0, 110.0]), ("xfs", &[90.0, 95.0])]);
+        run.command = vec!["/home/somebody/bedplate".into(), "bench".into(), "all".into()];
+        let text = markdown(&[run]);
+        assert!(text.contains("\n    bedplate bench all\n") && !text.contains("/home"), "{text}");
+        let cells: Vec<usize> = text.lines().filter(|l| l.starts_with("| ") && !l.contains("paper")).map(|l| l.matches('|').count()).collect();
+        assert!(cells.len() >= 4 && cells.iter().all(|&n| n == 13), "{cells:?}");
+    }
+}
