@@ -132,6 +132,20 @@ impl From<serve::Error> for Failure {
     }
 }
 
+impl From<bench::Error> for Failure {
+    fn from(error: bench::Error) -> Self {
+        let kind = match error.kind {
+            bench::ErrorKind::Usage => return Self::usage(error.to_string()),
+            bench::ErrorKind::Target => "target",
+            bench::ErrorKind::NotConfirmed => "not_confirmed",
+            bench::ErrorKind::Io => "io",
+            bench::ErrorKind::Interrupted => "interrupted",
+            bench::ErrorKind::Results => "results",
+        };
+        Self::new(kind, without_numbers(&error.to_string()))
+    }
+}
+
 /// Returns the stable word for a kind.
 fn kind_name(kind: ErrorKind) -> &'static str {
     match kind {

@@ -1,5 +1,7 @@
 //! One file per subcommand: its arguments, its result in both forms, and `run`.
 
+mod bench;
+mod bench_workloads;
 mod cat;
 mod check;
 mod completions;
@@ -43,6 +45,7 @@ pub enum Command {
     Get(get::Arguments),
     Mkdir(mkdir::Arguments),
     Rm(rm::Arguments),
+    Bench(bench::Arguments),
     Completions(completions::Arguments),
     Manpages(manpages::Arguments),
 }
@@ -65,6 +68,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Get(arguments) => get::run(arguments, output),
         Command::Mkdir(arguments) => mkdir::run(arguments, output),
         Command::Rm(arguments) => rm::run(arguments, output),
+        Command::Bench(arguments) => bench::run(arguments, output),
         Command::Completions(arguments) => completions::run(arguments, output),
         Command::Manpages(arguments) => manpages::run(arguments, output),
     }?;

@@ -1,0 +1,283 @@
+//! The options of the workloads of `bedplate bench`, and what they are when they are not given.
+
+use std::time::Duration;
+
+use bedplate::{parse_duration, parse_size};
+use bench::{LogState, PageMoves, Workload};
+use clap::{Args, ValueEnum};
+
+#[derive(Debug, Args)]
+pub struct Increments {
+    /// Size of the file
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    size: u64,
+    /// Steps and how much of the file is read with each, as in 1:1M,4K:1G
+    #[arg(long, value_name = "STEP:LENGTH", value_delimiter = ',', default_value = "1:1M,4K:1G,10M:1G", value_parser = pair)]
+    steps: Vec<(u64, u64)>,
+}
+
+/// Reads two sizes with a colon between them.
+fn pair(text: &str) -> Result<(u64, u64), String> {
+    let (a, b) = text.split_once(':').ok_or_else(|| format!("'{text}' is not a pair: write two sizes with a colon between them, as in 4K:1G"))?;
+    Ok((parse_size(a)?, parse_size(b)?))
+}
+
+impl Increments {
+    pub fn workload(&self) -> Workload {
+        // The last steps need not divide the file: 10 MiB steps over 1 GiB end a little before its end.
+        Workload::Increments(bench::Increments { size_bytes: self.size, steps: self.steps.clone() })
+    }
+}
+
+/// How pages are moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    /// One synchronous call a page
+    Threads,
+    /// Lists through a queue
+    Queue,
+}
+
+impl Engine {
+    fn moves(self) -> PageMoves {
+        match self {
+            Self::Threads => PageMoves::Calls,
+            Self::Queue => PageMoves::Lists,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Database {
+    /// Size of all data files together
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    size: u64,
+    /// Number of data files
+    #[arg(long, default_value_t = 4)]
+    files: usize,
+    /// Number of tables
+    #[arg(long, default_value_t = 40)]
+    tables: u64,
+    /// Size of the redo log
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_size)]
+    log_size: u64,
+    /// Block size of the redo log
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = parse_size)]
+    log_block: u64,
+    /// Threads that write dirty pages
+    #[arg(long, default_value_t = 4)]
+    writers: usize,
+    /// Pages that a transaction touches
+    #[arg(long, default_value_t = 8)]
+    pages: usize,
+    /// Redo that a transaction writes
+    #[arg(long, value_name = "SIZE", default_value = "2K", value_parser = parse_size)]
+    redo: u64,
+    /// How pages are moved
+    #[arg(long, value_enum, default_value = "threads")]
+    engine: Engine,
+    /// Length of the ramp-up and of the ramp-down
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
+    ramp: Duration,
+}
+
+impl Database {
+    fn options(&self, updates_percent: u8) -> bench::Oltp {
+        bench::Oltp {
+            data_bytes: self.size,
+            files: self.files,
+            tables: self.tables,
+            log_bytes: self.log_size,
+            log_block_bytes: self.log_block,
+            writers: self.writers,
+            pages_per_transaction: self.pages,
+            updates_percent,
+            redo_bytes: self.redo,
+            moves: self.engine.moves(),
+            ramp: self.ramp,
+            ..bench::Oltp::default()
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Oltp {
+    #[command(flatten)]
+    database: Database,
+    /// Numbers of clients
+    #[arg(long, value_delimiter = ',', default_value = "16,64")]
+    clients: Vec<usize>,
+    /// Percent of the touched pages that a transaction changes
+    #[arg(long, value_name = "PERCENT", default_value_t = 75)]
+    updates: u8,
+    /// The database's own cache in percent of the data
+    #[arg(long, value_name = "PERCENT", default_value_t = 10.0)]
+    database_cache: f64,
+}
+
+impl Oltp {
+    pub fn workload(&self) -> Workload {
+        let database = self.database.options(self.updates);
+        Workload::Oltp(bench::Oltp { clients: self.clients.clone(), cache_percent: self.database_cache, ..database })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Cached {
+    #[command(flatten)]
+    database: Database,
+    /// Number of clients
+    #[arg(long, default_value_t = 16)]
+    clients: usize,
+    /// Percent of the touched pages that a transaction changes
+    #[arg(long, value_name = "PERCENT", default_value_t = 25)]
+    updates: u8,
+    /// Memory for both caches in percent of the data
+    #[arg(long, value_name = "PERCENT", default_value_t = 60.0)]
+    memory: f64,
+    /// Sizes of the database's own cache in percent of the data
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "50,30,15,5")]
+    database_cache: Vec<f64>,
+}
+
+impl Cached {
+    pub fn workload(&self) -> Workload {
+        let database = self.database.options(self.updates);
+        Workload::Cached(bench::Cached { database, clients: self.clients, memory_percent: self.memory, cache_percents: self.database_cache.clone() })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Writers {
+    /// Size of the file: each thread writes an equal part of it
+    #[arg(long, default_value = "256M", value_parser = parse_size)]
+    size: u64,
+    /// Size of one write
+    #[arg(long, value_name = "SIZE", default_value = "8K", value_parser = parse_size)]
+    block: u64,
+    /// Numbers of threads
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
+    threads: Vec<usize>,
+}
+
+impl Writers {
+    pub fn workload(&self) -> Workload {
+        Workload::Writers(bench::Writers { size_bytes: self.size, block_bytes: self.block, threads: self.threads.clone() })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Mixed {
+    /// Size of the file
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    size: u64,
+    /// Sizes of one operation
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "8K", value_parser = parse_size)]
+    block: Vec<u64>,
+    /// Percent of operations that read
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "100,0,50")]
+    reads: Vec<u8>,
+    /// Percent of operations at a random place
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "100")]
+    random: Vec<u8>,
+    /// Numbers of threads with synchronous calls [default: 1,4,16,64, or none when --depth is given]
+    #[arg(long, value_delimiter = ',')]
+    threads: Option<Vec<usize>>,
+    /// Depths of a queue [default: 1,32,128, or none when --threads is given]
+    #[arg(long, value_delimiter = ',')]
+    depth: Option<Vec<usize>>,
+    /// Threads that have a queue each
+    #[arg(long, value_name = "THREADS", default_value_t = 1)]
+    queue_threads: usize,
+    /// Take the file's advisory lock around every access
+    #[arg(long)]
+    locking: bool,
+}
+
+impl Mixed {
+    pub fn workload(&self) -> Workload {
+        let defaults = bench::Mixed::default();
+        let (threads, depths) = match (&self.threads, &self.depth) {
+            (None, None) if self.locking => (defaults.threads, Vec::new()),
+            (None, None) => (defaults.threads, defaults.depths),
+            (threads, depths) => (threads.clone().unwrap_or_default(), depths.clone().unwrap_or_default()),
+        };
+        Workload::Mixed(bench::Mixed {
+            size_bytes: self.size,
+            block_bytes: self.block.clone(),
+            reads_percent: self.reads.clone(),
+            random_percent: self.random.clone(),
+            threads,
+            depths,
+            queue_threads: self.queue_threads,
+            locking: self.locking,
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Sequential {
+    /// Size of each file
+    #[arg(long, default_value = "256M", value_parser = parse_size)]
+    size: u64,
+    /// Size of one read
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_size)]
+    block: u64,
+    /// Numbers of streams
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
+    streams: Vec<usize>,
+}
+
+impl Sequential {
+    pub fn workload(&self) -> Workload {
+        Workload::Sequential(bench::Sequential { size_bytes: self.size, block_bytes: self.block, streams: self.streams.clone() })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Redo {
+    /// Sizes of one append
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "512,4K,16K", value_parser = parse_size)]
+    append: Vec<u64>,
+    /// Numbers of threads that commit
+    #[arg(long, value_delimiter = ',', default_value = "1,8")]
+    committers: Vec<usize>,
+    /// States of the log's file: extending, unwritten, written
+    #[arg(long, value_name = "STATE", value_delimiter = ',', default_value = "extending,unwritten,written")]
+    state: Vec<LogState>,
+    /// The most that the log grows to in one measurement
+    #[arg(long, default_value = "512M", value_parser = parse_size)]
+    size: u64,
+}
+
+impl Redo {
+    pub fn workload(&self) -> Workload {
+        Workload::Redo(bench::Redo {
+            append_bytes: self.append.clone(),
+            committers: self.committers.clone(),
+            states: self.state.clone(),
+            size_bytes: self.size,
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Copy {
+    /// Size of the file
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    size: u64,
+    /// Sizes of one request and how many are in flight, as in 4K:1,2M:4
+    #[arg(long, value_name = "SIZE:NUMBER", value_delimiter = ',', default_value = "4K:1,8M:1,2M:4", value_parser = requests)]
+    requests: Vec<(u64, usize)>,
+}
+
+fn requests(text: &str) -> Result<(u64, usize), String> {
+    let (bytes, in_flight) = pair(text)?;
+    Ok((bytes, usize::try_from(in_flight).map_err(|_| format!("'{text}' has too many requests in flight"))?))
+}
+
+impl Copy {
+    pub fn workload(&self) -> Workload {
+        Workload::Copy(bench::Copy { size_bytes: self.size, requests: self.requests.clone() })
+    }
+}
