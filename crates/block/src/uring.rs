@@ -34,11 +34,21 @@ const FILE: types::Fixed = types::Fixed(0);
 pub(crate) fn probe() -> std::result::Result<(), String> {
     match build_ring(2) {
         Ok(_) => Ok(()),
-        Err(error) => Err(match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => "io_uring is forbidden here (by the sysctl kernel.io_uring_disabled, or a seccomp filter)".to_owned(),
-            Some(libc::ENOSYS) => "this kernel, or a seccomp filter, offers no io_uring".to_owned(),
-            _ => format!("io_uring cannot be set up: {error}"),
-        }),
+        Err(error) => Err(error.raw_os_error().map_or_else(|| error.to_string(), refusal)),
+    }
+}
+
+/// Says whether an error means that io_uring is forbidden, rather than that something ran out.
+pub(crate) fn is_refusal(errno: i32) -> bool {
+    matches!(errno, libc::EPERM | libc::EACCES | libc::ENOSYS)
+}
+
+/// Puts an error of setting up a ring into words.
+pub(crate) fn refusal(errno: i32) -> String {
+    match errno {
+        libc::EPERM | libc::EACCES => "io_uring is forbidden here (by the sysctl kernel.io_uring_disabled, or a seccomp filter)".to_owned(),
+        libc::ENOSYS => "this kernel, or a seccomp filter, offers no io_uring".to_owned(),
+        _ => format!("io_uring cannot be set up: {}", io::Error::from_raw_os_error(errno)),
     }
 }
 

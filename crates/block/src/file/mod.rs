@@ -16,8 +16,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::FallocateFlags;
 
@@ -25,36 +25,53 @@ use self::core::Kind;
 use crate::check::error;
 use crate::inline::Positioned;
 use crate::threads::ServerPool;
-use crate::uring::UringQueue;
-use crate::{AlignedBuf, BlockDevice, DeviceCounters, DeviceQueue, EngineReport, ErrorKind, Geometry, Operation, QueueOptions, Result};
+use crate::uring::{self, UringQueue};
+use crate::{AlignedBuf, BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Error, ErrorKind, Geometry, Operation, QueueOptions, Result};
 
 /// A block device or an image file, opened by [`open`].
 #[derive(Debug)]
 pub(crate) struct FileDevice {
     core: Arc<Core>,
-    /// `None` where io_uring serves the queues.
-    servers: Option<Arc<ServerPool>>,
-    fallback: Option<String>,
+    engine: Engine,
+    server_threads: usize,
+    /// Made at the first need: where io_uring is forbidden, or not wanted.
+    servers: OnceLock<Arc<ServerPool>>,
+    /// Why the page cache is not bypassed although it should be.
+    buffered: Option<String>,
+    /// Why io_uring does not serve the queues although it should.
+    forbidden: OnceLock<String>,
 }
 
 impl FileDevice {
     /// Chooses the engine.
     fn start(core: Core, options: &DeviceOptions, buffered: Option<String>) -> Result<Self> {
-        let core = Arc::new(core);
-        let forbidden = match options.engine {
-            Engine::Threads => None,
-            Engine::Auto | Engine::Uring => crate::uring::probe().err(),
-        };
-        if let (Engine::Uring, Some(reason)) = (options.engine, &forbidden) {
-            return Err(error(&core.name, ErrorKind::Unsupported, Operation::Open, None, reason.clone()));
+        let (servers, forbidden) = (OnceLock::new(), OnceLock::new());
+        let device = Self { core: Arc::new(core), engine: options.engine, server_threads: options.server_threads, servers, buffered, forbidden };
+        if options.engine != Engine::Threads
+            && let Err(reason) = uring::probe()
+        {
+            device.forbid_uring(reason)?;
         }
-        if let Some(reason) = &forbidden {
-            tracing::warn!(device = core.name, reason, "server threads instead of io_uring");
+        Ok(device)
+    }
+
+    /// Turns to the server threads, unless io_uring was demanded.
+    fn forbid_uring(&self, reason: String) -> Result<()> {
+        if self.engine == Engine::Uring {
+            return Err(error(&self.core.name, ErrorKind::Unsupported, Operation::Open, None, reason));
         }
-        let threads = options.engine == Engine::Threads || forbidden.is_some();
-        let servers = threads.then(|| Arc::new(ServerPool::new(Arc::clone(&core), options.server_threads)));
-        let reasons: Vec<String> = buffered.into_iter().chain(forbidden).collect();
-        Ok(Self { core, servers, fallback: (!reasons.is_empty()).then(|| reasons.join("; ")) })
+        tracing::warn!(device = self.core.name, reason, "server threads instead of io_uring");
+        self.forbidden.get_or_init(|| reason);
+        Ok(())
+    }
+
+    fn has_servers(&self) -> bool {
+        self.engine == Engine::Threads || self.forbidden.get().is_some()
+    }
+
+    fn thread_queue(&self, options: &QueueOptions) -> Box<dyn DeviceQueue> {
+        let servers = self.servers.get_or_init(|| Arc::new(ServerPool::new(Arc::clone(&self.core), self.server_threads)));
+        Box::new(servers.queue(options))
     }
 
     fn change(&self, offset: u64, len: u64, carry_out: impl FnOnce() -> io::Result<()>) -> Result<()> {
@@ -127,14 +144,24 @@ impl BlockDevice for FileDevice {
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
-        match &self.servers {
-            Some(servers) => Ok(Box::new(servers.queue(options))),
-            None => Ok(Box::new(UringQueue::new(Arc::clone(&self.core), options)?)),
+        if self.has_servers() {
+            return Ok(self.thread_queue(options));
+        }
+        match UringQueue::new(Arc::clone(&self.core), options) {
+            Ok(queue) => Ok(Box::new(queue)),
+            // Allowed when the device was opened and forbidden since: this process, or this thread, gave up rights.
+            Err(Error { errno: Some(errno), .. }) if uring::is_refusal(errno) => {
+                self.forbid_uring(uring::refusal(errno))?;
+                Ok(self.thread_queue(options))
+            }
+            Err(error) => Err(error),
         }
     }
 
     fn engine(&self) -> EngineReport {
-        EngineReport { name: if self.servers.is_some() { "threads" } else { "io_uring" }, fallback: self.fallback.clone() }
+        let reasons: Vec<&str> = self.buffered.iter().chain(self.forbidden.get()).map(String::as_str).collect();
+        let fallback = (!reasons.is_empty()).then(|| reasons.join("; "));
+        EngineReport { name: if self.has_servers() { "threads" } else { "io_uring" }, fallback }
     }
 
     fn counters(&self) -> DeviceCounters {

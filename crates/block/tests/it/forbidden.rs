@@ -1,7 +1,6 @@
 //! Where io_uring is forbidden, server threads take over, and the device says why.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use bedplate_block::{AlignedBuf, BlockDevice, DeviceOptions, Engine, ErrorKind, QueueOptions, Request, RequestKind, Segment, open};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
@@ -27,8 +26,7 @@ fn in_thread_without_uring(errno: i32, test: impl FnOnce() + Send) {
     });
 }
 
-fn write_and_read_back(path: &Path) {
-    let device = open(path, &DeviceOptions::default()).unwrap();
+fn write_and_read_back(device: &dyn BlockDevice) {
     let mut queue = device.queue(&QueueOptions::default()).unwrap();
     let first = Segment { offset: 4096, len: 4096 };
     let buf = Some(AlignedBuf::from_slice(&[7; 4096]));
@@ -49,9 +47,18 @@ fn forbidden_uring_gives_server_threads_and_the_reason() {
             let report = open(&image.path, &DeviceOptions::default()).unwrap().engine();
             assert_eq!(report.name, "threads");
             assert!(report.fallback.as_deref().is_some_and(|reason| reason.contains(words)), "{report:?}");
-            write_and_read_back(&image.path);
+            write_and_read_back(&*open(&image.path, &DeviceOptions::default()).unwrap());
         });
     }
+}
+
+#[test]
+fn uring_forbidden_after_the_open_gives_server_threads_too() {
+    let image = Image::new(1 << 20);
+    let device = open(&image.path, &DeviceOptions::default()).unwrap();
+    in_thread_without_uring(libc::EPERM, || write_and_read_back(&*device));
+    let report = device.engine();
+    assert!(report.name == "threads" && report.fallback.is_some_and(|reason| reason.contains("forbidden")));
 }
 
 #[test]
