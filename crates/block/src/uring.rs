@@ -298,7 +298,9 @@ impl UringQueue {
     fn reap(&mut self, out: &mut Vec<Completion>) -> usize {
         let mut batch = DeviceCounters::default();
         let before = out.len();
-        for entry in self.ring.completion() {
+        let completion = self.ring.completion();
+        assert_eq!(completion.overflow(), 0, "I-URING-2: the completion ring has room for all that is outstanding");
+        for entry in completion {
             self.outstanding -= 1;
             out.extend(self.table.finish(&self.core, &mut batch, entry.user_data(), entry.result()));
         }

@@ -1,24 +1,6 @@
 //! The simulated device: memory that misbehaves on command, always the same way from the same seed.
 //!
-//! # Fault model
-//!
-//! The medium holds *logical blocks*. In front of it there may be a volatile cache ([`Geometry::volatile_cache`]).
-//!
-//! 1. **Power cut.** Everything that was complete when a flush was submitted, and that flush was honoured, is there afterwards. Of the
-//!    rest any subset is: writes reach the medium in any order, and each may be torn at any logical block, unless it lies within one
-//!    aligned [`Geometry::untorn_unit`]. Of two overlapping writes that both arrive, the later one wins. Without a volatile cache only
-//!    the write on its way when the power goes is uncertain.
-//! 2. **Flushes.** A flush may be acknowledged and lost; a later honoured one makes up for it. A flush may fail: then what it should have
-//!    made durable is in doubt for ever, whatever later flushes say, as on Linux.
-//! 3. **Errors.** A call fails once, N times, at the N-th time, now and then, for a range, or for ever. A write that fails may have
-//!    arrived in part; one refused for lack of space has not.
-//! 4. **Lies.** A write is lost, misdirected, torn or turned by a bit, and acknowledged; a read returns a turned bit or another place's
-//!    bytes; the medium decays by itself.
-//! 5. **Queue.** Requests are carried out late and in any order, completions are handed out in another one, and may come twice. A flush
-//!    covers what was carried out when it was submitted, not what stands beside it in the list.
-//! 6. **Death and slowness.** The device dies at once or after so many operations, or answers late.
-//!
-//! Not modelled: a device that changes its size, and time itself other than as a delay.
+//! The fault model stands on [`SimulatedDevice`], where its users look for it.
 
 mod faults;
 mod image;
@@ -63,7 +45,27 @@ impl Default for SimulatedOptions {
     }
 }
 
-/// Memory that misbehaves on command. The fault model stands at the head of its source file; one lock orders all calls, and that order is the log's.
+/// Memory that misbehaves on command. One lock orders all calls, and that order is the log's.
+///
+/// # Fault model
+///
+/// The medium holds *logical blocks*. In front of it there may be a volatile cache ([`Geometry::volatile_cache`]).
+///
+/// 1. **Power cut.** Everything that was complete when a flush was submitted, and that flush was honoured, is there afterwards. Of the
+///    rest any subset is: writes reach the medium in any order, and each may be torn at any logical block, unless it lies within one
+///    aligned [`Geometry::untorn_unit`]. Of two overlapping writes that both arrive, the later one wins. Without a volatile cache only
+///    the write on its way when the power goes is uncertain.
+/// 2. **Flushes.** A flush may be acknowledged and lost; a later honoured one makes up for it. A flush may fail: then what it should have
+///    made durable is in doubt for ever, whatever later flushes say, as on Linux.
+/// 3. **Errors.** A call fails once, N times, at the N-th time, now and then, for a range, or for ever. A write that fails may have
+///    arrived in part; one refused for lack of space has not.
+/// 4. **Lies.** A write is lost, misdirected, torn or turned by a bit, and acknowledged; a read returns a turned bit or another place's
+///    bytes; the medium decays by itself.
+/// 5. **Queue.** Requests are carried out late and in any order, completions are handed out in another one, and may come twice. A flush
+///    covers what was carried out when it was submitted, not what stands beside it in the list.
+/// 6. **Death and slowness.** The device dies at once or after so many operations, or answers late.
+///
+/// Not modelled: a device that changes its size, and time itself other than as a delay.
 #[derive(Debug)]
 pub struct SimulatedDevice {
     shared: Arc<Simulation>,

@@ -233,9 +233,10 @@ fn queue_scatters_and_gathers(device: &Arc<dyn BlockDevice>) {
     assert!(got[..6 * block] == bytes[..] && got[6 * block..] == pattern(8 * block, 2)[6 * block..]);
 }
 
+/// More operations than any completion ring holds (I-URING-2).
 fn queue_takes_many_segments(device: &Arc<dyn BlockDevice>) {
     let block = block(device);
-    let count = 300;
+    let count = 900;
     // Backwards, every other block.
     let mut segments = (0..count).rev().map(|at| Segment { offset: at * 2 * block as u64, len: block as u32 });
     let first = segments.next().unwrap();
@@ -336,6 +337,7 @@ fn queue_moves_between_threads(device: &Arc<dyn BlockDevice>) {
     }
 }
 
+/// The buffers are freed with the queue, so nothing may use them any more (I-URING-1).
 fn dropped_queue_waits(device: &Arc<dyn BlockDevice>) {
     for round in 0..4 {
         let mut queue = queue(device, 16);
