@@ -45,12 +45,6 @@ impl Extent {
     /// The longest extent in blocks.
     pub(crate) const BLOCKS_MAX: u32 = u32::MAX;
 
-    /// Returns the part of the extent that begins `skip` blocks in and is `blocks` long.
-    fn part(self, skip: u64, blocks: u64) -> Self {
-        assert!(blocks > 0 && skip + blocks <= u64::from(self.blocks), "a part of an extent lies within it");
-        Self { start: BlockNo(self.start.0 + skip), blocks: narrow(blocks), ..self }
-    }
-
     /// Returns both extents as one where `next` continues this one (I-EXT-2).
     fn joined(self, next: Self) -> Option<Self> {
         let continues = self.start.0 + u64::from(self.blocks) == next.start.0 && self.state == next.state && self.birth == next.birth;
@@ -174,11 +168,10 @@ impl ExtentMap {
         self.extents.iter().map(|(at, extent)| (FileBlock(*at), *extent))
     }
 
-    /// Returns the extent that maps `block`, cut to begin there. This is the lookup of the data path.
-    pub(crate) fn lookup(&self, block: u64) -> Option<Extent> {
+    /// Returns the extent that maps `block`, and where it begins. This is the lookup of the data path.
+    pub(crate) fn holding(&self, block: u64) -> Option<(FileBlock, Extent)> {
         let (at, extent) = self.extents.range(..=block).next_back()?;
-        let skip = block - at;
-        (skip < u64::from(extent.blocks)).then(|| extent.part(skip, u64::from(extent.blocks) - skip))
+        (block - at < u64::from(extent.blocks)).then_some((FileBlock(*at), *extent))
     }
 
     /// Returns the pieces of `range` in order; together they cover it.

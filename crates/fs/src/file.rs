@@ -180,6 +180,6 @@ impl File {
     /// Returns the file's counters since it was first opened.
     #[must_use]
     pub fn counters(&self) -> CounterSnapshot {
-        self.inode.counters.snapshot()
+        self.inode.snapshot()
     }
 }

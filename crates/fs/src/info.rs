@@ -47,5 +47,6 @@ pub(crate) fn info(fs: &Fs) -> FsInfo {
         log,
         recovery: fs.recovery.clone(),
         counters: fs.inodes.counters(),
+        cache: fs.cache.counters(),
     }
 }

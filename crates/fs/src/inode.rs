@@ -111,7 +111,10 @@ impl Inode {
 
     /// Notes an overwrite's time without touching the row.
     pub(crate) fn note_mtime(&self, now: Timestamp) {
-        self.lazy_mtime.store(now.0, Ordering::Relaxed);
+        // The clock moves in steps of milliseconds: most writes find it noted.
+        if self.lazy_mtime.load(Ordering::Relaxed) != now.0 {
+            self.lazy_mtime.store(now.0, Ordering::Relaxed);
+        }
     }
 
     /// Notes a read's time without touching the row.
@@ -137,6 +140,11 @@ impl Inode {
 
     pub(crate) fn data_lsn(&self) -> Lsn {
         Lsn(self.data_lsn.load(Ordering::Acquire))
+    }
+
+    /// Returns the counters.
+    pub(crate) fn snapshot(&self) -> CounterSnapshot {
+        self.data.lock.beside().complete(&self.counters.snapshot())
     }
 
     /// Returns what `stat` tells.
@@ -243,15 +251,15 @@ impl InodeTable {
 
     pub(crate) fn remove(&self, ino: InodeNo) {
         if let Some(inode) = self.shard(ino).lock().remove(&ino) {
-            self.left.absorb(&inode.counters);
+            self.left.absorb(&inode.snapshot());
         }
     }
 
     /// Returns the sums of the counters of all inodes that are loaded or were.
     pub(crate) fn counters(&self) -> CounterSnapshot {
         let sum = Counters::default();
-        sum.absorb(&self.left);
-        self.shards.iter().for_each(|shard| shard.lock().values().for_each(|inode| sum.absorb(&inode.counters)));
+        sum.absorb(&self.left.snapshot());
+        self.shards.iter().for_each(|shard| shard.lock().values().for_each(|inode| sum.absorb(&inode.snapshot())));
         sum.snapshot()
     }
 
@@ -264,7 +272,7 @@ impl InodeTable {
         shard.retain(|_, inode| {
             if spare > 0 && Arc::strong_count(inode) == 1 && inode.is_idle(sealed) {
                 spare -= 1;
-                self.left.absorb(&inode.counters);
+                self.left.absorb(&inode.snapshot());
                 return false;
             }
             true

@@ -32,6 +32,7 @@ mod queue;
 mod report;
 mod units;
 
+pub use cache::CacheCounters;
 pub use error::{Error, ErrorKind, Result};
 pub use file::File;
 pub use filesystem::FileSystem;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{CounterSnapshot, IoMode};
+use crate::{CacheCounters, CounterSnapshot, IoMode};
 
 /// What `format` made.
 #[derive(Debug, Clone, Serialize)]
@@ -100,6 +100,8 @@ pub struct FsInfo {
     pub recovery: RecoveryReport,
     /// Sums over all files since mount.
     pub counters: CounterSnapshot,
+    /// The library cache.
+    pub cache: CacheCounters,
 }
 
 /// Classes of inconsistency that `check` tells apart.

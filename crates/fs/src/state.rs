@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use crate::cache::{CacheOptions, PageCache};
 use crate::daemon::Poke;
 use crate::inode::{Inode, InodeTable};
+use crate::io::Grid;
 use crate::log::{Exposure, Record, RecordKind};
 use crate::meta::MetaStore;
 use crate::row::{InodeRow, RowChange, Table, inode_key};
@@ -36,6 +37,8 @@ pub(crate) struct Fs {
     pub(crate) block_size: u32,
     /// Alignment in bytes of offset and length that needs no bounce buffer.
     pub(crate) io_align: u32,
+    /// Blocks and sectors.
+    pub(crate) grid: Grid,
     pub(crate) options: MountOptions,
     pub(crate) meta: MetaStore,
     pub(crate) space: Arc<Space>,
@@ -98,6 +101,7 @@ impl Fs {
             log_device: parts.log_device,
             block_size: parts.block_size,
             io_align: geometry.logical_block_size,
+            grid: Grid::new(parts.block_size, geometry.logical_block_size, geometry.buffer_align),
             options: parts.options,
             meta: parts.meta,
             space: parts.space,

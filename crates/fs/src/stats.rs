@@ -86,11 +86,11 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Adds the values of other counters.
-            pub(crate) fn absorb(&self, other: &Self) {
-                $(self.$name.fetch_add(other.$name.load(Relaxed), Relaxed);)+
+            /// Adds the values of a snapshot.
+            pub(crate) fn absorb(&self, other: &CounterSnapshot) {
+                $(self.$name.fetch_add(other.$name, Relaxed);)+
                 for (sum, value) in self.reasons.iter().zip(&other.reasons) {
-                    sum.fetch_add(value.load(Relaxed), Relaxed);
+                    sum.fetch_add(*value, Relaxed);
                 }
             }
 
@@ -134,6 +134,41 @@ impl Counters {
 
     pub(crate) fn reason(&self, reason: Reason) {
         self.reasons[reason as usize].fetch_add(1, Relaxed);
+    }
+}
+
+/// What every read and write counts; kept apart from the other counters because it is touched all the time.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    written_bytes: AtomicU64,
+    /// Of both, those that went through a bounce buffer or the cache. So a direct one counts nothing more.
+    indirect: AtomicU64,
+}
+
+impl Tally {
+    pub(crate) fn count_read(&self, bytes: usize) {
+        Counters::add(&self.reads, 1);
+        Counters::add(&self.read_bytes, bytes as u64);
+    }
+
+    pub(crate) fn count_write(&self, bytes: usize) {
+        Counters::add(&self.writes, 1);
+        Counters::add(&self.written_bytes, bytes as u64);
+    }
+
+    pub(crate) fn count_indirect(&self) {
+        Counters::add(&self.indirect, 1);
+    }
+
+    /// Completes a snapshot of the other counters.
+    pub(crate) fn complete(&self, rest: &CounterSnapshot) -> CounterSnapshot {
+        let (reads, writes) = (self.reads.load(Relaxed), self.writes.load(Relaxed));
+        let direct = (reads + writes).saturating_sub(self.indirect.load(Relaxed));
+        let (read_bytes, written_bytes) = (self.read_bytes.load(Relaxed), self.written_bytes.load(Relaxed));
+        CounterSnapshot { reads, read_bytes, writes, written_bytes, direct, ..*rest }
     }
 }
 

@@ -120,7 +120,7 @@ fn check_shape(map: &ExtentMap) {
 
 fn check_views(map: &ExtentMap, model: &Model) {
     for block in 0..FILE_BLOCKS * 2 {
-        let found = map.lookup(block).map(|extent| (extent.start.0, extent.state, extent.birth));
+        let found = map.holding(block).map(|(at, extent)| (extent.start.0 + (block - at.0), extent.state, extent.birth));
         assert_eq!(found, model.get(&block).copied(), "block {block}");
     }
     for (from, to) in [(0, FILE_BLOCKS * 2), (3, 17), (9, 10), (5, 5)] {
@@ -182,7 +182,7 @@ fn extents_stop_growing_at_their_bound() {
     let end = u64::from(u32::MAX);
     map.apply(&map.plan_replace(end..end + 1, &[(FileBlock(end), extent(end, 1))]).changes);
     assert_eq!(map.len(), 2);
-    assert_eq!(map.lookup(end).map(|extent| extent.start), Some(BlockNo(end)));
+    assert_eq!(map.holding(end).map(|(at, extent)| (at.0, extent.start)), Some((end, BlockNo(end))));
 }
 
 #[test]

@@ -8,10 +8,9 @@ use super::promise::hole_blocks;
 use super::publish::{Change, SizeChange};
 use super::truncate::tail_of;
 use super::write::too_large;
-use super::{Grid, Io};
+use super::{Alone, Grid, Io};
 use crate::cache::MapChange;
 use crate::extent::{Extent, ExtentState, Piece};
-use crate::lock::Exclusive;
 use crate::log::RecordKind;
 use crate::{AllocateMode, Error, ErrorKind, FileBlock, Result};
 
@@ -42,8 +41,8 @@ fn edges(grid: &Grid, bytes: &Range<u64>, inner: &Range<u64>, size: u64) -> [Ran
     if inner.is_empty() {
         return [start..end, end..end];
     }
-    let head = (inner.start * grid.block).min(end);
-    let tail = (inner.end * grid.block).min(end);
+    let head = grid.start_of(inner.start).min(end);
+    let tail = grid.start_of(inner.end).min(end);
     [start..head, tail..end]
 }
 
@@ -62,7 +61,7 @@ fn unwritten(targets: &[Target], all: bool) -> Vec<(FileBlock, Extent)> {
 impl Io<'_> {
     /// Changes the allocation of a range.
     pub(crate) fn change_allocation(self, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
-        let bytes = check(&self.fs.grid(), mode, offset, len)?;
+        let bytes = check(&self.fs.grid, mode, offset, len)?;
         let _order = self.state().order.exclusive(self.fs);
         let _change = self.announce(mode, &bytes)?;
         let held = self.state().lock.exclusive(self.fs);
@@ -87,7 +86,7 @@ impl Io<'_> {
         Ok(Some(change))
     }
 
-    fn allocate(self, held: &Exclusive<'_>, mode: AllocateMode, bytes: Range<u64>) -> Result<()> {
+    fn allocate(self, held: &Alone<'_>, mode: AllocateMode, bytes: Range<u64>) -> Result<()> {
         drop(self.map()?);
         match mode {
             AllocateMode::Preallocate { keep_size } => self.preallocate(held, &bytes, keep_size),
@@ -99,16 +98,16 @@ impl Io<'_> {
     }
 
     /// Fills the holes of a range with unwritten blocks.
-    fn preallocate(self, held: &Exclusive<'_>, bytes: &Range<u64>, keep_size: bool) -> Result<()> {
-        self.fill_unwritten(held, self.fs.grid().blocks(bytes), bytes.end, keep_size, false)
+    fn preallocate(self, held: &Alone<'_>, bytes: &Range<u64>, keep_size: bool) -> Result<()> {
+        self.fill_unwritten(held, self.fs.grid.blocks(bytes), bytes.end, keep_size, false)
     }
 
     /// Frees the blocks wholly inside a range and zeroes its edges.
-    fn punch(self, held: &Exclusive<'_>, bytes: &Range<u64>) -> Result<()> {
-        let grid = self.fs.grid();
+    fn punch(self, held: &Alone<'_>, bytes: &Range<u64>) -> Result<()> {
+        let grid = &self.fs.grid;
         let size = self.state().logged_size();
-        let inner = inner_blocks(&grid, bytes, size);
-        for edge in edges(&grid, bytes, &inner, size) {
+        let inner = inner_blocks(grid, bytes, size);
+        for edge in edges(grid, bytes, &inner, size) {
             self.zero_written(held, &edge)?;
         }
         let mut rest = inner;
@@ -125,11 +124,11 @@ impl Io<'_> {
     }
 
     /// Makes a range read as zeros and keeps it allocated.
-    fn zero_range(self, held: &Exclusive<'_>, bytes: &Range<u64>, keep_size: bool) -> Result<()> {
-        let grid = self.fs.grid();
+    fn zero_range(self, held: &Alone<'_>, bytes: &Range<u64>, keep_size: bool) -> Result<()> {
+        let grid = &self.fs.grid;
         let size = self.state().logged_size();
-        let inner = inner_blocks(&grid, bytes, size);
-        for edge in edges(&grid, bytes, &inner, size) {
+        let inner = inner_blocks(grid, bytes, size);
+        for edge in edges(grid, bytes, &inner, size) {
             self.zero_written(held, &edge)?;
         }
         self.fill_unwritten(held, grid.blocks(bytes), bytes.end, keep_size, false)?;
@@ -137,7 +136,7 @@ impl Io<'_> {
     }
 
     /// Allocates the holes of `blocks`; with `all` what is written there becomes unwritten too. Grows the file to `end` unless told not to.
-    fn fill_unwritten(self, held: &Exclusive<'_>, blocks: Range<u64>, end: u64, keep_size: bool, all: bool) -> Result<()> {
+    fn fill_unwritten(self, held: &Alone<'_>, blocks: Range<u64>, end: u64, keep_size: bool, all: bool) -> Result<()> {
         let grows = !keep_size && end > self.state().logged_size();
         let map = self.map()?;
         let pieces: Vec<Piece> = map.pieces(blocks.clone()).collect();
@@ -161,13 +160,13 @@ impl Io<'_> {
 
     /// Cuts a range out of the file. Durable before anybody may write: an overwrite in place, through the new map, of blocks that a crash would
     /// still find under their old offset would show bytes where nobody wrote them (S-9).
-    fn collapse(self, _held: &Exclusive<'_>, bytes: &Range<u64>) -> Result<()> {
+    fn collapse(self, _held: &Alone<'_>, bytes: &Range<u64>) -> Result<()> {
         let size = self.state().logged_size();
         if bytes.end >= size {
             let message = format!("a range that ends at byte {} cannot be cut out of a file of {size} bytes: truncate it instead", bytes.end);
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let blocks = self.fs.grid().blocks(bytes);
+        let blocks = self.fs.grid.blocks(bytes);
         let change = Change::new(RecordKind::Remap, SizeChange::Set(size - (bytes.end - bytes.start)));
         self.fs.space.drop_ahead(self.inode.ino);
         let lsn = self.publish(change, |map| map.plan_collapse(blocks))?;
@@ -175,20 +174,20 @@ impl Io<'_> {
     }
 
     /// Puts a hole into the file. Durable before anybody may write, as [`collapse`](Self::collapse).
-    fn insert(self, _held: &Exclusive<'_>, bytes: &Range<u64>) -> Result<()> {
+    fn insert(self, _held: &Alone<'_>, bytes: &Range<u64>) -> Result<()> {
         let size = self.state().logged_size();
         let len = bytes.end - bytes.start;
         if bytes.start >= size {
             let message = format!("a hole cannot be put in at byte {} of a file of {size} bytes: extend it instead", bytes.start);
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let grid = self.fs.grid();
+        let grid = &self.fs.grid;
         if self.map()?.end().saturating_mul(grid.block).max(size) > Grid::FILE_BYTES_MAX - len {
             return Err(too_large(size, len));
         }
         let change = Change::new(RecordKind::Remap, SizeChange::Set(size + len));
         self.fs.space.drop_ahead(self.inode.ino);
-        let lsn = self.publish(change, |map| map.plan_insert(grid.block_of(bytes.start), len / grid.block))?;
+        let lsn = self.publish(change, |map| map.plan_insert(grid.block_of(bytes.start), grid.block_of(len)))?;
         self.fs.meta.sync(lsn)
     }
 }
@@ -197,13 +196,15 @@ impl Io<'_> {
 mod tests {
     use super::*;
 
-    const GRID: Grid = Grid { block: 4096, sector: 512, buffer: 1 };
+    fn grid() -> Grid {
+        Grid::new(4096, 512, 1)
+    }
 
     #[test]
     fn a_range_is_its_inner_blocks_and_two_edges() {
         let inner = |bytes: Range<u64>, size| {
-            let inner = inner_blocks(&GRID, &bytes, size);
-            (inner.clone(), edges(&GRID, &bytes, &inner, size))
+            let inner = inner_blocks(&grid(), &bytes, size);
+            (inner.clone(), edges(&grid(), &bytes, &inner, size))
         };
         assert_eq!(inner(100..10_000, 50_000), (1..2, [100..4096, 8192..10_000]));
         assert_eq!(inner(100..200, 50_000), (1..1, [100..200, 200..200]));
@@ -215,7 +216,7 @@ mod tests {
 
     #[test]
     fn what_cannot_work_is_refused() {
-        let kind = |mode, offset, len| check(&GRID, mode, offset, len).map_err(|error| error.kind);
+        let kind = |mode, offset, len| check(&grid(), mode, offset, len).map_err(|error| error.kind);
         assert_eq!(kind(AllocateMode::PunchHole, 5, 0), Err(ErrorKind::Invalid));
         assert_eq!(kind(AllocateMode::PunchHole, u64::MAX, 2), Err(ErrorKind::TooLarge));
         assert_eq!(kind(AllocateMode::CollapseRange, 4096, 100), Err(ErrorKind::Invalid));

@@ -82,6 +82,11 @@ impl<'a> Io<'a> {
         self.state().cached.get().map(|part| &part.file)
     }
 
+    /// Returns whether the inode ever was served through the cache.
+    pub(crate) fn has_cache(self) -> bool {
+        self.cached_if_any().is_some()
+    }
+
     /// Reads through the cache; `None` when the file is not served that way (any more).
     pub(super) fn read_cached(self, class: OpenClass, buf: &mut [u8], offset: u64) -> Result<Option<usize>> {
         let _order = self.state().order.shared(self.fs);
@@ -90,6 +95,7 @@ impl<'a> Io<'a> {
             return Ok(None);
         }
         self.count_mixed(service, class);
+        self.state().lock.beside().count_indirect();
         let (len, hit) = self.cached().read_at(buf, offset)?;
         let counters = &self.inode.counters;
         Counters::add(if hit { &counters.cache_hits } else { &counters.cache_misses }, 1);
@@ -126,6 +132,7 @@ impl<'a> Io<'a> {
             done += self.cached().write_at(&bytes[done..], at + done as u64)?;
         }
         self.wrote_in_place();
+        self.state().lock.beside().count_indirect();
         Ok(Some(at))
     }
 
@@ -144,7 +151,7 @@ impl<'a> Io<'a> {
 
     /// Writes what the cache carries out; the file grows to `size_after` at most, and nothing beyond its last sector is written.
     fn write_back(self, bytes: &[u8], offset: u64, size_after: u64) -> Result<()> {
-        let keep = self.fs.grid().sector_ceil(size_after).saturating_sub(offset).min(bytes.len() as u64) as usize;
+        let keep = self.fs.grid.sector_ceil(size_after).saturating_sub(offset).min(bytes.len() as u64) as usize;
         if keep == 0 {
             return Ok(());
         }

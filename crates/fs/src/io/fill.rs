@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 
-use super::Io;
 use super::exposure::Exposing;
+use super::grid::within;
 use super::publish::{Change, SizeChange};
 use super::write::Payload;
+use super::{Grid, Held, Io};
 use crate::extent::{Extent, ExtentState, Mapped, Piece, Run};
-use crate::lock::{Shared, Sharing};
+use crate::lock::Sharing;
 use crate::log::RecordKind;
 use crate::{BlockNo, Epoch, FileBlock, Reason, Result};
 
@@ -34,6 +35,11 @@ pub(super) enum Before {
 }
 
 impl Target {
+    /// The file bytes of the target.
+    pub(super) fn bytes(&self, grid: &Grid) -> Range<u64> {
+        grid.bytes(&(self.file_block..self.file_block + self.blocks))
+    }
+
     /// The written extents that the target becomes.
     pub(super) fn extents(&self) -> impl Iterator<Item = (FileBlock, Extent)> + use<> {
         let Self { file_block, blocks, start, birth, .. } = *self;
@@ -73,9 +79,9 @@ pub(super) fn place(pieces: &[Piece], runs: &[Run], epoch: Epoch) -> Vec<Target>
 
 impl Io<'_> {
     /// Carries out an aligned write that fills `blocks` wholly: claims them, writes, publishes. Written blocks in between are overwritten in place.
-    pub(super) fn fill(self, _held: &Shared<'_>, data: Payload<'_>, blocks: Range<u64>) -> Result<()> {
+    pub(super) fn fill(self, _held: &Held<'_>, data: Payload<'_>, blocks: Range<u64>) -> Result<()> {
         let _claim = self.state().fills.lock(blocks.clone(), Sharing::Exclusive, self.fs);
-        let grid = self.fs.grid();
+        let grid = &self.fs.grid;
         let logged = self.state().logged_size();
         let extends = data.size_after(logged) > logged;
         // Looked up again: who held the claim before may have filled them.
@@ -92,7 +98,7 @@ impl Io<'_> {
             }
         };
         let size = if extends { SizeChange::AtLeast(data.size_after(logged)) } else { SizeChange::Keep };
-        let change = Change::new(if extends { RecordKind::Extend } else { RecordKind::Written }, size).exposing(exposing);
+        let change = Change::adding(if extends { RecordKind::Extend } else { RecordKind::Written }, size).exposing(exposing);
         let filled: Vec<_> = targets.iter().filter(|target| blocks.contains(&target.file_block)).flat_map(Target::extents).collect();
         self.publish_extents(blocks, &filled, change)?;
         Ok(())
@@ -100,7 +106,7 @@ impl Io<'_> {
 
     /// Writes data to its targets, joined where they continue each other on the device. Returns what it will expose.
     fn write_targets(self, targets: &[Target], data: Payload<'_>) -> Result<Exposing> {
-        let block = self.fs.grid().block;
+        let grid = &self.fs.grid;
         let mut exposing = Exposing::new(data.bytes.len() as u64);
         let mut rest = targets.iter().peekable();
         while let Some(first) = rest.next() {
@@ -108,13 +114,12 @@ impl Io<'_> {
             while let Some(next) = rest.next_if(|next| next.start.0 == first.start.0 + blocks) {
                 blocks += next.blocks;
             }
-            let from = (first.file_block * block).max(data.offset);
-            let to = ((first.file_block + blocks) * block).min(data.end());
-            self.overwrite(data.part(&(from..to)), first.start.0 * block + (from - first.file_block * block))?;
+            let blocks = first.file_block..first.file_block + blocks;
+            let part = within(&grid.bytes(&blocks), &data.range());
+            self.overwrite(data.part(&part), grid.start_of(first.start.0) + (part.start - grid.start_of(blocks.start)))?;
         }
         for target in targets.iter().filter(|target| target.was != Before::Written) {
-            let bytes = data.part(&(target.file_block * block..(target.file_block + target.blocks) * block));
-            exposing.push(target.start.0 * block, bytes);
+            exposing.push(grid.start_of(target.start.0), data.part(&target.bytes(grid)));
         }
         Ok(exposing)
     }

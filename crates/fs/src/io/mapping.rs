@@ -11,10 +11,12 @@ use super::Io;
 use super::cached::CachePart;
 use super::exposure::Unsealed;
 use super::promise::BlockSet;
+use super::recent::Recent;
 use crate::extent::{Extent, ExtentChange, ExtentMap, ExtentState};
 use crate::lock::{InodeLock, RangeLock};
 use crate::mode::OpenTable;
 use crate::row::{ExtentRow, RowChange, Table, extent_key, split_extent_key};
+use crate::stats::Tally;
 use crate::{Error, FileBlock, InodeNo, Result};
 
 /// Everything about an inode's data: locks, extent map, opens. Ranks are in `docs/locks.md`.
@@ -26,8 +28,8 @@ pub(crate) struct FileState {
     pub(crate) service: AtomicU8,
     /// Rank 1.7: orders the library cache's reads and writes.
     pub(crate) order: InodeLock,
-    /// Rank 2.
-    pub(crate) lock: InodeLock,
+    /// Rank 2. What is counted for every read and write lies beside it, so that one cache line moves between processors and no second.
+    pub(crate) lock: InodeLock<Tally>,
     /// Rank 2a: bytes, for `direct`.
     pub(crate) ranges: RangeLock,
     /// Rank 2b: file blocks that a writer under the shared inode lock fills (I-IO-2).
@@ -36,6 +38,7 @@ pub(crate) struct FileState {
     map: RwLock<Option<ExtentMap>>,
     /// The size in the inode's row, valid once the map is loaded. Behind `inode.size` while cached writes wait.
     logged_size: AtomicU64,
+    pub(super) recent: Recent,
     pub(crate) unsealed: Unsealed,
     /// Rank 3.5: holes whose data is in the cache and whose blocks are promised.
     pub(super) promised: Mutex<BlockSet>,

@@ -36,6 +36,7 @@ mod promise;
 mod publish;
 mod queued;
 mod read;
+mod recent;
 mod seek;
 mod span;
 mod sync;
@@ -52,8 +53,14 @@ pub(crate) use truncate::{free_all, resume_truncate, set_size};
 use std::sync::Arc;
 
 use crate::inode::Inode;
-use crate::lock::Help;
+use crate::lock::{Exclusive, Help, Shared};
 use crate::state::Fs;
+use crate::stats::Tally;
+
+/// The inode lock, held shared: the map's written extents stay.
+type Held<'a> = Shared<'a, Tally>;
+/// The inode lock, held exclusive.
+type Alone<'a> = Exclusive<'a, Tally>;
 
 /// The data path of one inode: what every function here works on.
 #[derive(Clone, Copy)]
@@ -69,13 +76,6 @@ impl<'a> Io<'a> {
 
     pub(crate) fn state(self) -> &'a FileState {
         &self.inode.data
-    }
-}
-
-impl Fs {
-    /// Returns the units of this volume.
-    pub(crate) fn grid(&self) -> Grid {
-        Grid { block: u64::from(self.block_size), sector: u64::from(self.io_align), buffer: self.geometry.buffer_align as usize }
     }
 }
 

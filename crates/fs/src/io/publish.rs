@@ -40,13 +40,20 @@ pub(super) struct Change {
     pub(super) mark: Mark,
     /// Whether the file's content changed, and with it the modification time.
     pub(super) touches: bool,
+    /// Whether every written block stays where it is and written; anything else needs the exclusive inode lock.
+    pub(super) only_adds: bool,
     /// The data it makes readable.
     pub(super) exposing: Option<Exposing>,
 }
 
 impl Change {
     pub(super) fn new(kind: RecordKind, size: SizeChange) -> Self {
-        Self { kind, size, mark: Mark::None, touches: true, exposing: None }
+        Self { kind, size, mark: Mark::None, touches: true, only_adds: false, exposing: None }
+    }
+
+    /// A change that leaves every written block where it is.
+    pub(super) fn adding(kind: RecordKind, size: SizeChange) -> Self {
+        Self { only_adds: true, ..Self::new(kind, size) }
     }
 
     pub(super) fn exposing(self, exposing: Exposing) -> Self {
@@ -72,6 +79,9 @@ impl Io<'_> {
     pub(super) fn publish(self, change: Change, plan: impl FnOnce(&ExtentMap) -> ExtentPlan) -> Result<Lsn> {
         let mut map = self.map_mut()?;
         let ExtentPlan { changes, freed } = plan(&map);
+        if !change.only_adds {
+            self.state().recent.clear();
+        }
         map.apply(&changes);
         let lsn = self.log(&map, &changes, change);
         drop(map);

@@ -8,8 +8,8 @@ use block::Segment;
 use super::Io;
 use super::write::Payload;
 use crate::extent::Piece;
-use crate::stats::Counters;
-use crate::{IoMode, Reason, Result};
+use crate::lock::Sharing;
+use crate::{InodeLockSetting, IoMode, Reason, Result};
 
 /// Device ranges in the form that requests want; the first without an allocation.
 #[derive(Debug)]
@@ -57,17 +57,16 @@ impl Io<'_> {
         Ok(Planned::Device(segments, service.path == IoMode::Direct))
     }
 
-    /// What a queued `direct` writer locks.
-    pub(crate) fn queued_write_range(self, offset: u64, len: usize) -> Range<u64> {
+    /// What a queued operation on a `direct` file locks; it has been planned.
+    pub(crate) fn queued_range(self, offset: u64, len: usize, sharing: Sharing) -> Range<u64> {
         match self.fs.options.inode_lock {
-            crate::InodeLockSetting::Range => offset..offset + len as u64,
-            crate::InodeLockSetting::Whole => 0..u64::MAX,
+            InodeLockSetting::Whole if sharing == Sharing::Exclusive => 0..u64::MAX,
+            InodeLockSetting::Range | InodeLockSetting::Whole => offset..offset + len as u64,
         }
     }
 
     /// Counts what the device did, and notes the time of a write.
     pub(crate) fn queued_done(self, write: bool, bytes: usize) {
-        Counters::add(&self.inode.counters.direct, 1);
         if write {
             self.wrote_in_place();
             self.count_write(bytes);
@@ -78,26 +77,21 @@ impl Io<'_> {
 
     /// The device ranges of an aligned range whose blocks are all written.
     fn plan_segments(self, offset: u64, len: u64) -> Result<Option<Segments>> {
-        let grid = self.fs.grid();
+        let grid = &self.fs.grid;
         if !grid.on_sector(offset) || !grid.on_sector(len) || len == 0 || len > SEGMENT_BYTES_MAX {
             return Ok(None);
         }
-        let map = self.map()?;
-        let (first, skip) = (grid.block_of(offset), offset % grid.block);
         let segment = |offset: u64, len: u64| Segment { offset, len: u32::try_from(len).expect("at most 1 GiB") };
-        if let Some(extent) = map.lookup(first).filter(|extent| u64::from(extent.blocks) * grid.block - skip >= len) {
-            let written = extent.state == crate::extent::ExtentState::Written;
-            return Ok(written.then(|| Segments { first: segment(extent.start.0 * grid.block + skip, len), rest: Vec::new() }));
+        if let Some(at) = self.find_written(offset, len)? {
+            return Ok(Some(Segments { first: segment(at, len), rest: Vec::new() }));
         }
         let range = offset..offset + len;
-        let pieces: Vec<Piece> = map.pieces(grid.blocks(&range)).collect();
-        drop(map);
+        let pieces: Vec<Piece> = self.map()?.pieces(grid.blocks(&range)).collect();
         let mut segments = Vec::with_capacity(pieces.len());
         for piece in pieces {
             let Some(start) = piece.written() else { return Ok(None) };
-            let from = (piece.file_block * grid.block).max(offset);
-            let to = ((piece.file_block + piece.blocks) * grid.block).min(range.end);
-            segments.push(segment(start.0 * grid.block + (from - piece.file_block * grid.block), to - from));
+            let part = piece.bytes(grid, &range);
+            segments.push(segment(grid.start_of(start.0) + (part.start - grid.start_of(piece.file_block)), part.end - part.start));
         }
         self.inode.counters.reason(Reason::Split);
         let first = segments.remove(0);

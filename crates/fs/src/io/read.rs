@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Io;
 use super::bounce::Bounce;
 use super::cached::uses_cache;
-use crate::extent::{ExtentState, Piece};
-use crate::lock::{Shared, Sharing};
+use super::{Held, Io};
+use crate::extent::Piece;
+use crate::lock::Sharing;
 use crate::mode::{OpenClass, Service};
 use crate::state::Fs;
 use crate::stats::Counters;
@@ -45,8 +45,7 @@ impl Io<'_> {
     }
 
     pub(crate) fn count_read(self, bytes: usize) {
-        Counters::add(&self.inode.counters.reads, 1);
-        Counters::add(&self.inode.counters.read_bytes, bytes as u64);
+        self.state().lock.beside().count_read(bytes);
     }
 
     /// Counts I/O that asked for something else than the cache and is served as `cached` because of other opens.
@@ -70,8 +69,8 @@ impl Io<'_> {
     }
 
     /// Reads up to the end of the file at `size`: straight into an aligned buffer, through the bounce buffer otherwise.
-    pub(super) fn read_mapped(self, _held: &Shared<'_>, buf: &mut [u8], offset: u64, size: u64) -> Result<usize> {
-        let grid = self.fs.grid();
+    pub(super) fn read_mapped(self, _held: &Held<'_>, buf: &mut [u8], offset: u64, size: u64) -> Result<usize> {
+        let grid = &self.fs.grid;
         let Some(len) = size.checked_sub(offset).map(|left| left.min(buf.len() as u64)).filter(|len| *len > 0) else { return Ok(0) };
         let whole = grid.sector_ceil(len);
         // Below 2^32 or so: it was clipped to a slice's length.
@@ -86,42 +85,26 @@ impl Io<'_> {
             buf[len..whole].fill(0);
             self.inode.counters.reason(Reason::Tail);
         }
-        Counters::add(&self.inode.counters.direct, 1);
         Ok(len)
     }
 
     /// Fills a buffer that the device takes from an offset that the device takes.
     pub(super) fn read_aligned(self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let block = self.fs.grid().block;
-        let (first, skip) = (offset / block, offset % block);
-        let map = self.map()?;
-        let found = map.lookup(first);
-        match found {
-            Some(extent) if extent.state == ExtentState::Written && u64::from(extent.blocks) * block - skip >= buf.len() as u64 => {
-                drop(map);
-                Ok(self.fs.device.read_at(buf, extent.start.0 * block + skip)?)
-            }
-            _ => {
-                let pieces: Vec<Piece> = map.pieces(self.fs.grid().blocks(&(offset..offset + buf.len() as u64))).collect();
-                drop(map);
-                self.read_pieces(&pieces, buf, offset)
-            }
+        let grid = &self.fs.grid;
+        if let Some(at) = self.find_written(offset, buf.len() as u64)? {
+            return Ok(self.fs.device.read_at(buf, at)?);
         }
-    }
-
-    fn read_pieces(self, pieces: &[Piece], buf: &mut [u8], offset: u64) -> Result<()> {
-        let block = self.fs.grid().block;
+        let range = offset..offset + buf.len() as u64;
+        let pieces: Vec<Piece> = self.map()?.pieces(grid.blocks(&range)).collect();
         if pieces.len() > 1 {
             self.inode.counters.reason(Reason::Split);
         }
-        let end = offset + buf.len() as u64;
         for piece in pieces {
-            let from = (piece.file_block * block).max(offset);
-            let to = ((piece.file_block + piece.blocks) * block).min(end);
-            let part = &mut buf[(from - offset) as usize..(to - offset) as usize];
+            let part = piece.bytes(grid, &range);
+            let into = &mut buf[(part.start - offset) as usize..(part.end - offset) as usize];
             match piece.written() {
-                Some(start) => self.fs.device.read_at(part, start.0 * block + (from - piece.file_block * block))?,
-                None => part.fill(0),
+                Some(start) => self.fs.device.read_at(into, grid.start_of(start.0) + (part.start - grid.start_of(piece.file_block)))?,
+                None => into.fill(0),
             }
         }
         Ok(())
@@ -129,7 +112,7 @@ impl Io<'_> {
 
     /// Reads whole sectors around a range into aligned memory and copies what was asked for.
     pub(super) fn read_bounced(self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let grid = self.fs.grid();
+        let grid = &self.fs.grid;
         let mut bounce = Bounce::take();
         let mut done = 0;
         while done < buf.len() {
@@ -147,8 +130,9 @@ impl Io<'_> {
 
     /// Counts why an I/O needs the bounce buffer.
     pub(super) fn count_misaligned(self, buf: &[u8], offset: u64, len: usize) {
-        let (grid, counters) = (self.fs.grid(), &self.inode.counters);
+        let (grid, counters) = (&self.fs.grid, &self.inode.counters);
         Counters::add(&counters.misaligned, 1);
+        self.state().lock.beside().count_indirect();
         if !grid.on_sector(offset) {
             counters.reason(Reason::UnalignedOffset);
         }

@@ -31,7 +31,7 @@ impl Io<'_> {
         if offset >= size {
             return Ok(None);
         }
-        let grid = self.fs.grid();
+        let grid = &self.fs.grid;
         let map = self.map()?;
         let found = map.pieces(grid.blocks(&(offset..size))).find(|piece| piece.written().is_some() == data);
         Ok(found.map(|piece| (piece.file_block * grid.block).max(offset)))
@@ -39,7 +39,7 @@ impl Io<'_> {
 
     /// Returns the extents in file order.
     pub(crate) fn extents(self) -> Result<Vec<ExtentInfo>> {
-        let block = self.fs.grid().block;
+        let block = self.fs.grid.block;
         let info = |(at, extent): (crate::FileBlock, crate::extent::Extent)| ExtentInfo {
             file_offset: at.0 * block,
             volume_offset: extent.start.0 * block,

@@ -11,11 +11,11 @@ use std::ops::Range;
 use super::bounce::Bounce;
 use super::exposure::Exposing;
 use super::fill::{Before, Target, place};
+use super::grid::within;
 use super::publish::{Change, SizeChange};
 use super::write::Payload;
-use super::{Grid, Io};
+use super::{Alone, Grid, Io};
 use crate::extent::{ExtentMap, Piece};
-use crate::lock::Exclusive;
 use crate::log::RecordKind;
 use crate::{Reason, Result};
 
@@ -44,36 +44,30 @@ enum Around {
     Zeroed,
 }
 
-/// The part of `range` within `to`; empty somewhere in `to` where there is none.
-fn clip(range: &Range<u64>, to: &Range<u64>) -> Range<u64> {
-    let start = range.start.clamp(to.start, to.end);
-    start..range.end.clamp(start, to.end)
-}
-
 /// The part of a written target that `bytes` touch; bytes at or after `old_size` become readable, up to `new_size`.
 fn span_in_place(grid: &Grid, target: &Target, bytes: &Range<u64>, sizes: (u64, u64), zeros: bool) -> Span {
-    let block_start = target.file_block * grid.block;
-    let bytes = clip(bytes, &(block_start..block_start + target.blocks * grid.block));
+    let blocks = target.bytes(grid);
+    let bytes = within(bytes, &blocks);
     let sectors = grid.sector_floor(bytes.start)..grid.sector_ceil(bytes.end);
-    let start = target.start.0 * grid.block + (sectors.start - block_start);
-    let exposed = clip(&(sizes.0..sizes.1.max(sizes.0)), &bytes);
+    let start = grid.start_of(target.start.0) + (sectors.start - blocks.start);
+    let exposed = within(&(sizes.0..sizes.1.max(sizes.0)), &bytes);
     Span { bytes, sectors, start, exposed, around: Around::Kept, zeros }
 }
 
 /// The part of an unwritten or free target that `bytes` touch, padded so that nothing undefined lies below the end of the file.
 fn span_in_new(grid: &Grid, target: &Target, bytes: &Range<u64>, new_size: u64) -> Span {
-    let blocks = target.file_block * grid.block..(target.file_block + target.blocks) * grid.block;
-    let bytes = clip(bytes, &blocks);
+    let blocks = target.bytes(grid);
+    let bytes = within(bytes, &blocks);
     let padded = blocks.end.min(grid.sector_ceil(new_size)).max(grid.sector_ceil(bytes.end));
     let sectors = blocks.start..padded;
-    let exposed = clip(&(0..new_size), &sectors);
-    Span { bytes, sectors, start: target.start.0 * grid.block, exposed, around: Around::Zeroed, zeros: false }
+    let exposed = within(&(0..new_size), &sectors);
+    Span { bytes, sectors, start: grid.start_of(target.start.0), exposed, around: Around::Zeroed, zeros: false }
 }
 
 /// What lies between the old end, in a written block, and where a write or the new end begins (I-IO-4).
 fn tail_gap(map: &ExtentMap, grid: &Grid, old_size: u64, to: u64) -> Option<(Range<u64>, Target)> {
     let block = grid.block_of(old_size);
-    let gap = old_size..to.min((block + 1) * grid.block);
+    let gap = old_size..to.min(grid.start_of(block + 1));
     if grid.on_block(old_size) || gap.is_empty() {
         return None;
     }
@@ -83,20 +77,20 @@ fn tail_gap(map: &ExtentMap, grid: &Grid, old_size: u64, to: u64) -> Option<(Ran
 
 impl Io<'_> {
     /// Writes whatever it is, wherever it goes.
-    pub(super) fn write_exclusive(self, held: &Exclusive<'_>, data: Payload<'_>) -> Result<()> {
-        let grid = self.fs.grid();
+    pub(super) fn write_exclusive(self, held: &Alone<'_>, data: Payload<'_>) -> Result<()> {
+        let grid = &self.fs.grid;
         let logged = self.state().logged_size();
         let size = data.size_after(logged);
         let map = self.map()?;
         let pieces: Vec<Piece> = map.pieces(grid.blocks(&data.range())).collect();
-        let gap = tail_gap(&map, &grid, logged, data.offset).filter(|_| size > logged);
+        let gap = tail_gap(&map, grid, logged, data.offset).filter(|_| size > logged);
         self.count_exclusive(&pieces, data, size > logged);
         let fresh = self.allocate_holes(map, &pieces, size > logged)?;
         let targets = place(&pieces, &fresh.runs, self.fs.epoch);
-        let gap = gap.map(|(gap, target)| span_in_place(&grid, &target, &gap, (logged, size), true));
+        let gap = gap.map(|(gap, target)| span_in_place(grid, &target, &gap, (logged, size), true));
         let spans = gap.into_iter().chain(targets.iter().map(|target| match target.was {
-            Before::Written => span_in_place(&grid, target, &data.range(), (logged, size), false),
-            Before::Unwritten | Before::Free => span_in_new(&grid, target, &data.range(), size),
+            Before::Written => span_in_place(grid, target, &data.range(), (logged, size), false),
+            Before::Unwritten | Before::Free => span_in_new(grid, target, &data.range(), size),
         }));
         let written = self.write_spans(spans, data).and_then(|exposing| self.publish_exclusive(held, &targets, exposing, size, logged));
         if written.is_err() {
@@ -105,7 +99,7 @@ impl Io<'_> {
         written
     }
 
-    fn publish_exclusive(self, _held: &Exclusive<'_>, targets: &[Target], exposing: Exposing, size: u64, logged: u64) -> Result<()> {
+    fn publish_exclusive(self, _held: &Alone<'_>, targets: &[Target], exposing: Exposing, size: u64, logged: u64) -> Result<()> {
         let mut filled = targets.iter().filter(|target| target.was != Before::Written).peekable();
         if size == logged && filled.peek().is_none() {
             self.wrote_in_place();
@@ -114,36 +108,36 @@ impl Io<'_> {
         let range = targets.first().map_or(0, |t| t.file_block)..targets.last().map_or(0, |t| t.file_block + t.blocks);
         let extents: Vec<_> = targets.iter().flat_map(Target::extents).collect();
         let (kind, change) = if size > logged { (RecordKind::Extend, SizeChange::AtLeast(size)) } else { (RecordKind::Written, SizeChange::Keep) };
-        self.publish_extents(range, &extents, Change::new(kind, change).exposing(exposing)).map(drop)
+        self.publish_extents(range, &extents, Change::adding(kind, change).exposing(exposing)).map(drop)
     }
 
     /// Zeroes, in place, what of a byte range is written.
-    pub(super) fn zero_written(self, _held: &Exclusive<'_>, range: &Range<u64>) -> Result<()> {
+    pub(super) fn zero_written(self, _held: &Alone<'_>, range: &Range<u64>) -> Result<()> {
         if range.is_empty() {
             return Ok(());
         }
-        let grid = self.fs.grid();
+        let grid = &self.fs.grid;
         let logged = self.state().logged_size();
         let map = self.map()?;
         let pieces: Vec<Piece> = map.pieces(grid.blocks(range)).filter(|piece| piece.written().is_some()).collect();
         drop(map);
         let targets = place(&pieces, &[], self.fs.epoch);
-        let spans = targets.iter().map(|target| span_in_place(&grid, target, range, (logged, logged), true));
+        let spans = targets.iter().map(|target| span_in_place(grid, target, range, (logged, logged), true));
         self.write_spans(spans, Payload::new(&[], range.start)?).map(drop)
     }
 
     /// Zeroes the gap that a growth to `size` opens behind a written tail. Returns what it will expose.
-    pub(super) fn zero_tail(self, _held: &Exclusive<'_>, size: u64) -> Result<Exposing> {
-        let grid = self.fs.grid();
+    pub(super) fn zero_tail(self, _held: &Alone<'_>, size: u64) -> Result<Exposing> {
+        let grid = &self.fs.grid;
         let logged = self.state().logged_size();
-        let gap = tail_gap(&*self.map()?, &grid, logged, size);
-        let span = gap.map(|(gap, target)| span_in_place(&grid, &target, &gap, (logged, size), true));
+        let gap = tail_gap(&*self.map()?, grid, logged, size);
+        let span = gap.map(|(gap, target)| span_in_place(grid, &target, &gap, (logged, size), true));
         self.write_spans(span.into_iter(), Payload::new(&[], logged)?)
     }
 
     /// Writes spans in order and returns what they expose.
     fn write_spans(self, spans: impl Iterator<Item = Span>, data: Payload<'_>) -> Result<Exposing> {
-        let grid = self.fs.grid();
+        let grid = &self.fs.grid;
         let mut exposing = Exposing::new(data.bytes.len() as u64);
         for span in spans.filter(|span| !span.bytes.is_empty()) {
             let as_it_is = !span.zeros && span.bytes == span.sectors && grid.takes(data.part(&span.bytes));
@@ -168,19 +162,19 @@ impl Io<'_> {
                 Around::Zeroed => buf.fill(0),
                 Around::Kept => self.read_edges(span, &chunk, buf)?,
             }
-            let bytes = clip(&span.bytes, &chunk);
-            let within = |part: &Range<u64>| (part.start - chunk.start) as usize..(part.end - chunk.start) as usize;
+            let bytes = within(&span.bytes, &chunk);
+            let in_chunk = |part: &Range<u64>| (part.start - chunk.start) as usize..(part.end - chunk.start) as usize;
             if span.zeros {
-                buf[within(&bytes)].fill(0);
+                buf[in_chunk(&bytes)].fill(0);
             } else {
-                buf[within(&bytes)].copy_from_slice(data.part(&bytes));
+                buf[in_chunk(&bytes)].copy_from_slice(data.part(&bytes));
             }
             // Kept bytes do not change, so nobody's checksum minds them.
             let changed = if span.around == Around::Kept { &bytes } else { &chunk };
             self.state().unsealed.permit(&(device(changed.start)..device(changed.end)), &self.fs.meta)?;
             self.fs.device.write_at(buf, device(chunk.start))?;
-            let exposed = clip(&span.exposed, &chunk);
-            exposing.push(device(exposed.start), &buf[within(&exposed)]);
+            let exposed = within(&span.exposed, &chunk);
+            exposing.push(device(exposed.start), &buf[in_chunk(&exposed)]);
             at = chunk.end;
         }
         Ok(())
@@ -188,7 +182,7 @@ impl Io<'_> {
 
     /// Reads the first and last sector of a chunk where the span changes only a part of them.
     fn read_edges(self, span: &Span, chunk: &Range<u64>, buf: &mut [u8]) -> Result<()> {
-        let sector = self.fs.grid().sector;
+        let sector = self.fs.grid.sector;
         let device = |file: u64| span.start + (file - span.sectors.start);
         let last = chunk.end - sector;
         let cut_first = span.bytes.start > chunk.start;
@@ -204,9 +198,8 @@ impl Io<'_> {
     }
 
     fn count_exclusive(self, pieces: &[Piece], data: Payload<'_>, extends: bool) {
-        let grid = self.fs.grid();
-        if data.is_aligned(&grid) {
-            self.count_direct();
+        let grid = &self.fs.grid;
+        if data.is_aligned(grid) {
             if !grid.on_block(data.offset) || !grid.on_block(data.end()) {
                 self.inode.counters.reason(Reason::Tail);
             }
@@ -222,7 +215,9 @@ mod tests {
     use super::*;
     use crate::{BlockNo, Epoch};
 
-    const GRID: Grid = Grid { block: 4096, sector: 512, buffer: 1 };
+    fn grid() -> Grid {
+        Grid::new(4096, 512, 1)
+    }
 
     fn target(was: Before) -> Target {
         Target { file_block: 1, blocks: 2, start: BlockNo(100), birth: Epoch(1), was }
@@ -230,18 +225,18 @@ mod tests {
 
     #[test]
     fn a_written_block_keeps_what_surrounds_the_change() {
-        let span = span_in_place(&GRID, &target(Before::Written), &(5000..5100), (20_000, 20_000), false);
+        let span = span_in_place(&grid(), &target(Before::Written), &(5000..5100), (20_000, 20_000), false);
         assert_eq!((span.sectors, span.start), (4608..5120, 100 * 4096 + 512));
         assert!(span.exposed.is_empty());
-        let tail = span_in_place(&GRID, &target(Before::Written), &(5000..5100), (5040, 5100), false);
+        let tail = span_in_place(&grid(), &target(Before::Written), &(5000..5100), (5040, 5100), false);
         assert_eq!(tail.exposed, 5040..5100);
     }
 
     #[test]
     fn a_new_block_is_padded_to_its_end_or_the_files() {
-        let inside = span_in_new(&GRID, &target(Before::Free), &(5000..5100), 50_000);
+        let inside = span_in_new(&grid(), &target(Before::Free), &(5000..5100), 50_000);
         assert_eq!((inside.sectors.clone(), inside.exposed.clone(), inside.start), (4096..12288, 4096..12288, 409_600));
-        let tail = span_in_new(&GRID, &target(Before::Free), &(5000..5100), 5100);
+        let tail = span_in_new(&grid(), &target(Before::Free), &(5000..5100), 5100);
         assert_eq!((tail.sectors.clone(), tail.exposed.clone()), (4096..5120, 4096..5100));
     }
 }

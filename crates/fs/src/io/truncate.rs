@@ -8,11 +8,10 @@ use std::sync::Arc;
 
 use super::publish::{Change, Mark, SizeChange};
 use super::write::too_large;
-use super::{Grid, Io};
+use super::{Alone, Grid, Io};
 use crate::Result;
 use crate::extent::{ExtentMap, ExtentPlan};
 use crate::inode::Inode;
-use crate::lock::Exclusive;
 use crate::log::RecordKind;
 use crate::state::Fs;
 
@@ -52,7 +51,7 @@ pub(crate) fn resume_truncate(fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
     let io = Io::new(fs, inode);
     let held = io.state().lock.exclusive(fs);
     drop(io.map()?);
-    let floor = fs.grid().block_after(io.state().logged_size());
+    let floor = fs.grid.block_after(io.state().logged_size());
     io.free_beyond(&held, floor, Mark::End)
 }
 
@@ -64,15 +63,15 @@ pub(super) fn tail_of(map: &ExtentMap, range: &Range<u64>) -> (u64, bool) {
 }
 
 impl Io<'_> {
-    pub(super) fn grow(self, held: &Exclusive<'_>, size: u64) -> Result<()> {
+    pub(super) fn grow(self, held: &Alone<'_>, size: u64) -> Result<()> {
         let exposing = self.zero_tail(held, size)?;
         let change = Change::new(RecordKind::Truncate, SizeChange::Set(size)).exposing(exposing);
         self.publish(change, |_| ExtentPlan::default()).map(drop)
     }
 
-    fn shrink(self, held: &Exclusive<'_>, size: u64) -> Result<()> {
+    fn shrink(self, held: &Alone<'_>, size: u64) -> Result<()> {
         self.fs.space.drop_ahead(self.inode.ino);
-        let floor = self.fs.grid().block_after(size);
+        let floor = self.fs.grid.block_after(size);
         self.forget_promises(&(floor..u64::MAX));
         let (from, remains) = tail_of(&*self.map()?, &(floor..u64::MAX));
         let mark = if remains { Mark::Begin } else { Mark::None };
@@ -81,7 +80,7 @@ impl Io<'_> {
     }
 
     /// Frees what is mapped from file block `floor` on; `last_mark` goes with the last record.
-    fn free_beyond(self, _held: &Exclusive<'_>, floor: u64, last_mark: Mark) -> Result<()> {
+    fn free_beyond(self, _held: &Alone<'_>, floor: u64, last_mark: Mark) -> Result<()> {
         loop {
             let (from, remains) = tail_of(&*self.map()?, &(floor..u64::MAX));
             let mark = if remains { Mark::None } else { last_mark };

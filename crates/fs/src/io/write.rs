@@ -4,12 +4,11 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::cached::uses_cache;
-use super::{Grid, Io};
+use super::{Grid, Held, Io};
 use crate::extent::{ExtentMap, ExtentState, Piece};
-use crate::lock::{Shared, Sharing};
+use crate::lock::Sharing;
 use crate::mode::OpenClass;
 use crate::state::Fs;
-use crate::stats::Counters;
 use crate::{Error, ErrorKind, InodeLockSetting, IoMode, Reason, Result};
 
 /// Bytes on their way to a file.
@@ -128,33 +127,28 @@ impl Io<'_> {
     }
 
     pub(crate) fn count_write(self, bytes: usize) {
-        Counters::add(&self.inode.counters.writes, 1);
-        Counters::add(&self.inode.counters.written_bytes, bytes as u64);
+        self.state().lock.beside().count_write(bytes);
     }
 
     /// Writes under the shared inode lock; `false` when that needs the exclusive one (nothing was written then).
-    pub(super) fn write_shared(self, held: &Shared<'_>, data: Payload<'_>) -> Result<bool> {
-        let grid = self.fs.grid();
-        if !data.is_aligned(&grid) {
+    pub(super) fn write_shared(self, held: &Held<'_>, data: Payload<'_>) -> Result<bool> {
+        let grid = &self.fs.grid;
+        if !data.is_aligned(grid) {
             return Ok(false);
         }
-        let map = self.map()?;
+        let found = self.find_written(data.offset, data.bytes.len() as u64)?;
         let logged = self.state().logged_size();
-        if let Some(at) = in_place_at_once(&map, &grid, &data, logged) {
-            drop(map);
+        if let Some(at) = found.filter(|_| data.size_after(logged) == logged) {
             self.overwrite(data.bytes, at)?;
             self.wrote_in_place();
-            self.count_direct();
             return Ok(true);
         }
-        let way = plan(&map, &grid, &data, logged);
-        drop(map);
+        let way = plan(&*self.map()?, grid, &data, logged);
         match way {
             Way::InPlace(pieces) => self.overwrite_pieces(&pieces, data)?,
             Way::Fill(blocks) => self.fill(held, data, blocks)?,
             Way::Exclusive => return Ok(false),
         }
-        self.count_direct();
         Ok(true)
     }
 
@@ -165,13 +159,12 @@ impl Io<'_> {
     }
 
     fn overwrite_pieces(self, pieces: &[Piece], data: Payload<'_>) -> Result<()> {
-        let block = self.fs.grid().block;
+        let grid = &self.fs.grid;
         self.inode.counters.reason(Reason::Split);
         for piece in pieces {
             let start = piece.written().expect("the way in place was planned for written pieces");
-            let from = (piece.file_block * block).max(data.offset);
-            let to = ((piece.file_block + piece.blocks) * block).min(data.end());
-            self.overwrite(data.part(&(from..to)), start.0 * block + (from - piece.file_block * block))?;
+            let part = piece.bytes(grid, &data.range());
+            self.overwrite(data.part(&part), grid.start_of(start.0) + (part.start - grid.start_of(piece.file_block)))?;
         }
         self.wrote_in_place();
         Ok(())
@@ -182,18 +175,6 @@ impl Io<'_> {
         self.inode.note_mtime(Fs::now());
         self.fs.list_lazy(self.inode);
     }
-
-    pub(super) fn count_direct(self) {
-        Counters::add(&self.inode.counters.direct, 1);
-    }
-}
-
-/// The device offset of a write that lies within one written extent and the file's size: the fast path.
-fn in_place_at_once(map: &ExtentMap, grid: &Grid, data: &Payload<'_>, logged: u64) -> Option<u64> {
-    let (first, skip) = (data.offset / grid.block, data.offset % grid.block);
-    let extent = map.lookup(first).filter(|extent| extent.state == ExtentState::Written)?;
-    let fits = u64::from(extent.blocks) * grid.block - skip >= data.bytes.len() as u64;
-    (fits && data.size_after(logged) == logged).then_some(extent.start.0 * grid.block + skip)
 }
 
 /// Decides how an aligned write is carried out.
@@ -205,13 +186,13 @@ fn plan(map: &ExtentMap, grid: &Grid, data: &Payload<'_>, logged: u64) -> Way {
         return if extends { Way::Exclusive } else { Way::InPlace(pieces) };
     };
     let blocks = first.file_block..last.file_block + last.blocks;
-    let wholly = blocks.start * grid.block >= data.offset && blocks.end * grid.block <= data.end();
+    let wholly = grid.start_of(blocks.start) >= data.offset && grid.start_of(blocks.end) <= data.end();
     if wholly && (!extends || extends_cleanly(map, grid, data, logged)) { Way::Fill(blocks) } else { Way::Exclusive }
 }
 
 /// I-IO-5: the new end lies on a block, and the old one in no written block.
 fn extends_cleanly(map: &ExtentMap, grid: &Grid, data: &Payload<'_>, logged: u64) -> bool {
-    let tail_written = || map.lookup(grid.block_of(logged)).is_some_and(|extent| extent.state == ExtentState::Written);
+    let tail_written = || map.holding(grid.block_of(logged)).is_some_and(|(_, extent)| extent.state == ExtentState::Written);
     grid.on_block(data.size_after(logged)) && (grid.on_block(logged) || !tail_written())
 }
 
@@ -221,7 +202,9 @@ mod tests {
     use crate::extent::Extent;
     use crate::{BlockNo, Epoch, FileBlock};
 
-    const GRID: Grid = Grid { block: 4096, sector: 512, buffer: 1 };
+    fn grid() -> Grid {
+        Grid::new(4096, 512, 1)
+    }
 
     /// Blocks 0 and 1 written, 2 and 3 unwritten.
     fn map() -> ExtentMap {
@@ -232,19 +215,16 @@ mod tests {
     fn way(offset: u64, len: usize, logged: u64) -> &'static str {
         let bytes = vec![0; len];
         let data = Payload::new(&bytes, offset).unwrap();
-        match in_place_at_once(&map(), &GRID, &data, logged) {
-            Some(_) => "at once",
-            None => match plan(&map(), &GRID, &data, logged) {
-                Way::InPlace(_) => "in place",
-                Way::Fill(_) => "fill",
-                Way::Exclusive => "exclusive",
-            },
+        match plan(&map(), &grid(), &data, logged) {
+            Way::InPlace(_) => "in place",
+            Way::Fill(_) => "fill",
+            Way::Exclusive => "exclusive",
         }
     }
 
     #[test]
     fn the_way_of_a_write_follows_from_the_map_and_the_size() {
-        assert_eq!(way(512, 1024, 16384), "at once");
+        assert_eq!(way(512, 1024, 16384), "in place");
         assert_eq!(way(4096, 8192, 16384), "fill", "from a written into an unwritten block");
         assert_eq!(way(4096, 4608, 16384), "exclusive", "ends within an unwritten block");
         assert_eq!(way(8704, 3584, 16384), "exclusive", "begins within an unwritten block");
@@ -253,7 +233,7 @@ mod tests {
         assert_eq!(way(4096, 4096, 5000), "exclusive", "moves the end within a written block");
         assert_eq!(way(16384, 4096, 5000), "exclusive", "leaves a gap in a written tail");
         assert_eq!(way(16384, 4096, 9000), "fill", "the gap begins in an unwritten block");
-        assert_eq!(way(0, 4096, 4096), "at once");
+        assert_eq!(way(0, 4096, 4096), "in place");
     }
 
     #[test]

@@ -22,10 +22,10 @@ use super::{HELP_AFTER, Help};
 
 const WRITER: u64 = 1 << 63;
 
-/// The per-file lock whose sharing rules the I/O mode sets.
+/// The per-file lock whose sharing rules the I/O mode sets. `T` lies beside its state: what every holder touches anyway.
 #[derive(Debug, Default)]
-pub(crate) struct InodeLock {
-    state: AtomicU64,
+pub(crate) struct InodeLock<T = ()> {
+    hot: Hot<T>,
     gate: Mutex<Gate>,
     /// Readers wait here for the phase to end.
     readers: Condvar,
@@ -33,6 +33,14 @@ pub(crate) struct InodeLock {
     writers: Condvar,
     /// The writer whose turn it is waits here for the readers to leave.
     drained: Condvar,
+}
+
+/// One cache line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Hot<T> {
+    state: AtomicU64,
+    beside: T,
 }
 
 #[derive(Debug, Default)]
@@ -47,28 +55,33 @@ struct Gate {
 /// Shared hold of the inode lock for the duration of a call.
 #[must_use]
 #[derive(Debug)]
-pub(crate) struct Shared<'a>(&'a InodeLock);
+pub(crate) struct Shared<'a, T = ()>(&'a InodeLock<T>);
 
 /// Exclusive hold of the inode lock. Functions that need it take it as an argument.
 #[must_use]
 #[derive(Debug)]
-pub(crate) struct Exclusive<'a>(&'a InodeLock);
+pub(crate) struct Exclusive<'a, T = ()>(&'a InodeLock<T>);
 
-impl Drop for Shared<'_> {
+impl<T> Drop for Shared<'_, T> {
     fn drop(&mut self) {
         self.0.release_shared();
     }
 }
 
-impl Drop for Exclusive<'_> {
+impl<T> Drop for Exclusive<'_, T> {
     fn drop(&mut self) {
         self.0.release_exclusive();
     }
 }
 
-impl InodeLock {
+impl<T> InodeLock<T> {
+    /// Returns what lies beside the lock.
+    pub(crate) fn beside(&self) -> &T {
+        &self.hot.beside
+    }
+
     /// Takes the lock shared.
-    pub(crate) fn shared(&self, help: &impl Help) -> Shared<'_> {
+    pub(crate) fn shared(&self, help: &impl Help) -> Shared<'_, T> {
         if !self.try_acquire_shared() {
             self.wait_shared(help);
         }
@@ -76,14 +89,14 @@ impl InodeLock {
     }
 
     /// Takes the lock exclusive.
-    pub(crate) fn exclusive(&self, help: &impl Help) -> Exclusive<'_> {
+    pub(crate) fn exclusive(&self, help: &impl Help) -> Exclusive<'_, T> {
         let mut gate = self.gate.lock();
         while gate.turn {
             gate = wait(&self.writers, gate, &self.gate, help);
         }
         gate.turn = true;
-        self.state.fetch_or(WRITER, Ordering::SeqCst);
-        while self.state.load(Ordering::SeqCst) != WRITER {
+        self.hot.state.fetch_or(WRITER, Ordering::SeqCst);
+        while self.hot.state.load(Ordering::SeqCst) != WRITER {
             gate = wait(&self.drained, gate, &self.gate, help);
         }
         drop(gate);
@@ -93,7 +106,7 @@ impl InodeLock {
     /// Takes the lock shared without a guard if no writer holds it or waits for it; [`release_shared`](Self::release_shared) ends it.
     /// For I/O in flight, whose hold ends with its completion.
     pub(crate) fn try_acquire_shared(&self) -> bool {
-        if self.state.fetch_add(1, Ordering::SeqCst) & WRITER == 0 {
+        if self.hot.state.fetch_add(1, Ordering::SeqCst) & WRITER == 0 {
             return true;
         }
         self.release_shared();
@@ -107,7 +120,7 @@ impl InodeLock {
 
     /// Ends a shared hold, from any thread.
     pub(crate) fn release_shared(&self) {
-        let before = self.state.fetch_sub(1, Ordering::SeqCst);
+        let before = self.hot.state.fetch_sub(1, Ordering::SeqCst);
         assert!(before & !WRITER > 0, "I-LCK-2: a shared hold is released once");
         if before == WRITER + 1 {
             // The writer checks the count under the gate, so it either sees 0 or is already waiting when this notifies.
@@ -121,7 +134,7 @@ impl InodeLock {
         let mut gate = self.gate.lock();
         if !gate.turn {
             // The writer left in between. It cannot come back while the gate is held.
-            self.state.fetch_add(1, Ordering::SeqCst);
+            self.hot.state.fetch_add(1, Ordering::SeqCst);
             return;
         }
         let phase = gate.phase;
@@ -134,8 +147,8 @@ impl InodeLock {
     fn release_exclusive(&self) {
         let mut gate = self.gate.lock();
         // The readers that waited hold the lock from here on; each only has to notice.
-        self.state.fetch_add(std::mem::take(&mut gate.waiting_readers), Ordering::SeqCst);
-        self.state.fetch_and(!WRITER, Ordering::SeqCst);
+        self.hot.state.fetch_add(std::mem::take(&mut gate.waiting_readers), Ordering::SeqCst);
+        self.hot.state.fetch_and(!WRITER, Ordering::SeqCst);
         gate.turn = false;
         gate.phase += 1;
         self.readers.notify_all();
@@ -164,7 +177,7 @@ mod tests {
 
     #[test]
     fn holders_exclude_each_other_as_the_table_says() {
-        let lock = InodeLock::default();
+        let lock: InodeLock = InodeLock::default();
         let (readers, writers, value) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(0u64));
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -188,12 +201,12 @@ mod tests {
             }
         });
         assert_eq!(*value.lock(), 8000);
-        assert_eq!(lock.state.load(Ordering::SeqCst), 0);
+        assert_eq!(lock.hot.state.load(Ordering::SeqCst), 0);
     }
 
     #[test]
     fn a_waiting_writer_stops_new_readers_and_a_leaving_one_lets_them_in() {
-        let lock = Arc::new(InodeLock::default());
+        let lock = Arc::new(InodeLock::<()>::default());
         assert!(lock.try_acquire_shared());
         let order = Arc::new(Mutex::new(Vec::new()));
         let spawn = |name: &'static str, exclusive: bool| {
@@ -205,7 +218,7 @@ mod tests {
             })
         };
         let first = spawn("writer 1", true);
-        while lock.state.load(Ordering::SeqCst) & WRITER == 0 {
+        while lock.hot.state.load(Ordering::SeqCst) & WRITER == 0 {
             thread::yield_now();
         }
         assert!(!lock.try_acquire_shared(), "a writer waits");
@@ -233,7 +246,7 @@ mod tests {
                 }
             }
         }
-        let lock = InodeLock::default();
+        let lock: InodeLock = InodeLock::default();
         lock.acquire_shared(&NoHelp);
         let help = Completer(&lock, AtomicBool::new(false));
         drop(lock.exclusive(&help));

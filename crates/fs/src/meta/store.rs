@@ -61,7 +61,7 @@ pub(crate) struct MetaStore {
     committing: Mutex<()>,
     active_bytes: AtomicUsize,
     metadata_commits: AtomicU64,
-    failed: Mutex<Option<Error>>,
+    failed: OnceLock<Error>,
 }
 
 fn tree_error(context: &str, error: impl Into<redb::Error>) -> Error {
@@ -146,7 +146,7 @@ impl MetaStore {
             committing: Mutex::new(()),
             active_bytes: AtomicUsize::new(0),
             metadata_commits: AtomicU64::new(0),
-            failed: Mutex::new(None),
+            failed: OnceLock::new(),
         })
     }
 
@@ -203,7 +203,7 @@ impl MetaStore {
 
     /// Returns the first failure of a write or flush, if there was one.
     pub(crate) fn failed(&self) -> Option<Error> {
-        self.failed.lock().clone().or_else(|| self.log.get().and_then(IntentLog::failed))
+        self.failed.get().cloned().or_else(|| self.log.get().and_then(IntentLog::failed))
     }
 
     /// Logs a record and makes its rows visible (I-META-1). Nothing is durable before [`sync`](Self::sync).
@@ -320,7 +320,7 @@ impl MetaStore {
         self.check()?;
         let result = self.metadata_commit_locked();
         if let Err(e) = &result {
-            self.failed.lock().get_or_insert_with(|| e.clone());
+            self.failed.get_or_init(|| e.clone());
         }
         result
     }

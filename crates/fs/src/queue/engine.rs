@@ -13,7 +13,7 @@ use std::sync::Arc;
 use block::{AlignedBuf, Completion, DeviceQueue, Request, RequestKind};
 
 use super::QueueCompletion;
-use crate::io::{Io, Planned};
+use crate::io::{Io, Planned, Segments};
 use crate::lock::Sharing;
 use crate::state::Fs;
 use crate::{Error, ErrorKind, File, Result};
@@ -92,11 +92,13 @@ impl Engine {
 
     /// Waits until `min` completions can be handed out, and hands out all there are.
     pub(super) fn complete(&mut self, min: usize, out: &mut Vec<QueueCompletion>) -> Result<usize> {
-        let missing = min.saturating_sub(self.done.len());
-        self.reap(missing)?;
-        let taken = self.done.len();
+        let before = out.len();
         out.append(&mut self.done);
-        Ok(taken)
+        // Completions from here on go straight to the caller.
+        std::mem::swap(&mut self.done, out);
+        let waited = self.reap((before + min).saturating_sub(self.done.len()));
+        std::mem::swap(&mut self.done, out);
+        waited.map(|()| out.len() - before)
     }
 
     /// Waits for everything in flight.
@@ -126,84 +128,51 @@ impl Engine {
     }
 
     fn start(&mut self, mut op: Op) {
-        let result = if op.file.fs().is(&self.fs) {
-            match op.kind {
-                Kind::Read => self.start_read(&mut op),
-                Kind::Write => self.start_write(&mut op),
-                Kind::Sync => self.start_sync(&op).map(Some),
-            }
-        } else {
-            Err(Error::new(ErrorKind::Invalid, "the file belongs to another file system than the queue"))
+        let result = match self.plan(&op) {
+            Ok(Planned::Device(segments, locks)) => return self.push(op, segments, locks),
+            Ok(Planned::Here) => self.carry_out(&mut op),
+            Err(error) => Err(error),
         };
-        match result {
-            Ok(None) => {}
-            Ok(Some(len)) => self.done.push(QueueCompletion { token: op.token, result: Ok(len), buf: op.buf }),
-            Err(error) => self.done.push(QueueCompletion { token: op.token, result: Err(error), buf: op.buf }),
-        }
+        self.done.push(QueueCompletion { token: op.token, result, buf: op.buf });
     }
 
-    /// Returns the bytes read, or `None` when the device is at it (the buffer has left `op` then).
-    fn start_read(&mut self, op: &mut Op) -> Result<Option<usize>> {
-        op.file.may_read()?;
-        op.file.note_read();
-        let file = Arc::clone(&op.file);
-        let len = op.buf.as_ref().map_or(0, |buf| buf.len());
-        let range = op.offset..op.offset.saturating_add(len as u64);
-        self.hold(file.io());
-        let io = file.io();
-        match io.plan_queued_read(op.offset, len) {
-            Ok(Planned::Device(segments, locks)) => {
-                let range = locks.then_some((range, Sharing::Shared));
-                self.lock_range(io, range.as_ref());
-                self.push(op, Kind::Read, len, segments, range);
-                Ok(None)
-            }
-            Ok(Planned::Here) => {
-                io.state().lock.release_shared();
-                self.quiesce();
-                file.read_at(op.buf.as_mut().expect("a read has a buffer"), op.offset).map(Some)
-            }
-            Err(error) => {
-                io.state().lock.release_shared();
-                Err(error)
-            }
+    /// Decides where an operation is carried out; holds the inode lock, shared, when the device is to do it.
+    fn plan(&mut self, op: &Op) -> Result<Planned> {
+        if !op.file.fs().is(&self.fs) {
+            return Err(Error::new(ErrorKind::Invalid, "the file belongs to another file system than the queue"));
         }
+        match op.kind {
+            Kind::Read => {
+                op.file.may_read()?;
+                op.file.note_read();
+            }
+            Kind::Write => op.file.may_write()?,
+            Kind::Sync => return Ok(Planned::Here),
+        }
+        if op.kind == Kind::Write && op.file.writes_specially() {
+            return Ok(Planned::Here);
+        }
+        let io = op.file.io();
+        self.hold(io);
+        let buf = op.buf.as_ref().expect("reads and writes have a buffer");
+        let planned = if op.kind == Kind::Read { io.plan_queued_read(op.offset, buf.len()) } else { io.plan_queued_write(op.offset, buf) };
+        if !matches!(planned, Ok(Planned::Device(..))) {
+            io.state().lock.release_shared();
+        }
+        planned
     }
 
-    /// Returns the bytes written, or `None` when the device is at it (the buffer has left `op` then).
-    fn start_write(&mut self, op: &mut Op) -> Result<Option<usize>> {
-        op.file.may_write()?;
-        let file = Arc::clone(&op.file);
-        let buf = op.buf.as_ref().expect("a write has a buffer");
-        let len = buf.len();
-        if file.writes_specially() {
+    /// Carries an operation out on this thread (I-QUE-1); returns the bytes moved.
+    fn carry_out(&mut self, op: &mut Op) -> Result<usize> {
+        // A sync takes no lock of a file unless the cache has something to write.
+        if op.kind != Kind::Sync || op.file.io().has_cache() {
             self.quiesce();
-            return file.write_at(buf, op.offset).map(|_| Some(len));
         }
-        self.hold(file.io());
-        let io = file.io();
-        match io.plan_queued_write(op.offset, buf) {
-            Ok(Planned::Device(segments, locks)) => {
-                let range = locks.then(|| (io.queued_write_range(op.offset, len), Sharing::Exclusive));
-                self.lock_range(io, range.as_ref());
-                self.push(op, Kind::Write, len, segments, range);
-                Ok(None)
-            }
-            Ok(Planned::Here) => {
-                io.state().lock.release_shared();
-                self.quiesce();
-                file.write_at(op.buf.as_ref().expect("a write has a buffer"), op.offset).map(|_| Some(len))
-            }
-            Err(error) => {
-                io.state().lock.release_shared();
-                Err(error)
-            }
+        match (op.kind, op.buf.as_mut()) {
+            (Kind::Read, Some(buf)) => op.file.read_at(buf, op.offset),
+            (Kind::Write, Some(buf)) => op.file.write_at(buf, op.offset).map(|_| buf.len()),
+            (Kind::Sync | Kind::Read | Kind::Write, _) => op.file.sync_data().map(|()| 0),
         }
-    }
-
-    fn start_sync(&mut self, op: &Op) -> Result<usize> {
-        self.quiesce();
-        op.file.sync_data().map(|()| 0)
     }
 
     /// Takes a file's inode lock shared.
@@ -214,26 +183,27 @@ impl Engine {
         }
     }
 
-    fn lock_range(&mut self, io: Io<'_>, range: Option<&(Range<u64>, Sharing)>) {
-        let Some((range, sharing)) = range else { return };
-        if !io.state().ranges.try_acquire(range.clone(), *sharing) {
+    /// Takes the byte range of an operation on a `direct` file.
+    fn lock_range(&mut self, op: &Op, len: usize) -> (Range<u64>, Sharing) {
+        let sharing = if op.kind == Kind::Read { Sharing::Shared } else { Sharing::Exclusive };
+        let io = op.file.io();
+        let range = io.queued_range(op.offset, len, sharing);
+        if !io.state().ranges.try_acquire(range.clone(), sharing) {
             self.quiesce();
-            io.state().ranges.acquire(range.clone(), *sharing, &*self.fs);
+            io.state().ranges.acquire(range.clone(), sharing, &*self.fs);
         }
+        (range, sharing)
     }
 
     /// Hands an operation to the device. There is a slot for it: the queue counts what is in flight.
-    fn push(&mut self, op: &mut Op, kind: Kind, len: usize, segments: crate::io::Segments, range: Option<(Range<u64>, Sharing)>) {
+    fn push(&mut self, op: Op, segments: Segments, locks: bool) {
+        let len = op.buf.as_ref().map_or(0, |buf| buf.len());
+        let range = if locks { Some(self.lock_range(&op, len)) } else { None };
         let slot = self.free.pop().expect("no more operations are queued than there are slots");
-        let request = Request {
-            token: slot as u64,
-            kind: if kind == Kind::Read { RequestKind::Read } else { RequestKind::Write },
-            buf: op.buf.take(),
-            first: segments.first,
-            rest: segments.rest,
-        };
+        let kind = if op.kind == Kind::Read { RequestKind::Read } else { RequestKind::Write };
+        let request = Request { token: slot as u64, kind, buf: op.buf, first: segments.first, rest: segments.rest };
         assert!(self.device.push(request).is_ok(), "the device queue is as deep as this one");
-        self.slots[slot] = Some(InFlight { kind, file: Arc::clone(&op.file), token: op.token, len, range });
+        self.slots[slot] = Some(InFlight { kind: op.kind, file: op.file, token: op.token, len, range });
     }
 
     fn finish(&mut self, completion: Completion) {

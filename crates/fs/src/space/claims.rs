@@ -80,11 +80,8 @@ impl Claims {
         self.claims.sort_unstable_by_key(|claim| (claim.start, claim.blocks));
         let mut furthest: Option<Claim> = None;
         for claim in &self.claims {
-            match furthest.filter(|before| before.end() > claim.start) {
-                Some(before) => {
-                    found(before, *claim, Run { start: BlockNo(claim.start), blocks: before.end().min(claim.end()) - claim.start });
-                }
-                None => {}
+            if let Some(before) = furthest.filter(|before| before.end() > claim.start) {
+                found(before, *claim, Run { start: BlockNo(claim.start), blocks: before.end().min(claim.end()) - claim.start });
             }
             furthest = furthest.filter(|before| before.end() >= claim.end()).or(Some(*claim));
         }

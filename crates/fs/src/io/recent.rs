@@ -1,0 +1,147 @@
+//! A few long written extents of a file, to be found without the extent map and its lock.
+//!
+//! Valid under the inode lock, shared or exclusive: a written extent leaves the map, or moves, under the exclusive lock only (I-IO-1), and whoever
+//! does that clears this. Each slot is a seqlock; a reader that meets a change takes the map.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use super::{Grid, Io};
+use crate::Result;
+use crate::extent::{Extent, ExtentState};
+use crate::{BlockNo, FileBlock};
+
+/// Slots of a file, a power of two.
+const SLOTS: usize = 8;
+/// File blocks that share a slot lie in a region of 2 to this power.
+const REGION_SHIFT: u32 = 10;
+/// Shorter extents are not worth a slot: there are too many of them.
+const BLOCKS_MIN: u64 = 64;
+
+/// The slots of one file.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    slots: [Slot; SLOTS],
+}
+
+/// `blocks` is 0 in an empty slot.
+#[derive(Debug, Default)]
+struct Slot {
+    /// Odd while somebody writes.
+    version: AtomicU64,
+    first: AtomicU64,
+    start: AtomicU64,
+    blocks: AtomicU64,
+}
+
+impl Slot {
+    fn read(&self) -> Option<(u64, u64, u64)> {
+        let version = self.version.load(Ordering::Acquire);
+        let found = (self.first.load(Ordering::Relaxed), self.start.load(Ordering::Relaxed), self.blocks.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        (version & 1 == 0 && self.version.load(Ordering::Relaxed) == version).then_some(found)
+    }
+
+    /// Writes unless somebody else does.
+    fn write(&self, first: u64, start: u64, blocks: u64) {
+        let version = self.version.load(Ordering::Relaxed);
+        if version & 1 != 0 || self.version.compare_exchange(version, version + 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return;
+        }
+        fence(Ordering::Release);
+        self.first.store(first, Ordering::Relaxed);
+        self.start.store(start, Ordering::Relaxed);
+        self.blocks.store(blocks, Ordering::Relaxed);
+        self.version.store(version + 2, Ordering::Release);
+    }
+}
+
+impl Recent {
+    fn slot(&self, block: u64) -> &Slot {
+        &self.slots[(block >> REGION_SHIFT) as usize & (SLOTS - 1)]
+    }
+
+    /// Returns the volume block of a file block, and how many blocks follow it on the volume, itself included.
+    fn find(&self, block: u64) -> Option<(u64, u64)> {
+        let (first, start, blocks) = self.slot(block).read()?;
+        let skip = block.wrapping_sub(first);
+        (skip < blocks).then(|| (start + skip, blocks - skip))
+    }
+
+    /// Remembers the written extent that holds `block`; the longest of a slot stays.
+    fn note(&self, block: u64, (first, extent): (FileBlock, Extent)) {
+        let blocks = u64::from(extent.blocks);
+        let slot = self.slot(block);
+        if blocks >= BLOCKS_MIN && slot.read().is_some_and(|(_, _, kept)| kept < blocks) {
+            slot.write(first.0, extent.start.0, blocks);
+        }
+    }
+
+    /// Forgets everything. The exclusive inode lock is held.
+    pub(super) fn clear(&self) {
+        self.slots.iter().filter(|slot| slot.blocks.load(Ordering::Relaxed) > 0).for_each(|slot| slot.write(0, 0, 0));
+    }
+}
+
+impl Io<'_> {
+    /// Returns the device offset of a byte range of the file if it lies in one written extent: the lookup of the data path. Under the inode lock.
+    #[inline]
+    pub(super) fn find_written(self, offset: u64, len: u64) -> Result<Option<u64>> {
+        let grid = &self.fs.grid;
+        let (block, skip) = (grid.block_of(offset), grid.in_block(offset));
+        let at = |start: u64, blocks: u64| (grid.start_of(blocks) - skip >= len).then(|| grid.start_of(start) + skip);
+        match self.state().recent.find(block) {
+            Some((start, blocks)) => Ok(at(start, blocks)),
+            None => self.find_mapped(grid, block, at),
+        }
+    }
+
+    #[inline(never)]
+    fn find_mapped(self, _grid: &Grid, block: u64, at: impl Fn(u64, u64) -> Option<u64>) -> Result<Option<u64>> {
+        let Some((first, extent)) = self.map()?.holding(block).filter(|(_, extent)| extent.state == ExtentState::Written) else { return Ok(None) };
+        self.state().recent.note(block, (first, extent));
+        let BlockNo(start) = extent.start;
+        let skip = block - first.0;
+        Ok(at(start + skip, u64::from(extent.blocks) - skip))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Epoch;
+
+    fn extent(start: u64, blocks: u32) -> Extent {
+        Extent { start: BlockNo(start), blocks, state: ExtentState::Written, birth: Epoch(1) }
+    }
+
+    #[test]
+    fn a_long_extent_is_found_and_forgotten() {
+        let recent = Recent::default();
+        assert_eq!(recent.find(0), None);
+        recent.note(150, (FileBlock(100), extent(5000, 100)));
+        assert_eq!(recent.find(100), Some((5000, 100)));
+        assert_eq!(recent.find(199), Some((5099, 1)));
+        assert_eq!((recent.find(99), recent.find(200)), (None, None));
+        recent.note(300, (FileBlock(300), extent(9000, 99)));
+        assert_eq!(recent.find(100), Some((5000, 100)), "the longer one stays");
+        recent.clear();
+        assert_eq!(recent.find(100), None);
+    }
+
+    #[test]
+    fn a_reader_never_sees_half_a_change() {
+        let recent = Recent::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for i in 0..20_000u64 {
+                    recent.slots[0].write(i, i * 3, i + 1000);
+                }
+            });
+            for _ in 0..20_000 {
+                if let Some((first, start, blocks)) = recent.slots[0].read().filter(|(_, _, blocks)| *blocks > 0) {
+                    assert_eq!((start, blocks), (first * 3, first + 1000));
+                }
+            }
+        });
+    }
+}
