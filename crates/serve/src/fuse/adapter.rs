@@ -250,7 +250,7 @@ impl Filesystem for Adapter {
             mtime: mtime.map(time_or_now),
             ctime: ctime.map(timestamp),
         };
-        self.reply_attr(reply, self.0.run("setattr", || self.0.setattr(req.uid(), ino(number), change)));
+        self.reply_attr(reply, self.0.run("setattr", || self.0.setattr(caller(req), ino(number), change)));
     }
 
     fn statfs(&self, _req: &Request, _number: INodeNo, reply: ReplyStatfs) {
@@ -369,8 +369,8 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn fallocate(&self, _req: &Request, _number: INodeNo, fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
-        reply_empty(reply, self.0.run("fallocate", || self.0.fallocate(fh.0, offset, length, mode)));
+    fn fallocate(&self, req: &Request, _number: INodeNo, fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+        reply_empty(reply, self.0.run("fallocate", || self.0.fallocate(caller(req), fh.0, offset, length, mode)));
     }
 
     fn lseek(&self, _req: &Request, _number: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -382,7 +382,7 @@ impl Filesystem for Adapter {
 
     fn copy_file_range(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino_in: INodeNo,
         fh_in: FileHandle,
         offset_in: u64,
@@ -393,7 +393,7 @@ impl Filesystem for Adapter {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        match self.0.run("copy_file_range", || self.0.copy_range((fh_in.0, offset_in), (fh_out.0, offset_out), len)) {
+        match self.0.run("copy_file_range", || self.0.copy_range(caller(req), (fh_in.0, offset_in), (fh_out.0, offset_out), len)) {
             Ok(copied) => reply.written(copied),
             Err(errno) => reply.error(errno.into()),
         }

@@ -3,6 +3,7 @@
 use fs::{Attr, InodeNo, SetAttr};
 
 use super::errno::Answer;
+use super::names::Caller;
 use super::privileges::{remove_capabilities, without_set_id};
 use super::shared::Shared;
 
@@ -21,14 +22,13 @@ impl Shared {
         Ok(self.fs.attr(ino)?)
     }
 
-    /// Changes attributes for the user `uid`.
-    pub(super) fn setattr(&self, uid: u32, ino: InodeNo, mut change: SetAttr) -> Answer<Attr> {
+    pub(super) fn setattr(&self, caller: Caller, ino: InodeNo, mut change: SetAttr) -> Answer<Attr> {
         if let Some(mode) = change.mode {
             if mode & (libc::S_ISUID | libc::S_ISGID) != 0 {
                 self.privileges.granted();
             }
         } else {
-            change.mode = self.mode_without_privileges(uid, ino, &change)?;
+            change.mode = self.mode_without_privileges(caller, ino, &change)?;
         }
         Ok(self.fs.set_attr(ino, &change)?)
     }
@@ -36,11 +36,11 @@ impl Shared {
     /// Returns the permission bits that a change of owner or size leaves, when it takes any away.
     ///
     /// The protocol library does not hand on the kernel's request to take privileges away. It comes with a change of owner always, with a
-    /// change of size when the caller lacks `CAP_FSETID` (taken to mean: is not root), and alone, with no change at all, before a write.
-    fn mode_without_privileges(&self, uid: u32, ino: InodeNo, change: &SetAttr) -> Answer<Option<u32>> {
+    /// change of size when the caller lacks `CAP_FSETID`, and alone, with no change at all, before a write.
+    fn mode_without_privileges(&self, caller: Caller, ino: InodeNo, change: &SetAttr) -> Answer<Option<u32>> {
         let owner = change.uid.is_some() || change.gid.is_some();
         let alone = !owner && change.size.is_none() && change.atime.is_none() && change.mtime.is_none() && change.ctime.is_none();
-        let set_id = owner || alone || (change.size.is_some() && uid != 0);
+        let set_id = owner || alone || (change.size.is_some() && !caller.keeps_set_id());
         if owner || alone || change.size.is_some() {
             let attr = self.fs.attr(ino)?;
             remove_capabilities(&self.fs, ino)?;

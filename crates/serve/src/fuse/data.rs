@@ -153,9 +153,9 @@ impl Shared {
         Ok(synced?)
     }
 
-    pub(super) fn fallocate(&self, handle: u64, offset: u64, len: u64, mode: i32) -> Answer<()> {
+    pub(super) fn fallocate(&self, caller: Caller, handle: u64, offset: u64, len: u64, mode: i32) -> Answer<()> {
         let open = self.open_file(handle)?;
-        self.privileges.before_write(&self.fs, &open, true)?;
+        self.privileges.before_write(&self.fs, &open, !caller.keeps_set_id())?;
         Ok(open.file.allocate(allocate_mode(mode)?, offset, len)?)
     }
 
@@ -176,9 +176,9 @@ impl Shared {
     }
 
     /// Copies within the file system. The kernel has written and dropped its pages of both ranges and holds the target's lock.
-    pub(super) fn copy_range(&self, from: (u64, u64), to: (u64, u64), len: u64) -> Answer<u32> {
+    pub(super) fn copy_range(&self, caller: Caller, from: (u64, u64), to: (u64, u64), len: u64) -> Answer<u32> {
         let (source, target) = (self.open_file(from.0)?, self.open_file(to.0)?);
-        self.privileges.before_write(&self.fs, &target, true)?;
+        self.privileges.before_write(&self.fs, &target, !caller.keeps_set_id())?;
         let len = len.min(COPY_BYTES_MAX);
         let mut copied = 0;
         while copied < len {

@@ -27,7 +27,7 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 const BUSY_STEP: Duration = Duration::from_millis(20);
 
 /// How long a forced unmount waits for the session to end by itself, and again after the connection was cut.
-const FORCE_PATIENCE: Duration = Duration::from_secs(3);
+const FORCE_PATIENCE: Duration = Duration::from_secs(1);
 
 struct State {
     /// What is still to be closed when the session ends.

@@ -24,6 +24,14 @@ pub(super) struct Caller {
     pub(super) thread: u32,
 }
 
+impl Caller {
+    /// Tells whether writes of this caller leave set-ID bits alone. The right to that is `CAP_FSETID`, which FUSE does not name with most
+    /// requests: taken to be root's.
+    pub(super) fn keeps_set_id(self) -> bool {
+        self.uid == 0
+    }
+}
+
 /// An inode given to the kernel under a name.
 pub(super) struct Entry {
     pub(super) attr: Attr,
