@@ -62,6 +62,7 @@ impl FileSystem {
             size_bytes: superblock.size_bytes,
             log_bytes: superblock.log.len,
             log_separate: superblock.log_separate,
+            clean: superblock.clean,
         })
     }
     /// Makes everything durable and marks the volume clean. Files still open keep failing with `Busy` afterwards.

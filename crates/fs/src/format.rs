@@ -57,7 +57,14 @@ pub(crate) fn format(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDe
     region.set_grow(Box::new(move |bytes| take_front(&mut cursor.lock(), bytes, size_bytes)));
     format_tree(&region, &LogPosition::START, &first_rows(options))?;
     region.update_superblock(|_| {})?;
-    Ok(FormatReport { uuid: superblock.uuid_text(), block_size: options.block_size, size_bytes, log_bytes: log_run.len, log_separate: log.is_some() })
+    Ok(FormatReport {
+        uuid: superblock.uuid_text(),
+        block_size: options.block_size,
+        size_bytes,
+        log_bytes: log_run.len,
+        log_separate: log.is_some(),
+        clean: true,
+    })
 }
 
 fn validate(device: &Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<()> {

@@ -17,6 +17,8 @@ pub struct FormatReport {
     pub log_bytes: u64,
     /// Whether the log lives on a device of its own.
     pub log_separate: bool,
+    /// Whether nothing is left to recover: it is new, or its last mount ended with an unmount.
+    pub clean: bool,
 }
 
 /// What a mount had to do.
