@@ -13,11 +13,15 @@ use crate::failure::{Exit, Failure};
 use crate::output::Output;
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 done (check: clean), 1 failed (check: every fault was mended), 2 wrong command line, 4 the volume is broken,
-8 check could not look at the volume.
+Exit codes:
+  0  done; check: the volume is clean
+  1  failed; check: there were faults, and all are mended
+  2  the command line is wrong
+  4  the volume is broken
+  8  check could not look at the volume
 
 Sizes are written as 4096, 4k, 64M or 1.5GiB, durations as 5s, 500ms or 1h.
-BEDPLATE_LOG sets what is logged to standard error: warn, info, debug, trace or room=level.";
+BEDPLATE_LOG sets what is logged: warn, info, debug, trace or room=level.";
 
 /// Ordinary files with the speed of a raw device, for databases
 #[derive(Debug, Parser)]

@@ -17,6 +17,8 @@ pub struct Mount {
     pub dir: PathBuf,
     /// What is mounted: for our mounts the volume's path.
     pub source: PathBuf,
+    /// Whether the mount refuses writes.
+    pub read_only: bool,
     kind: String,
 }
 
@@ -53,10 +55,11 @@ pub fn of_volume(path: &Path) -> Result<Option<Mount>> {
 /// Reads one line: `36 35 98:0 /root /dir options … - type source superoptions`.
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let dir = fields.nth(4)?;
+    let (dir, options) = (fields.nth(4)?, fields.next()?);
     let mut behind = fields.skip_while(|field| *field != b"-").skip(1);
     let (kind, source) = (behind.next()?, behind.next()?);
-    Some(Mount { dir: unescape(dir), source: unescape(source), kind: String::from_utf8_lossy(kind).into_owned() })
+    let read_only = options.split(|&byte| byte == b',').any(|option| option == b"ro");
+    Some(Mount { dir: unescape(dir), source: unescape(source), read_only, kind: String::from_utf8_lossy(kind).into_owned() })
 }
 
 /// Undoes the table's `\040` for a blank and its like.
@@ -107,7 +110,7 @@ mod tests {
         let mount = parse(line).expect("the line is whole");
         assert_eq!(mount.dir, Path::new("/mnt/two words"));
         assert_eq!(mount.source, Path::new(r"/data/a\b.img"));
-        assert!(mount.is_ours());
+        assert!(mount.is_ours() && !mount.read_only);
     }
 
     #[test]

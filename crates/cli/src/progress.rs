@@ -76,3 +76,39 @@ pub fn during<T>(output: &Output, label: &str, work: impl FnOnce() -> T) -> T {
 fn is_wanted(output: &Output) -> bool {
     !output.is_json() && std::io::stderr().is_terminal()
 }
+
+/// A bar over steps of unequal length, each with a name.
+pub struct Steps {
+    started: Instant,
+    wanted: bool,
+    bar: Option<ProgressBar>,
+}
+
+impl Steps {
+    /// Starts counting.
+    pub fn new(output: &Output) -> Self {
+        Self { started: Instant::now(), wanted: is_wanted(output), bar: None }
+    }
+
+    /// Says which step comes next.
+    pub fn at(&mut self, done: usize, total: usize, next: &str) {
+        if !self.wanted || self.started.elapsed() < PATIENCE {
+            return;
+        }
+        let bar = self.bar.get_or_insert_with(|| {
+            let bar = ProgressBar::new(total as u64).with_elapsed(PATIENCE);
+            bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}").expect("the template is a constant that parses"));
+            bar
+        });
+        bar.set_position(done as u64);
+        bar.set_message(next.to_owned());
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -16,6 +16,7 @@ mod mode;
 mod mount;
 mod preallocate;
 mod put;
+mod quickstart;
 mod rm;
 mod stat;
 mod unmount;
@@ -29,6 +30,7 @@ use crate::output::Output;
 /// The subcommands, in the order in which they are learned.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    Quickstart(quickstart::Arguments),
     Format(format::Arguments),
     Mount(mount::Arguments),
     #[command(visible_alias = "umount")]
@@ -54,6 +56,7 @@ pub enum Command {
 pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
     match &cli.command {
         Command::Check(arguments) => return check::run(arguments, output),
+        Command::Quickstart(arguments) => quickstart::run(arguments, output),
         Command::Format(arguments) => format::run(arguments, output),
         Command::Mount(arguments) => mount::run(arguments, cli.global.verbose, output),
         Command::Unmount(arguments) => unmount::run(arguments, output),

@@ -31,7 +31,11 @@ pub struct Arguments {
     path: PathBuf,
     /// An existing directory
     dir: PathBuf,
-    /// Options as mount(8) writes them: mode=concurrent, allow_other, default_permissions, ro, log=PATH, logfile=PATH and more
+    /// Options as mount(8) writes them
+    ///
+    /// mode=cached|direct|concurrent|concurrent+cache, log=PATH (the device of the intent log), logfile=PATH (for the daemon's warnings), ro, rw,
+    /// allow_other, default_permissions, cache=SIZE, metadata-cache=SIZE, readahead=[MIN:]MAX, sync=DURATION, threads=N, writeback=auto|on|off,
+    /// inode-lock=range|whole, relatime, noatime, auto_unmount, nonempty, dev, nodev, suid, nosuid, exec, noexec, fsname=NAME
     #[arg(short, value_name = "OPTION[,OPTION…]")]
     options: Vec<String>,
     /// Stay in the foreground until unmounted
@@ -78,6 +82,12 @@ pub fn run(arguments: &Arguments, verbose: u8, output: &Output) -> Result<()> {
     let serving = Serving::start(&plan, output)?;
     output.show(&serving.mounted)?;
     serving.until_unmounted(signals)
+}
+
+/// Mounts with default options and leaves a daemon behind.
+pub fn start(volume: &Path, dir: &Path) -> Result<()> {
+    let arguments = Arguments { path: volume.to_owned(), dir: dir.to_owned(), options: Vec::new(), foreground: false, daemon_child: false };
+    daemon::start::<Mounted>(&Plan::new(&arguments)?.for_daemon(0)).map(drop)
 }
 
 /// The daemon: mounts, tells the parent, serves.
@@ -132,7 +142,7 @@ impl Plan {
         let volume = arguments.path.canonicalize().map_err(|error| Failure::system("find the volume", &arguments.path, &error))?;
         // By its source the other commands find out where a volume is mounted.
         settings.source.get_or_insert_with(|| volume.to_string_lossy().into_owned());
-        Ok(Self { volume, dir: mounts::canonical(&arguments.dir)?, log, log_file, options: given, settings })
+        Ok(Self { volume, dir: mount_point(&arguments.dir)?, log, log_file, options: given, settings })
     }
 
     /// Returns the command line of the daemon, whose working directory is another.
@@ -147,6 +157,14 @@ impl Plan {
         arguments.extend(["--".into(), self.volume.clone().into(), self.dir.clone().into()]);
         arguments
     }
+}
+
+/// Returns the mount point without links; what else it must be is the mount's own business.
+fn mount_point(dir: &Path) -> Result<PathBuf> {
+    mounts::canonical(dir).map_err(|failure| match failure.kind.as_str() {
+        "not_found" => Failure::new("mount_point", format!("the mount point {} does not exist: make the directory first", dir.display())),
+        _ => failure,
+    })
 }
 
 /// The signals that end a mount.

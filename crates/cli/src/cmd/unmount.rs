@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use bedplate::FileSystem;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -41,9 +42,19 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     serve::fuse::unmount(&mount.dir)?;
     if !stale {
         progress::during(output, "making everything durable", || wait(&mount, daemon))?;
+        require_clean(&mount)?;
     }
     let duration_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
     output.show(&Unmounted { dir: mount.dir, volume: mount.source, stale, duration_us })
+}
+
+/// Unmounts what is mounted at `dir` and waits until the volume is free; does nothing where nothing is mounted.
+pub fn end(dir: &Path) -> Result<()> {
+    let Some(mount) = mounts::at(&mounts::canonical(dir)?)?.filter(Mount::is_ours) else { return Ok(()) };
+    let daemon = daemon_of(&mount);
+    serve::fuse::unmount(&mount.dir)?;
+    wait(&mount, daemon)?;
+    require_clean(&mount)
 }
 
 fn find(path: &Path) -> Result<Mount> {
@@ -80,6 +91,21 @@ fn wait(mount: &Mount, daemon: Option<Pid>) -> Result<()> {
         std::thread::sleep(PAUSE);
     }
     Ok(())
+}
+
+/// Finds out whether the daemon came to a good end: it cannot be asked any more, but the volume tells.
+fn require_clean(mount: &Mount) -> Result<()> {
+    let probed = device::open(&mount.source, Access::ReadOnly).map(|device| FileSystem::probe(&device));
+    match probed {
+        Ok(Ok(volume)) if !volume.clean && !mount.read_only => {
+            let (dir, volume) = (mount.dir.display(), mount.source.display());
+            let what = "but its daemon could not make everything durable: its log file (mount option logfile=) says why, and the next mount recovers";
+            Err(Failure::new("unclean", format!("{dir} is unmounted, {what} {volume}")))
+        }
+        Ok(Err(error)) => Err(error.into()),
+        // Somebody was quicker and has it already; whoever mounts it is told about a recovery.
+        _ => Ok(()),
+    }
 }
 
 fn poll_end(daemon: &impl std::os::fd::AsFd) -> Result<()> {

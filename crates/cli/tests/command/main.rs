@@ -8,4 +8,6 @@ mod harness;
 mod inside;
 mod json;
 mod mounted;
+mod quickstart;
+mod restricted;
 mod user;

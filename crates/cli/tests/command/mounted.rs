@@ -192,6 +192,40 @@ fn a_killed_daemon_leaves_a_stale_mount_that_is_explained_and_a_volume_that_reco
 }
 
 #[test]
+fn an_unmount_that_could_not_make_everything_durable_is_no_success() {
+    if !can_mount("a volume whose host is full") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (host, dir) = (scratch.directory("host"), scratch.directory("mnt"));
+    let flags = rustix::mount::MountFlags::empty();
+    if rustix::mount::mount("bedplate-test", &host, "tmpfs", flags, Some(c"size=40m")).is_err() {
+        eprintln!("skipped: a volume whose host is full: only root can mount a small host");
+        return;
+    }
+    let image = host.join("v.img");
+    bedplate(["format", text(&image), "--size", "64M"]).succeeds();
+    let log = scratch.path("daemon.log");
+    bedplate(["mount", text(&image), text(&dir), "-o", &format!("logfile={}", text(&log))]).succeeds();
+    // Fills the host behind the volume's back, so that not even the log finds a place.
+    let filler = File::create(host.join("filler")).unwrap();
+    let mut at = 0;
+    while filler.write_all_at(&[1; 4096], at).is_ok() {
+        at += 4096;
+    }
+    for number in 0..50 {
+        // Refused or not: what counts is what the unmount says in the end.
+        let _refused = std::fs::write(dir.join(format!("file-{number}")), pattern(100_000));
+    }
+    bedplate(["unmount", text(&dir)]).fails(1, "could not make everything durable");
+    assert!(!is_mounted(&dir));
+    std::fs::remove_file(host.join("filler")).unwrap();
+    assert_eq!(bedplate(["--json", "mount", text(&image), text(&dir)]).succeeds().json()["recovery"]["needed"], true);
+    bedplate(["unmount", text(&dir)]).succeeds();
+    bedplate(["check", text(&image)]).succeeds();
+}
+
+#[test]
 fn a_mount_that_cannot_be_is_explained() {
     if !can_mount("mounts that cannot be") {
         return;
@@ -266,4 +300,19 @@ fn the_daemon_says_what_happens_later_in_its_log_file() {
     let log = std::fs::read_to_string(scratch.path("daemon.log")).unwrap();
     assert!(log.lines().any(|line| line.contains("bedplate: info: ")), "{log}");
     bedplate(["mount", text(&image), text(&dir), "-o", "logfile=/mnt/no-such/log"]).fails(1, "/mnt/no-such/log");
+}
+
+#[test]
+fn called_as_the_helper_of_mount_it_mounts() {
+    if !can_mount("the helper of mount(8)") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, dir, helper) = (scratch.image("v.img"), scratch.directory("mnt"), scratch.path("mount.bedplate"));
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_bedplate"), &helper).unwrap();
+    let mut mount = std::process::Command::new(helper);
+    mount.arg(&image).arg(&dir).args(["-n", "-o", "rw,mode=concurrent"]);
+    run(mount).succeeds().says("mode concurrent");
+    assert!(is_mounted(&dir));
+    bedplate(["unmount", text(&dir)]).succeeds();
 }
