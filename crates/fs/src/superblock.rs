@@ -185,7 +185,12 @@ impl Superblock {
 
     /// Writes both copies, each made durable before the next is touched (I-SB-1).
     pub(crate) fn write(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
-        debug_assert!(self.validate(0).is_ok(), "I-SB-2: {:?}", self.validate(0));
+        assert!(self.validate(0).is_ok(), "I-SB-2: {:?}", self.validate(0));
+        self.write_unchecked(device)
+    }
+
+    /// Writes whatever it is; I-SB-2 is the caller's.
+    pub(crate) fn write_unchecked(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
         let mut buf = AlignedBuf::zeroed(CONTENT_BYTES.max(device.geometry().logical_block_size as usize));
         buf[..CONTENT_BYTES].copy_from_slice(&self.encode());
         for at in [0, COPY_B] {

@@ -17,6 +17,8 @@ mod memtable;
 mod merge;
 mod region;
 mod store;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use region::{GrowRegion, Region};
 pub(crate) use store::{MetaStore, format_tree, open_tree, stored_position};

@@ -68,6 +68,7 @@ impl Region {
         if let Err(e) = &result {
             self.failed.lock().get_or_insert_with(|| e.clone());
         }
+        assert!(result.is_err() || self.failed.lock().is_none(), "I-REG-2: nothing succeeds after a failure");
         result
     }
 
@@ -135,6 +136,7 @@ impl Region {
                 _ => all.push(chunk),
             }
         }
+        assert!(all.iter().map(|chunk| chunk.len).sum::<u64>() >= len, "I-REG-1: the chunks hold the new length before anybody uses it");
         if all.len() > CHUNKS_MAX {
             return Err(Error::new(
                 ErrorKind::NoSpace,

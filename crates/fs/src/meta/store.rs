@@ -210,6 +210,7 @@ impl MetaStore {
     pub(crate) fn commit(&self, record: Record) -> Lsn {
         let mut state = self.state.write();
         let lsn = self.log().append(&record);
+        debug_assert!(lsn == self.last_lsn(), "I-META-1: nobody appends between a record and its rows");
         self.apply(&mut state, record.rows);
         lsn
     }
@@ -328,9 +329,11 @@ impl MetaStore {
     fn metadata_commit_locked(&self) -> Result<()> {
         let log = self.log();
         let (frozen, lsn) = self.freeze();
-        if matches!(log.sync(lsn)?, SyncOutcome::NeedsCommit) {
+        let outcome = log.sync(lsn)?;
+        if outcome == SyncOutcome::NeedsCommit {
             self.device.flush()?;
         }
+        assert!(outcome == SyncOutcome::NeedsCommit || log.durable_lsn() >= lsn, "I-META-3: the log is durable before the tree claims to hold it");
         let position = log.position_after(lsn);
         assert!(position.applied == lsn, "I-META-2: the commit holds records up to {lsn:?}, the position says {:?}", position.applied);
         self.write_frozen(&frozen, &position)?;
@@ -350,6 +353,7 @@ impl MetaStore {
             Arc::new(Snapshot::take(db)?)
         };
         let mut state = self.state.write();
+        assert!(state.frozen.is_some(), "I-META-4: the frozen rows stay until readers find them in the tree");
         state.snapshot = snapshot;
         state.frozen = None;
         drop(state);
@@ -364,10 +368,5 @@ impl MetaStore {
         state.frozen = Some(Arc::clone(&frozen));
         self.active_bytes.store(0, Ordering::Relaxed);
         (frozen, self.last_lsn())
-    }
-
-    /// Returns whether rows wait for a metadata commit.
-    pub(crate) fn has_pending_rows(&self) -> bool {
-        !self.state.read().active.is_empty()
     }
 }

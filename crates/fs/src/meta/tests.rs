@@ -1,0 +1,211 @@
+//! The store and its region on devices that keep count and fail.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use block::{BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, SimulatedDevice, SimulatedOptions, Trigger};
+
+use crate::log::{Record, RecordKind};
+use crate::row::{RowChange, Table};
+use crate::state::Fs;
+use crate::superblock::{ByteRun, COPY_B, COPY_BYTES, Superblock};
+use crate::{ErrorKind, FileSystem, FormatOptions, MountOptions};
+
+const SIZE: u64 = 64 << 20;
+
+fn quiet() -> MountOptions {
+    MountOptions { sync_interval: std::time::Duration::from_secs(86_400), ..MountOptions::default() }
+}
+
+fn volume() -> Arc<SimulatedDevice> {
+    let device = SimulatedDevice::new(SIZE, 1);
+    let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
+    FileSystem::format(&shared, None, &FormatOptions { log_bytes: Some(1 << 20), ..FormatOptions::default() }).unwrap();
+    device
+}
+
+fn mount(device: Arc<dyn BlockDevice>) -> Arc<Fs> {
+    crate::mount::mount(device, None, quiet(), crate::mount::LogDamage::Refuse).unwrap()
+}
+
+fn set(fs: &Fs, name: &[u8], value: Vec<u8>) {
+    let rows = vec![RowChange::put(Table::Setting, name.to_vec(), value)];
+    fs.meta.commit(Record { kind: RecordKind::Setting, rows, exposes: None, barrier: false });
+}
+
+fn get(fs: &Fs, name: &[u8]) -> Option<Vec<u8>> {
+    fs.meta.get(Table::Setting, name).unwrap()
+}
+
+/// I-META-1: what memory showed last is what replay ends with, whatever the threads did.
+#[test]
+fn i_meta_1_the_log_has_the_order_of_memory() {
+    let device = volume();
+    let fs = mount(Arc::clone(&device) as _);
+    std::thread::scope(|scope| {
+        for thread in 0..4u8 {
+            let fs = &fs;
+            scope.spawn(move || (0..500u16).for_each(|i| set(fs, b"contended", [&[thread], i.to_le_bytes().as_slice()].concat())));
+        }
+    });
+    let last = get(&fs, b"contended");
+    fs.meta.sync(fs.meta.last_lsn()).unwrap();
+    let image: Arc<dyn BlockDevice> = device.crash_image(device.operation_count(), &CrashChoice::LoseAll);
+    assert_eq!(get(&mount(image), b"contended"), last);
+}
+
+/// I-META-2 and I-META-3: a power cut at any moment of metadata commits, also of those that a full log asks for, leaves one prefix of the changes,
+/// with everything synced in it.
+#[test]
+fn i_meta_2_and_3_a_commit_holds_exactly_a_prefix() {
+    let device = volume();
+    let fs = mount(Arc::clone(&device) as _);
+    let mut synced = vec![(device.operation_count(), 0u32)];
+    for i in 1..=40u32 {
+        set(&fs, b"first", i.to_le_bytes().to_vec());
+        set(&fs, b"bulk", vec![7; 60_000]);
+        set(&fs, b"last", i.to_le_bytes().to_vec());
+        match i % 5 {
+            0 => fs.meta.metadata_commit().unwrap(),
+            _ => fs.meta.sync(fs.meta.last_lsn()).unwrap(),
+        }
+        synced.push((device.operation_count(), i));
+    }
+    assert!(fs.meta.log_info().metadata_commits > 8, "the log was full at least once");
+    let number = |fs: &Fs, name: &[u8]| get(fs, name).map_or(0, |bytes| u32::from_le_bytes(bytes.try_into().unwrap()));
+    for after in (synced[0].0..=device.operation_count()).step_by(3) {
+        for choice in [CrashChoice::LoseAll, CrashChoice::Seeded(after as u64)] {
+            let recovered = mount(device.crash_image(after, &choice));
+            let (first, last) = (number(&recovered, b"first"), number(&recovered, b"last"));
+            let promised = synced.iter().rfind(|(end, _)| *end <= after).unwrap().1;
+            assert!(last == first || last + 1 == first, "I-META-2: cut after {after}: first {first}, last {last}");
+            assert!(last >= promised, "I-META-3: cut after {after}: step {promised} was synced, {last} is there");
+        }
+    }
+}
+
+/// I-META-4: rows never vanish from readers while they move from memory into the tree.
+#[test]
+fn i_meta_4_readers_see_rows_all_through_a_commit() {
+    let fs = mount(volume() as _);
+    (0..200u32).for_each(|i| set(&fs, &i.to_be_bytes(), vec![1]));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut looks = 0;
+            while !done.load(Ordering::Relaxed) || looks < 100 {
+                let mut seen = 0;
+                let visit = |key: &[u8], _: &[u8]| {
+                    seen += u32::from(key.len() == 4);
+                    Ok(std::ops::ControlFlow::Continue(()))
+                };
+                fs.meta.scan_all(Table::Setting, visit).unwrap();
+                assert_eq!(seen, 200);
+                assert!(get(&fs, &(looks % 200u32).to_be_bytes()).is_some());
+                looks += 1;
+            }
+        });
+        for round in 0..30u8 {
+            (0..200u32).for_each(|i| set(&fs, &i.to_be_bytes(), vec![round]));
+            fs.meta.metadata_commit().unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+    });
+}
+
+/// I-REG-1: a power cut at any moment while the region grows leaves a tree that opens, with everything synced in it.
+#[test]
+fn i_reg_1_the_region_grows_before_it_is_used() {
+    let device = volume();
+    let fs = mount(Arc::clone(&device) as _);
+    let (before, start) = (fs.meta.region().superblock().metadata_len, device.operation_count());
+    let mut synced = vec![(start, 0u32)];
+    for i in 0..40u32 {
+        (0..50u32).for_each(|j| set(&fs, format!("{i}-{j}").as_bytes(), vec![3; 1500]));
+        fs.meta.metadata_commit().unwrap();
+        synced.push((device.operation_count(), i + 1));
+    }
+    assert!(fs.meta.region().superblock().metadata_len > before, "it did grow");
+    for after in (start..=device.operation_count()).step_by(1 + (device.operation_count() - start) / 150) {
+        let recovered = mount(device.crash_image(after, &CrashChoice::Seeded(after as u64)));
+        let promised = synced.iter().rfind(|(end, _)| *end <= after).unwrap().1;
+        assert!((0..promised).all(|i| get(&recovered, format!("{i}-49").as_bytes()).is_some()), "cut after {after}");
+    }
+}
+
+/// I-REG-2 and S-33: after one failed flush nothing is durable again, although the device has recovered; reads go on.
+#[test]
+fn i_reg_2_s_33_a_failed_flush_is_final() {
+    let device = volume();
+    let fs = mount(Arc::clone(&device) as _);
+    set(&fs, b"x", vec![1]);
+    device.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1)));
+    assert_eq!(fs.meta.metadata_commit().unwrap_err().kind, ErrorKind::Io);
+    device.clear_faults();
+    let flushes = device.counters().flushes;
+    assert!(fs.meta.metadata_commit().is_err() && fs.meta.sync(fs.meta.last_lsn()).is_err() && fs.meta.sync(crate::Lsn(0)).is_err());
+    assert_eq!(device.counters().flushes, flushes, "a flush after a failed one proves nothing and is not asked for");
+    let refused = fs.begin_change().unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::ReadOnly);
+    assert!(refused.message.contains("read-only after a failed write or flush"), "{refused}");
+    assert_eq!(get(&fs, b"x"), Some(vec![1]));
+}
+
+fn superblock() -> Superblock {
+    Superblock {
+        uuid: [7; 16],
+        generation: 1,
+        block_size: 4096,
+        size_bytes: SIZE,
+        clean: true,
+        log_separate: false,
+        log: ByteRun { start: COPY_BYTES, len: 1 << 20 },
+        metadata_len: 4096,
+        chunks: vec![ByteRun { start: 2 << 20, len: 1 << 20 }],
+    }
+}
+
+/// I-SB-1: a power cut at any moment of an update leaves a superblock: the old or the new one.
+#[test]
+fn i_sb_1_an_update_leaves_one_whole_copy() {
+    let device = SimulatedDevice::new(SIZE, 1);
+    let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
+    superblock().write(&shared).unwrap();
+    let start = device.operation_count();
+    Superblock { generation: 2, clean: false, ..superblock() }.write(&shared).unwrap();
+    for after in start..=device.operation_count() {
+        for seed in 0..50 {
+            let image: Arc<dyn BlockDevice> = device.crash_image(after, &CrashChoice::Seeded(seed));
+            let found = Superblock::read(&image).unwrap().superblock;
+            assert!(matches!(found.generation, 1 | 2), "cut after {after}, seed {seed}");
+            assert_eq!(found.clean, found.generation == 1);
+        }
+    }
+}
+
+/// I-SB-2 and S-36: a superblock whose regions overlap or leave the volume is refused by its field.
+#[test]
+fn i_sb_2_s_36_impossible_regions_are_refused() {
+    let base = superblock();
+    let chunk = |start, len| Superblock { chunks: vec![ByteRun { start, len }], ..base.clone() };
+    let hostile = [
+        chunk(COPY_BYTES, 1 << 20),
+        chunk(COPY_B - 4096, 8192),
+        chunk(SIZE - 4096, 8192),
+        chunk(u64::MAX - 4095, 8192),
+        chunk(3 << 20, 100),
+        Superblock { log: ByteRun { start: u64::MAX, len: u64::MAX }, ..base.clone() },
+        Superblock { log: ByteRun { start: 0, len: 1 << 20 }, ..base.clone() },
+        Superblock { metadata_len: 2 << 20, ..base.clone() },
+        Superblock { block_size: 3000, ..base.clone() },
+        Superblock { size_bytes: 4096, ..base.clone() },
+    ];
+    for superblock in hostile {
+        let device: Arc<dyn BlockDevice> = SimulatedDevice::over(&block::MemoryDevice::new(SIZE).snapshot(), &SimulatedOptions::default());
+        superblock.write_unchecked(&device).unwrap();
+        let error = Superblock::read(&device).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Corrupt, "{superblock:?}");
+        assert!(error.message.contains("impossible"), "{error}");
+    }
+}
