@@ -27,6 +27,7 @@ pub(crate) fn info(fs: &Fs) -> FsInfo {
     let mut log: LogInfo = fs.meta.log_info();
     log.size_bytes = superblock.log.len;
     log.separate = superblock.log_separate;
+    log.device = fs.log_device.as_ref().map(|device| device.name().to_owned());
     FsInfo {
         uuid: superblock.uuid_text(),
         version: crate::superblock::VERSION,
@@ -45,6 +46,7 @@ pub(crate) fn info(fs: &Fs) -> FsInfo {
         engine: engine.fallback.map_or_else(|| engine.name.to_owned(), |reason| format!("{} ({reason})", engine.name)),
         failed: fs.meta.failed().map(|e| e.message),
         log,
+        cache: fs.cache.counters(),
         recovery: fs.recovery.clone(),
         counters: fs.inodes.counters(),
         cache: fs.cache.counters(),

@@ -15,7 +15,7 @@ use std::time::Instant;
 use block::BlockDevice;
 use uuid::Uuid;
 
-use crate::log::{LogDeviceHead, LogParts, LogPlace, LogPosition, ReplayReport, replay};
+use crate::log::{LogDeviceHead, LogParts, LogPlace, ReplayReport, replay};
 use crate::meta::{MetaStore, Region, open_tree, stored_position};
 use crate::row::{ExtentRow, Table, split_extent_key, split_key};
 use crate::space::{Claim, Claims, Owner, Space, SpaceClass, Want};
@@ -30,7 +30,6 @@ pub(crate) struct Loaded {
     pub(crate) found: Found,
     pub(crate) meta: MetaStore,
     pub(crate) replayed: ReplayReport,
-    pub(crate) position: LogPosition,
 }
 
 /// What to do about a log that lost acknowledged records to damage: a mount that writes would take the loss for good.
@@ -111,7 +110,7 @@ pub(crate) fn load(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice
         meta.replay(record.rows);
         Ok(())
     })?;
-    Ok(Loaded { device, log_parts, found, meta, replayed, position })
+    Ok(Loaded { device, log_parts, found, meta, replayed })
 }
 
 /// Refuses a device that cannot hold the volume its superblock describes.
@@ -173,7 +172,7 @@ fn attach_log(device: &Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, 
 
 /// Rebuilds the free space from what is in use; returns it and the number of extents.
 fn build_space(meta: &MetaStore, superblock: &Superblock) -> Result<(Space, u64)> {
-    let (claims, extents) = collect_claims(meta, superblock, |e| Err(e))?;
+    let (claims, extents) = collect_claims(meta, superblock, Err)?;
     Ok((claims.into_space()?, extents))
 }
 

@@ -49,6 +49,8 @@ pub struct LogInfo {
     pub used_bytes: u64,
     /// Whether it lives on a device of its own.
     pub separate: bool,
+    /// Name of that device.
+    pub device: Option<String>,
     /// Log writes since mount.
     pub writes: u64,
     /// Records written since mount.
@@ -86,7 +88,7 @@ pub struct FsInfo {
     pub metadata_bytes: u64,
     /// Inodes in use.
     pub inodes: u64,
-    /// Extents.
+    /// Extents as of the last metadata commit.
     pub extents: u64,
     /// Mode of the mount.
     pub mode: IoMode,
@@ -98,6 +100,8 @@ pub struct FsInfo {
     pub failed: Option<String>,
     /// The log.
     pub log: LogInfo,
+    /// The library cache.
+    pub cache: CacheCounters,
     /// What the mount had to do.
     pub recovery: RecoveryReport,
     /// Sums over all files since mount.

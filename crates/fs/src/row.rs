@@ -37,17 +37,6 @@ impl Table {
     pub(crate) fn index(self) -> usize {
         self as usize - 1
     }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Inode => "inode",
-            Self::Dentry => "dentry",
-            Self::Extent => "extent",
-            Self::Xattr => "xattr",
-            Self::Orphan => "orphan",
-            Self::Setting => "setting",
-        }
-    }
 }
 
 /// The new image of one row: `None` removes it.

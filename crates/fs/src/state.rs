@@ -120,11 +120,6 @@ impl Fs {
         })
     }
 
-    /// Returns a counted reference to itself.
-    pub(crate) fn arc(&self) -> Arc<Self> {
-        self.this.upgrade().expect("a method runs, so a reference exists")
-    }
-
     /// Returns a loaded inode, reading it where needed.
     pub(crate) fn inode(&self, ino: InodeNo) -> Result<Arc<Inode>> {
         self.inodes.get_or_load(ino, self.meta.sealed_lsn(), || match self.meta.get(Table::Inode, &inode_key(ino))? {

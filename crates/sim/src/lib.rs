@@ -20,7 +20,7 @@ mod workload;
 pub use judge::{Cut, Violation, judge};
 pub use run::{History, record};
 pub use shrink::shrink;
-pub use workload::{Setup, Step, generate};
+pub use workload::{Change, RenameKind, Setup, Step, generate};
 
 use block::CrashChoice;
 use rand::{RngExt, SeedableRng};

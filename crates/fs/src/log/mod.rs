@@ -244,6 +244,7 @@ impl IntentLog {
             flushes: self.counters.flushes.load(Ordering::Relaxed),
             syncs: self.group.arrivals(),
             metadata_commits: 0,
+            device: None,
         }
     }
 

@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use crate::row::{RowChange, Table};
 
+/// The images of one table's rows by key.
+pub(super) type Images = BTreeMap<Vec<u8>, Option<Arc<[u8]>>>;
+
 /// The newest image of every changed row, by table; `None` stands for a removed row.
 #[derive(Debug, Default)]
 pub(super) struct Memtable {
-    tables: [BTreeMap<Vec<u8>, Option<Arc<[u8]>>>; Table::ALL.len()],
+    tables: [Images; Table::ALL.len()],
     /// Rough size in bytes, for pacing.
     bytes: usize,
 }
@@ -27,12 +30,8 @@ impl Memtable {
         self.tables[table.index()].get(key).cloned()
     }
 
-    pub(super) fn table(&self, table: Table) -> &BTreeMap<Vec<u8>, Option<Arc<[u8]>>> {
+    pub(super) fn table(&self, table: Table) -> &Images {
         &self.tables[table.index()]
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.tables.iter().all(BTreeMap::is_empty)
     }
 
     pub(super) fn bytes(&self) -> usize {

@@ -4,6 +4,8 @@
 //! - I-REG-1: a chunk and the new length are durable in both superblocks before the tree may use them.
 //! - I-REG-2: after the first failed write or flush every later one fails (a retried flush may lie).
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -32,7 +34,7 @@ pub(crate) struct Region {
 /// Pages that a read-only mount would have written.
 #[derive(Default)]
 struct Overlay {
-    pages: std::collections::BTreeMap<u64, Box<[u8]>>,
+    pages: BTreeMap<u64, Box<[u8]>>,
     len: u64,
 }
 
@@ -259,12 +261,14 @@ impl Overlay {
 
     fn write(&mut self, region: &Region, offset: u64, data: &[u8]) -> Result<()> {
         for (page, at, range) in pages(offset, data.len()) {
-            if !self.pages.contains_key(&page) {
-                let mut bytes = vec![0; usize_from(PAGE)?].into_boxed_slice();
-                Self::read_below(region, page * PAGE, &mut bytes)?;
-                self.pages.insert(page, bytes);
-            }
-            let bytes = self.pages.get_mut(&page).expect("inserted above");
+            let bytes = match self.pages.entry(page) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => {
+                    let mut bytes = vec![0; usize_from(PAGE)?].into_boxed_slice();
+                    Self::read_below(region, page * PAGE, &mut bytes)?;
+                    entry.insert(bytes)
+                }
+            };
             bytes[at..at + range.len()].copy_from_slice(&data[range]);
         }
         Ok(())

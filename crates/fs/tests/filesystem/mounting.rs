@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, Geometry, MemoryDevice};
-use fs::{ErrorKind, FileKind, FileSystem, FindingKind, FormatOptions, InodeNo, MountOptions};
+use block::{AlignedBuf, BlockDevice, Fault, FaultRule, Geometry, MemoryDevice, ReadFault, SimulatedDevice, Trigger};
+use fs::{ErrorKind, FileKind, FileSystem, FindingKind, FormatOptions, InodeNo, IoMode, MountOptions, OpenOptions};
 
 use crate::common::{SIZE, assert_sound, device, formatted, mount, new_file};
 
@@ -244,4 +244,23 @@ fn a_log_that_lost_acknowledged_records_to_damage_is_not_replayed_in_silence() {
     let fs = mount(&device);
     assert!(fs.resolve("/two").is_ok() && fs.resolve("/four").is_err());
     fs.unmount().unwrap();
+}
+
+/// S-35: a failed read fails that read only, and names the device and the offset.
+#[test]
+fn s_35_a_failed_read_names_device_and_offset() {
+    let simulated = SimulatedDevice::new(SIZE, 1);
+    let device: Arc<dyn BlockDevice> = Arc::clone(&simulated) as _;
+    FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
+    let fs = mount(&device);
+    let file = fs.open("f", &OpenOptions { mode: Some(IoMode::Concurrent), ..OpenOptions::create() }).unwrap();
+    file.write_at(&[7; 8192], 0).unwrap();
+    let at = file.extents().unwrap()[0].volume_offset;
+    simulated.inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Next(1)).within(at..at + 8192));
+    let error = file.read_at(&mut [0; 8192], 0).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Io);
+    assert!(error.message.contains(device.name()) && error.message.contains(&at.to_string()), "{error}");
+    assert_eq!(file.read_at(&mut [0; 8192], 0).unwrap(), 8192);
+    file.write_at(&[8; 4096], 0).unwrap();
+    fs.sync().unwrap();
 }

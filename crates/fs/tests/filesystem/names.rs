@@ -310,3 +310,22 @@ fn many_threads_change_names_at_once() {
     fs.unmount().unwrap();
     assert_sound(&device);
 }
+
+/// S-19: an inode number is not used twice, neither after a removal, nor a kill, nor a remount.
+#[test]
+fn s_19_inode_numbers_are_never_used_again() {
+    let device = formatted();
+    let mut seen = std::collections::HashSet::new();
+    for round in 0..6 {
+        let fs = mount(&device);
+        for i in 0..300 {
+            let name = format!("{round}-{i}");
+            assert!(seen.insert(file(&fs, ROOT, &name)), "round {round}");
+            fs.unlink(ROOT, name.as_bytes()).unwrap();
+        }
+        fs.sync().unwrap();
+        if round % 2 == 0 {
+            fs.unmount().unwrap();
+        }
+    }
+}
