@@ -49,6 +49,5 @@ pub(crate) fn info(fs: &Fs) -> FsInfo {
         cache: fs.cache.counters(),
         recovery: fs.recovery.clone(),
         counters: fs.inodes.counters(),
-        cache: fs.cache.counters(),
     }
 }

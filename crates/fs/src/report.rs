@@ -106,8 +106,6 @@ pub struct FsInfo {
     pub recovery: RecoveryReport,
     /// Sums over all files since mount.
     pub counters: CounterSnapshot,
-    /// The library cache.
-    pub cache: CacheCounters,
 }
 
 /// Classes of inconsistency that `check` tells apart.

@@ -92,9 +92,9 @@ impl Run {
             0..=8 => self.write(),
             9..=13 => self.read(),
             14 => self.set_size(),
-            15 => self.allocate(AllocateMode::Preallocate { keep_size: self.model.len() % 2 == 0 }),
+            15 => self.allocate(AllocateMode::Preallocate { keep_size: self.model.len().is_multiple_of(2) }),
             16 => self.allocate(AllocateMode::PunchHole),
-            17 => self.allocate(AllocateMode::ZeroRange { keep_size: self.model.len() % 2 == 0 }),
+            17 => self.allocate(AllocateMode::ZeroRange { keep_size: self.model.len().is_multiple_of(2) }),
             18 => self.allocate(AllocateMode::CollapseRange),
             19 => self.allocate(AllocateMode::InsertRange),
             20 => self.append(),
@@ -127,8 +127,10 @@ impl Run {
         let len = self.len().min(4000) as usize;
         let mut data = Skewed::new(len, 0);
         self.random.fill(data.bytes());
-        let file =
-            self.fs().open("/file", &OpenOptions { append: true, data_sync: len % 2 == 0, ..OpenOptions::read_write() }).expect("it opens twice");
+        let file = self
+            .fs()
+            .open("/file", &OpenOptions { append: true, data_sync: len.is_multiple_of(2), ..OpenOptions::read_write() })
+            .expect("it opens twice");
         self.trace.push(format!("append {len} size {}", self.model.len()));
         assert_eq!(file.write_at(data.bytes(), 0).expect("there is room"), self.model.len() as u64);
         drop(file);
