@@ -128,7 +128,7 @@ fn lines(workload: &WorkloadResults, rows: &[Row], claim: &Claim) -> Vec<PaperLi
         Cases::Every => true,
         Cases::Last => i + 1 == workload.cases.len(),
         Cases::At(x) => case.x == x,
-        Cases::Named(part) => case.name.contains(part),
+        Cases::Named(part) => case.name.starts_with(part) || case.name.contains(&format!(" {part}")),
     });
     cases
         .filter_map(|(i, case)| {

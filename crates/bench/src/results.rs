@@ -52,8 +52,28 @@ pub struct WorkloadResults {
     pub cases: Vec<Case>,
     /// The measurements, in the order they were made.
     pub records: Vec<Record>,
+    /// Device operations counted request by request, where the workload asks for it and the system allows it.
+    #[serde(default)]
+    pub counts: Vec<Count>,
     /// Cases that a target cannot serve, each with its reason.
     pub skipped: Vec<Skipped>,
+}
+
+/// Device operations for each operation of the program, from a short pass in which every request was counted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Count {
+    /// Index into the cases.
+    pub case: usize,
+    /// Index into the targets.
+    pub target: usize,
+    /// Reads for each operation.
+    pub reads: f64,
+    /// Writes that carried data.
+    pub writes: f64,
+    /// Bytes written.
+    pub written_bytes: f64,
+    /// Flushes.
+    pub flushes: f64,
 }
 
 /// One point of a workload's parameters.

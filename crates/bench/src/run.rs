@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::results::{Record, Results, Skipped, WorkloadResults};
+use crate::results::{Count, Measurement, Record, Results, Skipped, WorkloadResults};
 use crate::target::Targets;
 use crate::workload::{Env, Work, Workload};
 use crate::{Error, ErrorKind, Result};
@@ -70,6 +70,7 @@ pub fn run_workload(
         targets: targets.describe(),
         cases: work.cases(),
         records: Vec::new(),
+        counts: Vec::new(),
         skipped: Vec::new(),
     };
     found.options.insert("time".into(), bedplate::format_duration(schedule.time));
@@ -103,6 +104,9 @@ fn measure_all(
         watch(Progress { done: 0, total: plan.len(), workload: work.name(), case: "filling", target: &info.label });
         work.prepare(&**target)?;
     }
+    if work.counts_requests() {
+        count_requests(work, targets, found, stop)?;
+    }
     let warm = Env { warm_up: Duration::ZERO, time: schedule.warm_up.max(Duration::from_millis(10)), stop };
     let env = Env { warm_up: schedule.warm_up, time: schedule.time, stop };
     for (done, step) in plan.iter().enumerate() {
@@ -115,6 +119,31 @@ fn measure_all(
         found.records.extend(step.round.map(|round| Record { case: step.case, target: step.target, round, measurement }));
     }
     Ok(())
+}
+
+/// Long enough for some thousand operations, short enough for the kernel's buffer.
+const COUNTING: Duration = Duration::from_millis(60);
+
+/// Counts device operations one by one, which would disturb what is timed, so nothing is.
+fn count_requests(work: &dyn Work, targets: &Targets, found: &mut WorkloadResults, stop: &AtomicBool) -> Result<()> {
+    let env = Env { warm_up: Duration::ZERO, time: COUNTING, stop };
+    for (at, target) in targets.0.iter().enumerate() {
+        for case in (0..found.cases.len()).filter(|&case| work.refuses(case, target.info()).is_none()) {
+            check_stop(stop)?;
+            target.settle()?;
+            let running = target.count_requests(true);
+            let measured = if running { work.run(case, &**target, &env).map(Some) } else { Ok(None) };
+            target.count_requests(false);
+            found.counts.extend(measured?.and_then(|m| count(case, at, &m)));
+        }
+    }
+    Ok(())
+}
+
+fn count(case: usize, target: usize, m: &Measurement) -> Option<Count> {
+    let (reads, writes, flushes) = (m.per_op(|d| d.reads)?, m.per_op(|d| d.writes)?, m.per_op(|d| d.flushes)?);
+    // Zeros are a count that ran over.
+    (reads + writes + flushes > 0.0).then_some(Count { case, target, reads, writes, written_bytes: m.per_op(|d| d.written_bytes)?, flushes })
 }
 
 fn check_stop(stop: &AtomicBool) -> Result<()> {

@@ -33,6 +33,10 @@ pub struct Row {
     pub rate_per_busy_cpu: f64,
     /// Device reads, writes and flushes for each operation of the program; `None` where nobody counts.
     pub device_per_op: Option<[f64; 3]>,
+    /// Bytes written to the device for each operation.
+    pub device_bytes_per_op: Option<f64>,
+    /// Whether the device's operations were counted request by request; the kernel's statistics count an empty flush as a write too.
+    pub counted_one_by_one: bool,
     /// Waits of a thread for each operation.
     pub waits_per_op: f64,
     /// Figures of this workload alone.
@@ -82,6 +86,8 @@ fn row(workload: &WorkloadResults, case: usize, target: usize, records: &[&Recor
         (kind.clone(), [at(|l| l.p50_us), at(|l| l.p99_us), at(|l| l.p999_us)])
     });
     let per_op = |count: fn(&DeviceOps) -> u64| median(&|m| m.per_op(count).unwrap_or(0.0));
+    let exact = workload.counts.iter().find(|count| count.case == case && count.target == target);
+    let counted = first.device.is_some().then(|| [per_op(|d| d.reads), per_op(|d| d.writes), per_op(|d| d.flushes)]);
     let figures = first.figures.keys().map(|name| (name.clone(), median(&|m| m.figures.get(name).copied().unwrap_or(0.0))));
     Row {
         case,
@@ -94,7 +100,9 @@ fn row(workload: &WorkloadResults, case: usize, target: usize, records: &[&Recor
         latency_us: latency_us.collect(),
         busy_percent: median(&|m| m.cpu.busy_percent()),
         rate_per_busy_cpu: median(&Measurement::rate_per_busy_cpu),
-        device_per_op: first.device.is_some().then(|| [per_op(|d| d.reads), per_op(|d| d.writes), per_op(|d| d.flushes)]),
+        device_per_op: exact.map(|count| [count.reads, count.writes, count.flushes]).or(counted),
+        device_bytes_per_op: exact.map(|count| count.written_bytes).or(first.device.map(|_| per_op(|d| d.written_bytes))),
+        counted_one_by_one: exact.is_some(),
         waits_per_op: median(&|m| m.waits_per_op),
         figures: figures.collect(),
     }
@@ -156,6 +164,7 @@ pub(crate) mod tests {
             targets: rates.iter().map(|(label, _)| target(label)).collect(),
             cases: vec![Case { name: "only".into(), curve: "c".into(), axis: "threads".into(), x: 1.0 }],
             records,
+            counts: Vec::new(),
             skipped: Vec::new(),
         });
         results

@@ -20,7 +20,7 @@ pub fn table(results: &Results) -> String {
     text
 }
 
-const HEAD: [&str; 10] = ["", "rate", "±", "ratio", "(min … max)", "p50", "p99", "cpu", "dev I/O", "flushes"];
+const HEAD: [&str; 11] = ["", "rate", "±", "ratio", "(min … max)", "p50", "p99", "cpu", "reads", "writes", "flushes"];
 
 fn push_workload(text: &mut String, workload: &WorkloadResults) {
     let rows = summarize(workload);
@@ -36,6 +36,7 @@ fn push_workload(text: &mut String, workload: &WorkloadResults) {
         }
     }
     align(text, &lines);
+    let _ = writeln!(text, "  reads, writes, flushes: what reached the device for each operation{}", counting_words(&rows));
     push_figures(text, workload, &rows);
     for skipped in &workload.skipped {
         let (case, target) = (&workload.cases[skipped.case].name, &workload.targets[skipped.target].label);
@@ -43,11 +44,15 @@ fn push_workload(text: &mut String, workload: &WorkloadResults) {
     }
 }
 
+/// Says how device operations were counted, where that matters.
+fn counting_words(rows: &[Row]) -> &'static str {
+    if rows.iter().any(|row| row.counted_one_by_one) { ", counted one by one in a pass of their own" } else { "" }
+}
+
 fn cells(row: &Row) -> Vec<String> {
     let [p50, p99, _] = row.main_latency_us().unwrap_or_default();
     let micros = |us: f64| if us > 0.0 { format_micros(us) } else { "–".into() };
-    let (io, flushes) =
-        row.device_per_op.map_or(("–".into(), "–".into()), |[reads, writes, flushes]| (format_number(reads + writes), format_number(flushes)));
+    let [reads, writes, flushes] = row.device_per_op.map_or([const { String::new() }; 3], |counts| counts.map(format_number));
     vec![
         format!("  {}", row.label),
         format_number(row.rate.median),
@@ -57,7 +62,8 @@ fn cells(row: &Row) -> Vec<String> {
         micros(p50),
         micros(p99),
         format!("{:.0}%", row.busy_percent),
-        io,
+        reads,
+        writes,
         flushes,
     ]
 }

@@ -6,7 +6,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use bedplate::DeviceCounters;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+
+use super::trace::RequestTrace;
 
 /// Counts of operations that reached a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,11 +59,14 @@ impl From<DeviceCounters> for DeviceOps {
 }
 
 /// The kernel's counters of one block device.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct DeviceStat {
     /// The directory in sysfs.
     sys: PathBuf,
     name: String,
+    number: (u32, u32),
+    /// While it runs, it is what is read.
+    trace: Mutex<Option<RequestTrace>>,
 }
 
 impl DeviceStat {
@@ -72,7 +78,7 @@ impl DeviceStat {
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
         let sys = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
         let name = sys.file_name()?.to_string_lossy().into_owned();
-        sys.join("stat").exists().then_some(Self { sys, name })
+        sys.join("stat").exists().then(|| Self { sys, name, number: (major, minor), trace: Mutex::new(None) })
     }
 
     /// As [`of`](Self::of), for block device nodes alone: a file's neighbours on the same device would be counted with it.
@@ -85,8 +91,22 @@ impl DeviceStat {
         &self.name
     }
 
-    /// Reads the counters; zeros when the device is gone.
+    /// Starts or ends a count request by request; returns whether it runs.
+    pub(crate) fn count_requests(&self, on: bool) -> bool {
+        let mut trace = self.trace.lock();
+        // The old one ends before the new one starts.
+        *trace = None;
+        if on {
+            *trace = RequestTrace::start(self.number.0, self.number.1);
+        }
+        trace.is_some()
+    }
+
+    /// Reads the counters; zeros when the device is gone, or when a count request by request ran over.
     pub(crate) fn read(&self) -> DeviceOps {
+        if let Some(trace) = &*self.trace.lock() {
+            return trace.read().unwrap_or_default();
+        }
         parse_stat(&fs::read_to_string(self.sys.join("stat")).unwrap_or_default())
     }
 

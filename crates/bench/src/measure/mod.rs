@@ -5,6 +5,7 @@ mod device_ops;
 mod latency;
 mod page_cache;
 pub(crate) mod stats;
+mod trace;
 
 pub(crate) use cpu::{CpuTimes, thread_waits};
 pub use device_ops::DeviceOps;

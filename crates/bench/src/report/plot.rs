@@ -89,6 +89,7 @@ pub(super) fn curves(words: &Words<'_>, xs: &[f64], series: &[Series]) -> String
             .disable_x_mesh()
             .light_line_style(TRANSPARENT)
             .x_labels(xs.len().max(2) * 5)
+            .set_tick_mark_size(LabelAreaPosition::Bottom, 0)
             .x_label_formatter(&|at| category(xs, *at))
             .y_label_formatter(&|y| short(*y))
             .x_desc(words.x)
@@ -132,8 +133,7 @@ fn short(value: f64) -> String {
 
 /// Latency by quantile: the tail is stretched, each step to the right is ten times rarer.
 pub(super) fn quantiles(words: &Words<'_>, series: &[Series]) -> String {
-    // Beyond 99.99 % there are seldom enough samples.
-    let rarity = |q: f64| -(1.0 - q.min(0.9999)).log10();
+    let rarity = |q: f64| -(1.0 - q).log10();
     let values = || series.iter().flat_map(|s| s.points.iter().map(|p| p.y)).filter(|y| *y > 0.0);
     let (low, high) = (values().fold(f64::MAX, f64::min), values().fold(0.0, f64::max));
     if high <= 0.0 {
@@ -143,9 +143,10 @@ pub(super) fn quantiles(words: &Words<'_>, series: &[Series]) -> String {
         let mut chart = ChartBuilder::on(area)
             .caption(words.title, TITLE)
             .margin(8)
+            .margin_right(30)
             .x_label_area_size(36)
             .y_label_area_size(64)
-            .build_cartesian_2d(0.0..4.05f64, ((low * 0.8)..(high * 1.3)).log_scale())?;
+            .build_cartesian_2d(0.0..4.0f64, ((low * 0.8)..(high * 1.3)).log_scale())?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
@@ -244,7 +245,7 @@ fn clip(text: &str, most: usize) -> String {
 
 /// User, system and idle, from dark to light.
 pub(super) const CPU_COLOURS: [(RGBColor, &str); 3] =
-    [(RGBColor(0, 114, 178), "user"), (RGBColor(213, 94, 0), "system"), (RGBColor(224, 224, 224), "idle and waiting")];
+    [(RGBColor(94, 60, 153), "user"), (RGBColor(178, 171, 210), "system"), (RGBColor(232, 232, 232), "idle or waiting")];
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::escape;
 use super::plot::{Bar, CPU_COLOURS, Point, Series, Words, bars, css_colour, curves, over_time, quantiles};
+use crate::measure::LatencySummary;
 use crate::papers::paper;
 use crate::results::{Case, WorkloadResults};
 use crate::summary::{Row, by_case, records_of, summarize};
@@ -86,7 +87,7 @@ fn rate_bars(workload: &WorkloadResults, rows: &[Row], index: usize, case: &Case
 /// Latencies, processors and time of the case with the most load, which is the last of its curve.
 fn other_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<String> {
     let mut plots = Vec::new();
-    let last_of_curve = |i: usize| workload.cases.get(i + 1).is_none_or(|next| next.curve != workload.cases[i].curve);
+    let last_of_curve = |i: usize| workload.cases.iter().rposition(|case| case.curve == workload.cases[i].curve) == Some(i);
     let busiest: Vec<usize> = (0..workload.cases.len()).filter(|&i| last_of_curve(i)).collect();
     for &case in busiest.iter().take(6) {
         plots.push(latency_plot(workload, case));
@@ -111,11 +112,17 @@ fn latency_plot(workload: &WorkloadResults, case: usize) -> String {
             records.sort_by(|a, b| a.measurement.rate.total_cmp(&b.measurement.rate));
             let middle = records.get(records.len() / 2);
             let latency = middle.and_then(|r| kinds.iter().find_map(|kind| r.measurement.latency.get(*kind)));
-            let points = latency.map_or_else(Vec::new, |l| l.quantiles_us.iter().map(|&(q, us)| Point::plain(q, us)).collect());
+            let points = latency.map_or_else(Vec::new, known_quantiles);
             Series { colour: target, points }
         })
         .collect();
     quantiles(&Words { title: &format!("Latency: {}", workload.cases[case].name), x: "share of operations that were faster", y: "" }, &series)
+}
+
+/// The quantiles that enough operations stand behind; the very longest is one operation and says little.
+fn known_quantiles(latency: &LatencySummary) -> Vec<Point> {
+    let enough = |q: f64| q < 1.0 && latency.count as f64 * (1.0 - q) >= 3.0;
+    latency.quantiles_us.iter().filter(|(q, _)| enough(*q)).map(|&(q, us)| Point::plain(q, us)).collect()
 }
 
 fn cpu_plot(workload: &WorkloadResults, rows: &[Row], case: usize) -> String {
@@ -166,16 +173,14 @@ fn time_plots(workload: &WorkloadResults, case: usize) -> Vec<String> {
 }
 
 fn per_commit_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<String> {
-    let chart = |figure: &str, case: usize| {
-        let drawn: Vec<Bar> = rows
-            .iter()
-            .filter(|row| row.case == case)
-            .filter_map(|row| row.figures.get(figure).map(|&value| Bar::single(row.label.clone(), value, row.target, format_number(value))))
-            .collect();
-        bars(&format!("{}: {}", capital(figure), workload.cases[case].name), &drawn, None)
+    let chart = |what: &str, case: usize, pick: fn([f64; 3]) -> f64| {
+        let of_case = rows.iter().filter(|row| row.case == case);
+        let values = of_case.filter_map(|row| row.device_per_op.map(|device| (row, pick(device))));
+        let drawn: Vec<Bar> = values.map(|(row, value)| Bar::single(row.label.clone(), value, row.target, format_number(value))).collect();
+        bars(&format!("{what} per commit: {}", workload.cases[case].name), &drawn, None)
     };
     let extending = (0..workload.cases.len()).filter(|&case| workload.cases[case].name.starts_with("extending, 4 KiB"));
-    extending.flat_map(|case| [chart("device writes per commit", case), chart("flushes per commit", case)]).collect()
+    extending.flat_map(|case| [chart("Device writes", case, |d| d[1]), chart("Flushes", case, |d| d[2])]).collect()
 }
 
 fn push_table(page: &mut String, workload: &WorkloadResults, rows: &[Row]) {
@@ -183,12 +188,12 @@ fn push_table(page: &mut String, workload: &WorkloadResults, rows: &[Row]) {
     let _ = write!(
         page,
         "<details{open}><summary>All figures</summary><div class=\"scroll\"><table><tr><th>target</th><th>{}</th><th>min … max</th><th>noise</th><th>ratio</th>\
-         <th>min … max</th><th>p50</th><th>p99</th><th>p99.9</th><th>CPU</th><th>per busy CPU</th><th>device I/O per op</th><th>flushes per op</th>\
+         <th>min … max</th><th>p50</th><th>p99</th><th>p99.9</th><th>CPU</th><th>per busy CPU</th><th>device reads, writes per op</th><th>written per op</th><th>flushes per op</th>\
          <th>waits per op</th></tr>",
         escape(&workload.unit)
     );
     for (case, rows) in by_case(workload, rows) {
-        let _ = write!(page, "<tr class=\"case\"><td colspan=\"14\">{}</td></tr>", escape(&case.name));
+        let _ = write!(page, "<tr class=\"case\"><td colspan=\"15\">{}</td></tr>", escape(&case.name));
         rows.iter().for_each(|row| table_row(page, row));
     }
     page.push_str("</table></div>");
@@ -211,7 +216,7 @@ fn table_row(page: &mut String, row: &Row) {
     let _ = write!(
         page,
         "<tr><td>{}</td><td class=\"best\">{}</td><td>{} … {}</td><td>±{:.1} %</td><td class=\"best\">{:.3}</td><td>{:.2} … {:.2}</td><td>{}</td><td>{}</td>\
-         <td>{}</td><td>{:.0} %</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+         <td>{}</td><td>{:.0} %</td><td>{}</td><td>{}, {}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
         escape(&row.label),
         format_number(row.rate.median),
         format_number(row.rate.min),
@@ -225,7 +230,9 @@ fn table_row(page: &mut String, row: &Row) {
         micros(latency.map(|l| l[2])),
         row.busy_percent,
         format_number(row.rate_per_busy_cpu),
-        device(|d| d[0] + d[1]),
+        device(|d| d[0]),
+        device(|d| d[1]),
+        row.device_bytes_per_op.map_or_else(|| "–".into(), |bytes| bedplate::format_size(bytes.round() as u64)),
         device(|d| d[2]),
         format_number(row.waits_per_op)
     );

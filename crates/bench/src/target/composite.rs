@@ -78,6 +78,11 @@ impl Target for Composite {
         self.parts.iter().try_for_each(|part| part.set_cache_bytes(bytes / self.parts.len() as u64))
     }
 
+    fn count_requests(&self, on: bool) -> bool {
+        // Every part is told, also after one that could not.
+        self.parts.iter().filter(|part| part.count_requests(on)).count() == self.parts.len()
+    }
+
     fn device_ops(&self) -> Option<DeviceOps> {
         self.parts.iter().map(|part| part.device_ops()).try_fold(DeviceOps::default(), |sum, ops| Some(sum.plus(&ops?)))
     }

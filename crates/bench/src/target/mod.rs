@@ -83,6 +83,8 @@ pub(crate) trait Target: Send + Sync {
     fn make_cold(&self) -> Result<()>;
     /// Sets the size of the target's second-level cache; nothing may be open. Does nothing where there is none, or where the kernel sizes it.
     fn set_cache_bytes(&self, bytes: u64) -> Result<()>;
+    /// Starts or ends a count of every single request, which disturbs what is timed; returns whether it runs.
+    fn count_requests(&self, on: bool) -> bool;
     /// Returns what reached its devices so far; `None` where nobody counts.
     fn device_ops(&self) -> Option<DeviceOps>;
 }

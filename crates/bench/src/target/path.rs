@@ -186,6 +186,10 @@ impl Target for PathTarget {
         Ok(())
     }
 
+    fn count_requests(&self, on: bool) -> bool {
+        self.stat.as_ref().is_some_and(|stat| stat.count_requests(on))
+    }
+
     fn device_ops(&self) -> Option<DeviceOps> {
         self.stat.as_ref().map(DeviceStat::read)
     }

@@ -104,6 +104,10 @@ impl Target for RawTarget {
         Ok(())
     }
 
+    fn count_requests(&self, on: bool) -> bool {
+        self.stat.as_ref().is_some_and(|stat| stat.count_requests(on))
+    }
+
     fn device_ops(&self) -> Option<DeviceOps> {
         Some(self.stat.as_ref().map_or_else(|| self.device.counters().into(), DeviceStat::read))
     }

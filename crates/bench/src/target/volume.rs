@@ -204,6 +204,11 @@ impl Target for VolumeTarget {
         self.fs().map(drop)
     }
 
+    fn count_requests(&self, on: bool) -> bool {
+        let counted = |counted: &Counted| counted.stat.as_ref().is_some_and(|stat| stat.count_requests(on));
+        counted(&self.volume.data) && self.volume.log.as_ref().is_none_or(counted)
+    }
+
     fn device_ops(&self) -> Option<DeviceOps> {
         let data = self.volume.data.ops();
         Some(self.volume.log.as_ref().map_or(data, |log| data.plus(&log.ops())))

@@ -97,6 +97,10 @@ pub(crate) trait Work: Send + Sync {
     fn refuses(&self, _case: usize, _target: &TargetInfo) -> Option<String> {
         None
     }
+    /// Says whether device operations are to be counted one by one, in a pass of its own.
+    fn counts_requests(&self) -> bool {
+        false
+    }
     /// Makes the files. Called once for each target.
     fn prepare(&self, target: &dyn Target) -> Result<()>;
     /// Measures one case. Nothing is open before and nothing after.

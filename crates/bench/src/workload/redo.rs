@@ -149,6 +149,10 @@ impl Work for Redo {
         self.size_bytes * self.states.len() as u64
     }
 
+    fn counts_requests(&self) -> bool {
+        true
+    }
+
     fn prepare(&self, target: &dyn Target) -> Result<()> {
         self.states.iter().try_for_each(|&state| target.create(&self.file(state)))
     }
@@ -168,7 +172,7 @@ impl Work for Redo {
         let phase = Phase::Timed { warm_up: Duration::ZERO, time: env.time, after: Duration::ZERO };
         let classes = [Class::Commit];
         let job = Job { target, threads: pattern.committers, phase, classes: &classes, rated: &classes, sample_every: None, stop: env.stop };
-        let mut measurement = run(&job, |index| {
+        let measurement = run(&job, |index| {
             let mut buf = AlignedBuf::zeroed(append as usize);
             fill_pattern(&mut buf, index as u64);
             let (file, next) = (&file, &next);
@@ -189,14 +193,6 @@ impl Work for Redo {
                 Ok(())
             })
         })?;
-        drop(file);
-        for (name, value) in [
-            ("device writes per commit", measurement.per_op(|d| d.writes)),
-            ("device bytes per commit", measurement.per_op(|d| d.written_bytes)),
-            ("flushes per commit", measurement.per_op(|d| d.flushes)),
-        ] {
-            measurement.figures.extend(value.map(|value| (name.to_owned(), value)));
-        }
         Ok(measurement)
     }
 
