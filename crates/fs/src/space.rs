@@ -245,6 +245,11 @@ impl Inner {
         if blocks == 0 {
             return None;
         }
+        let left = self.free + self.kept - blocks;
+        assert!(
+            want.class == SpaceClass::Metadata || left >= self.reserve + self.promised,
+            "I-SPC-3, I-SPC-5: data leaves the reserve and what is promised"
+        );
         if let Some(run) = self.take_ahead(want, blocks) {
             return Some(run);
         }
@@ -305,8 +310,10 @@ impl Inner {
         if blocks == 0 || scarce || self.continuation(BlockNo(at)).is_none() {
             return;
         }
+        let free = self.free + self.kept;
         let run = self.take(at, blocks);
         self.kept += run.blocks;
+        assert!(self.free + self.kept == free, "I-SPC-4: what is kept ahead is still free");
         self.ahead.insert(ino, run);
     }
 

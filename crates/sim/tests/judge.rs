@@ -1,4 +1,5 @@
 //! The judge over random workloads, over directed ones, and over a device that lies.
+#![forbid(unsafe_code)]
 
 use fs::IoMode;
 use sim::{Change, Effort, RenameKind, Setup, Step, generate, try_seed, try_steps};

@@ -154,6 +154,7 @@ impl Io<'_> {
 
     /// Writes bytes at a device offset where the file has data.
     pub(super) fn overwrite(self, bytes: &[u8], at: u64) -> Result<()> {
+        debug_assert!(self.state().lock.is_held(), "I-IO-1: the lock is held from the lookup to the end of the write");
         self.state().unsealed.permit(&(at..at + bytes.len() as u64), &self.fs.meta)?;
         Ok(self.fs.device.write_at(bytes, at)?)
     }

@@ -113,6 +113,11 @@ impl<T> InodeLock<T> {
         false
     }
 
+    /// Returns whether anybody holds the lock, shared or exclusive, or waits to write.
+    pub(crate) fn is_held(&self) -> bool {
+        self.hot.state.load(Ordering::Relaxed) != 0
+    }
+
     /// Takes the lock shared without a guard.
     pub(crate) fn acquire_shared(&self, help: &impl Help) {
         std::mem::forget(self.shared(help));
@@ -146,6 +151,7 @@ impl<T> InodeLock<T> {
 
     fn release_exclusive(&self) {
         let mut gate = self.gate.lock();
+        assert!(gate.turn, "I-LCK-1: only the writer whose turn it is lets readers in again");
         // The readers that waited hold the lock from here on; each only has to notice.
         self.hot.state.fetch_add(std::mem::take(&mut gate.waiting_readers), Ordering::SeqCst);
         self.hot.state.fetch_and(!WRITER, Ordering::SeqCst);
@@ -227,7 +233,8 @@ mod tests {
             thread::yield_now();
         }
         let second = spawn("writer 2", true);
-        lock.release_shared();
+        let releaser = Arc::clone(&lock);
+        thread::spawn(move || releaser.release_shared()).join().expect("I-LCK-2: another thread may release");
         for thread in [first, reader, second] {
             thread.join().expect("no waiter fails");
         }

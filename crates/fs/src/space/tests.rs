@@ -184,6 +184,7 @@ fn two_files_that_append_in_turn_stay_contiguous() {
     assert_eq!(space.totals().runs, 2);
 }
 
+/// I-SPC-4
 #[test]
 fn what_is_kept_ahead_is_taken_back_when_space_runs_out() {
     let space = space();

@@ -112,6 +112,7 @@ impl Life {
     }
 }
 
+/// I-IO-3, I-IO-4, I-IO-5: what a cut shows when bytes vouched for are overwritten, tails are stale, or an end moves under the shared lock.
 /// Checks a file after a power cut behind `after` device operations.
 fn judge(states: &[State], after: usize, found: &[u8], context: &str) {
     let last_synced = states.iter().rposition(|state| state.synced && state.ended <= after).unwrap_or(0);

@@ -1,4 +1,5 @@
 //! The file system through its public interface, on devices in memory.
+#![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -7,5 +8,6 @@ mod cut;
 mod data;
 mod mounting;
 mod names;
+mod ordering;
 mod parallel;
 mod support;

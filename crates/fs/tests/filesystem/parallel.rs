@@ -57,6 +57,7 @@ fn modes() -> impl Iterator<Item = (IoMode, u32)> {
     IoMode::ALL.into_iter().zip([4096, 512, 4096, 16_384])
 }
 
+/// I-IO-2: neighbours that fill one block at once.
 #[test]
 fn s_31_neighbours_in_one_sector_do_not_harm_each_other() {
     for (mode, block) in modes() {
@@ -208,6 +209,7 @@ fn queue_worker(fs: &FileSystem, file: &Arc<File>, thread: u64, pages: u64) {
     }
 }
 
+/// I-IO-1, I-QUE-1: I/O in flight while blocks leave the file and come back, from queues that wait for each other's locks.
 #[test]
 fn queues_in_every_mode_read_what_they_wrote_while_the_file_changes() {
     for (mode, block) in modes() {
