@@ -12,3 +12,8 @@ pub use fs::{
     parse_size, split_mode_suffix,
 };
 pub use volume::{Volume, VolumeOptions};
+
+/// The example of the README, compiled with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
