@@ -46,9 +46,13 @@ impl std::fmt::Debug for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        if let Err(error) = self.engine.lock().drain() {
+        let mut engine = self.engine.lock();
+        if let Err(error) = engine.drain() {
             tracing::error!("a queue was dropped and its I/O cannot be waited for: {error}");
         }
+        let closing = engine.take_closing();
+        drop(engine);
+        drop(closing);
     }
 }
 
@@ -120,7 +124,12 @@ impl Queue {
     /// # Errors
     /// `Io` when the system refuses.
     pub fn submit(&mut self) -> Result<()> {
-        self.engine.lock().submit(&mut self.waiting)
+        let mut engine = self.engine.lock();
+        let submitted = engine.submit(&mut self.waiting);
+        let closing = engine.take_closing();
+        drop(engine);
+        drop(closing);
+        submitted
     }
     /// Submits, waits for at least `min` completions and appends them to `out`; returns how many.
     ///
@@ -128,10 +137,12 @@ impl Queue {
     /// `Io` when waiting fails.
     pub fn complete(&mut self, min: usize, out: &mut Vec<QueueCompletion>) -> Result<usize> {
         let mut engine = self.engine.lock();
-        engine.submit(&mut self.waiting)?;
-        let taken = engine.complete(min.min(self.in_flight), out)?;
-        self.in_flight -= taken;
-        Ok(taken)
+        let taken = engine.submit(&mut self.waiting).and_then(|()| engine.complete(min.min(self.in_flight), out));
+        let closing = engine.take_closing();
+        drop(engine);
+        drop(closing);
+        self.in_flight -= *taken.as_ref().unwrap_or(&0);
+        taken
     }
 }
 

@@ -7,17 +7,20 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use parking_lot::{MappedRwLockReadGuard, MappedRwLockWriteGuard, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::Io;
 use super::cached::CachePart;
 use super::exposure::Unsealed;
 use super::promise::BlockSet;
 use super::recent::Recent;
+use super::{Grid, Io};
 use crate::extent::{Extent, ExtentChange, ExtentMap, ExtentState};
 use crate::lock::{InodeLock, RangeLock};
 use crate::mode::OpenTable;
 use crate::row::{ExtentRow, RowChange, Table, extent_key, split_extent_key};
 use crate::stats::Tally;
-use crate::{Error, FileBlock, InodeNo, Result};
+use crate::{Error, FileBlock, Result};
+
+/// A closed file's map stays in memory up to this many extents.
+const EXTENTS_KEPT: usize = 4096;
 
 /// Everything about an inode's data: locks, extent map, opens. Ranks are in `docs/locks.md`.
 #[derive(Debug, Default)]
@@ -57,6 +60,11 @@ impl FileState {
         self.opens.lock().len() == 0 && !dirty && self.promised.lock().is_empty()
     }
 
+    #[cfg(test)]
+    pub(crate) fn map_is_loaded(&self) -> bool {
+        self.map.read().is_some()
+    }
+
     /// Returns the size in the inode's row. The map has been loaded.
     pub(crate) fn logged_size(&self) -> u64 {
         self.logged_size.load(Ordering::Acquire)
@@ -91,16 +99,32 @@ impl<'a> Io<'a> {
 
     fn load_map(self) -> Result<ExtentMap> {
         let ino = self.inode.ino;
-        let (from, to) = (extent_key(ino, FileBlock(0)), extent_key(InodeNo(ino.0 + 1), FileBlock(0)));
+        let (from, to) = (extent_key(ino, FileBlock(0)), extent_key(ino, FileBlock(u64::MAX)));
         let mut rows = Vec::new();
-        self.fs.meta.scan(Table::Extent, Bound::Included(&from), Bound::Excluded(&to), |key, value| {
+        self.fs.meta.scan(Table::Extent, Bound::Included(&from), Bound::Included(&to), |key, value| {
             let (_, at) = split_extent_key(key)?;
             rows.push((at, decode(ExtentRow::decode(value)?)));
             Ok(ControlFlow::Continue(()))
         })?;
-        ExtentMap::from_rows(rows).map_err(|at| {
+        let map = ExtentMap::from_rows(rows).map_err(|at| {
             Error::corrupt(format!("the extent of inode {} at file block {} overlaps another or passes the end; run a check", ino.0, at.0))
-        })
+        })?;
+        let blocks_max = self.fs.grid.block_of(Grid::FILE_BYTES_MAX);
+        let size = self.inode.attr_lock().row.size;
+        if map.end() > blocks_max || size > Grid::FILE_BYTES_MAX {
+            let message =
+                format!("inode {} has {size} bytes and extents up to file block {}, more than any file can have; run a check", ino.0, map.end());
+            return Err(Error::corrupt(message));
+        }
+        Ok(map)
+    }
+
+    /// Forgets a large map that nobody has open; the rows hold the same.
+    pub(super) fn unload_map(self) {
+        let mut map = self.state().map.write();
+        if map.as_ref().is_some_and(|map| map.len() > EXTENTS_KEPT) {
+            *map = None;
+        }
     }
 
     /// Returns extent changes as row changes.

@@ -84,3 +84,6 @@ impl Help for Fs {
         self.queues.help();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -63,6 +63,7 @@ impl Io<'_> {
         }
         if self.state().opens.lock().len() == 0 {
             self.fs.space.drop_ahead(self.inode.ino);
+            self.unload_map();
         }
         self.fs.unpin(self.inode, 1);
     }

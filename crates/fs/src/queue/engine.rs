@@ -59,6 +59,8 @@ pub(super) struct Engine {
     /// Completed and not yet handed out.
     done: Vec<QueueCompletion>,
     completions: Vec<Completion>,
+    /// Files whose last handle was an operation's. To close one may take locks, so that is for a time without this engine's (I-QUE-1).
+    closing: Vec<File>,
 }
 
 impl Engine {
@@ -71,6 +73,7 @@ impl Engine {
             free: (0..depth).rev().collect(),
             done: Vec::with_capacity(depth),
             completions: Vec::with_capacity(depth),
+            closing: Vec::new(),
         }
     }
 
@@ -133,7 +136,13 @@ impl Engine {
             Ok(Planned::Here) => self.carry_out(&mut op),
             Err(error) => Err(error),
         };
+        self.closing.extend(Arc::into_inner(op.file));
         self.done.push(QueueCompletion { token: op.token, result, buf: op.buf });
+    }
+
+    /// Hands out the files to close, to be dropped when the engine is unlocked.
+    pub(super) fn take_closing(&mut self) -> Vec<File> {
+        std::mem::take(&mut self.closing)
     }
 
     /// Decides where an operation is carried out; holds the inode lock, shared, when the device is to do it.
@@ -219,6 +228,7 @@ impl Engine {
             op.len
         });
         io.state().lock.release_shared();
+        self.closing.extend(Arc::into_inner(op.file));
         self.done.push(QueueCompletion { token: op.token, result, buf: completion.buf });
     }
 }

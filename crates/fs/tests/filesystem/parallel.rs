@@ -271,6 +271,30 @@ fn completions_that_nobody_fetches_do_not_stop_a_writer() {
 }
 
 #[test]
+fn a_file_whose_last_handle_is_in_a_queue_is_closed_without_a_deadlock() {
+    let device = device(48 << 20, 512);
+    format(&device, 4096);
+    let fs = mount_as(&device, IoMode::Concurrent);
+    let create = |mode| Arc::new(fs.open("/pages", &OpenOptions { mode: Some(mode), ..OpenOptions::create() }).expect("it opens"));
+    let direct = create(IoMode::Direct);
+    let concurrent = create(IoMode::Concurrent);
+    concurrent.write_at(&[1; 65_536], 0).expect("there is room");
+    assert_eq!(concurrent.effective_mode(), IoMode::Direct, "the stricter lock holds");
+    let mut queue = queue(&fs, 4);
+    for (token, file) in [(1, &direct), (2, &concurrent)] {
+        let buf = queue.take_buffer().expect("it has four");
+        queue.write(file, buf, token * 8192, token).expect("there is a slot");
+    }
+    drop(direct);
+    let mut out = Vec::new();
+    while out.len() < 2 {
+        // Completing the first closes its file and serves the other one another way, which waits for I/O in flight.
+        queue.complete(1, &mut out).expect("it completes");
+    }
+    assert_eq!(concurrent.effective_mode(), IoMode::Concurrent);
+}
+
+#[test]
 fn s_34_a_full_volume_says_so_stays_sound_and_recovers() {
     for (mode, block) in modes() {
         let device = device(40 << 20, 512);

@@ -1,0 +1,146 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use block::{AlignedBuf, BlockDevice, MemoryDevice};
+
+use super::publish::{Change, Mark, SizeChange};
+use super::truncate::tail_of;
+use super::*;
+use crate::log::RecordKind;
+use crate::row::{InodeRow, RowChange, Table, inode_key};
+use crate::{ErrorKind, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Reason};
+
+fn volume() -> Arc<dyn BlockDevice> {
+    let device: Arc<dyn BlockDevice> = MemoryDevice::new(64 << 20);
+    FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
+    device
+}
+
+fn mount(device: &Arc<dyn BlockDevice>, mode: IoMode) -> FileSystem {
+    let options = MountOptions { mode, sync_interval: Duration::from_secs(3600), ..MountOptions::default() };
+    FileSystem::mount(Arc::clone(device), None, options).unwrap()
+}
+
+#[test]
+fn an_interrupted_truncation_goes_on_at_the_next_mount() {
+    let device = volume();
+    let fs = mount(&device, IoMode::Concurrent);
+    let file = fs.open("/file", &OpenOptions::create()).unwrap();
+    file.set_size(3000 * 8192).unwrap();
+    let page = AlignedBuf::zeroed(4096);
+    (0..3000).for_each(|i| drop(file.write_at(&page, i * 8192).unwrap()));
+    {
+        // The first record of a truncation to 100 bytes, and nothing after it.
+        let io = file.io();
+        let _alone = io.state().lock.exclusive(io.fs);
+        let (from, remains) = tail_of(&io.map().unwrap(), &(1..u64::MAX));
+        assert!(remains);
+        let change = Change::new(RecordKind::Truncate, SizeChange::Set(100)).marked(Mark::Begin);
+        io.publish(change, |map| map.plan_remove(from..u64::MAX)).unwrap();
+    }
+    file.sync_data().unwrap();
+    drop((file, fs));
+    let fs = mount(&device, IoMode::Concurrent);
+    assert_eq!(fs.info().recovery.orphans, 1);
+    let file = fs.open("/file", &OpenOptions::read_write()).unwrap();
+    assert_eq!((file.size(), file.attr().unwrap().allocated_bytes, file.extents().unwrap().len()), (100, 4096, 1));
+    drop(file);
+    fs.unmount().unwrap();
+    let fs = mount(&device, IoMode::Concurrent);
+    assert_eq!(fs.info().recovery.orphans, 0);
+    fs.unmount().unwrap();
+    assert!(FileSystem::check(&device, None, false).unwrap().findings.is_empty());
+}
+
+#[test]
+fn a_large_map_is_forgotten_with_the_last_open_and_read_again() {
+    let device = volume();
+    let fs = mount(&device, IoMode::Concurrent);
+    let file = fs.open("/file", &OpenOptions::create()).unwrap();
+    let page = AlignedBuf::zeroed(4096);
+    (0..4200).for_each(|i| drop(file.write_at(&page, i * 8192).unwrap()));
+    let (ino, extents) = (file.ino(), file.extents().unwrap());
+    drop(file);
+    let inode = fs.state().inode(ino).unwrap();
+    assert!(!inode.data.map_is_loaded());
+    let file = fs.open("/file", &OpenOptions::read_write()).unwrap();
+    assert!(inode.data.map_is_loaded());
+    assert_eq!(file.extents().unwrap(), extents);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn a_file_larger_than_any_file_is_refused() {
+    let device = volume();
+    let fs = mount(&device, IoMode::Concurrent);
+    let ino = fs.open("/file", &OpenOptions::create()).unwrap().ino();
+    let key = inode_key(ino);
+    let row = InodeRow::decode(&fs.state().meta.get(Table::Inode, &key).unwrap().unwrap()).unwrap();
+    let hostile = InodeRow { size: u64::MAX, ..row };
+    fs.state().commit(RecordKind::SetAttr, vec![RowChange::put(Table::Inode, key, hostile.encode())]);
+    fs.sync().unwrap();
+    drop(fs);
+    let fs = mount(&device, IoMode::Concurrent);
+    let error = fs.open("/file", &OpenOptions::read_write()).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Corrupt);
+    assert!(error.message.contains("run a check"), "{error}");
+}
+
+#[test]
+fn s_30_conflicting_opens_are_served_cached_and_counted() {
+    let device = volume();
+    let fs = mount(&device, IoMode::Concurrent);
+    let concurrent = fs.open("/file", &OpenOptions::create()).unwrap();
+    concurrent.write_at(&AlignedBuf::from_slice(&[1; 8192]), 0).unwrap();
+    let cached = fs.open("/file", &OpenOptions { mode: Some(IoMode::Cached), ..OpenOptions::read_write() }).unwrap();
+    assert_eq!((concurrent.effective_mode(), concurrent.requested_mode()), (IoMode::Cached, IoMode::Concurrent));
+    cached.write_at(&[2; 100], 50).unwrap();
+    let mut buf = AlignedBuf::zeroed(8192);
+    concurrent.read_at(&mut buf, 0).unwrap();
+    assert_eq!((buf[49], buf[50], buf[149], buf[150]), (1, 2, 2, 1), "S-20");
+    drop(cached);
+    assert_eq!(concurrent.effective_mode(), IoMode::Concurrent);
+    let io = concurrent.io();
+    assert_eq!(io.cached().dirty_bytes(), 0, "dirty pages were written");
+    concurrent.read_at(&mut buf, 0).unwrap();
+    assert_eq!((buf[49], buf[50]), (1, 2));
+    let counters = concurrent.counters();
+    assert_eq!((counters.mode_transitions, counters.reason(Reason::MixedOpen)), (2, 1));
+    assert_eq!((counters.reads, counters.writes, counters.direct), (2, 2, 2));
+}
+
+#[test]
+fn callers_that_cache_and_direct_opens_bypass_the_library_cache_together() {
+    let device = volume();
+    let fs = mount(&device, IoMode::Cached);
+    let options = OpenOptions { caller_caches: true, ..OpenOptions::create() };
+    let (a, b) = (fs.open("/file", &options).unwrap(), fs.open("/file", &OpenOptions { direct_flag: true, ..options.clone() }).unwrap());
+    assert_eq!((a.effective_mode(), b.requested_mode()), (IoMode::Cached, IoMode::Direct));
+    a.write_at(&[3; 4096], 0).unwrap();
+    assert!(!a.io().has_cache());
+    let library = fs.open("/file", &OpenOptions::read_write()).unwrap();
+    let mut buf = [0; 4096];
+    library.read_at(&mut buf, 0).unwrap();
+    assert!(a.io().has_cache(), "as soon as one open needs it, all go through it");
+    library.write_at(&[4; 10], 0).unwrap();
+    a.read_at(&mut buf, 0).unwrap();
+    assert_eq!((buf[9], buf[10]), (4, 3));
+}
+
+#[test]
+fn the_access_time_moves_once_after_a_change() {
+    let device = volume();
+    let fs = mount(&device, IoMode::Concurrent);
+    let file = fs.open("/file", &OpenOptions::create()).unwrap();
+    file.write_at(&[1; 10], 0).unwrap();
+    let before = file.attr().unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    file.read_at(&mut [0; 10], 0).unwrap();
+    let after = file.attr().unwrap();
+    assert!(after.atime > before.atime && after.mtime == before.mtime);
+    file.sync_all().unwrap();
+    let again = fs.open("/file", &OpenOptions::read_only()).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    again.read_at(&mut [0; 10], 0).unwrap();
+    assert_eq!(again.attr().unwrap().atime, after.atime, "it is younger than the last change and than a day");
+}
