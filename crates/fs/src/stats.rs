@@ -140,17 +140,23 @@ impl Counters {
 /// What every read and write counts; kept apart from the other counters because it is touched all the time.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
+    /// Those past the cache; the others are counted once, as hits or misses of the cache.
     reads: AtomicU64,
     read_bytes: AtomicU64,
     writes: AtomicU64,
     written_bytes: AtomicU64,
-    /// Of both, those that went through a bounce buffer or the cache. So a direct one counts nothing more.
+    /// Of reads past the cache and writes, those that went through a bounce buffer or the cache. So a direct one counts nothing more.
     indirect: AtomicU64,
 }
 
 impl Tally {
     pub(crate) fn count_read(&self, bytes: usize) {
         Counters::add(&self.reads, 1);
+        Counters::add(&self.read_bytes, bytes as u64);
+    }
+
+    /// Counts the bytes of a read through the cache.
+    pub(crate) fn count_cached_read(&self, bytes: usize) {
         Counters::add(&self.read_bytes, bytes as u64);
     }
 
@@ -168,6 +174,7 @@ impl Tally {
         let (reads, writes) = (self.reads.load(Relaxed), self.writes.load(Relaxed));
         let direct = (reads + writes).saturating_sub(self.indirect.load(Relaxed));
         let (read_bytes, written_bytes) = (self.read_bytes.load(Relaxed), self.written_bytes.load(Relaxed));
+        let reads = reads + rest.cache_hits + rest.cache_misses;
         CounterSnapshot { reads, read_bytes, writes, written_bytes, direct, ..*rest }
     }
 }

@@ -110,9 +110,11 @@ impl CachedFile {
         Ok(change)
     }
 
-    /// Forgets the clean pages.
+    /// Forgets the clean pages, and what is on its way.
     pub(crate) fn drop_clean(&self) {
+        let change = MapChange::begin(&self.core, &mut self.core.state.lock());
         self.forget(&ALL, Spare::Pinned);
+        drop(change);
     }
 
     /// Forgets every page for good; pages that are being written are forgotten when they land. Waits for nothing: the last hold of an inode may end on the

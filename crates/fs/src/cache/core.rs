@@ -22,6 +22,8 @@ pub(super) struct FileCore {
     pub(super) size: Arc<AtomicU64>,
     /// Changes at the beginning and at the end of every change of the map; odd while one is under way.
     epoch: AtomicU64,
+    /// Odd while a write into pages is under way, and different after it.
+    pub(super) writes: AtomicU64,
     /// Dirty or flying pages.
     pub(super) pinned_pages: AtomicU64,
     /// Rank: below a shard's lock.
@@ -77,6 +79,7 @@ impl FileCore {
             backing,
             size,
             epoch: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
             pinned_pages: AtomicU64::new(0),
             state: Mutex::default(),
             settled: Condvar::new(),

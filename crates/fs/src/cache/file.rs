@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use block::AlignedBuf;
 
@@ -41,6 +41,23 @@ struct Behind {
 }
 
 impl CachedFile {
+    /// Reads as [`read_at`](Self::read_at), without any lock of the caller's, what is wholly in memory and in one group of pages; `None` when it is not so, or
+    /// when a write into the pages or a truncation was under way: then the caller takes its ordering lock and calls `read_at`.
+    ///
+    /// I-CACHE-9: such a read, too, sees all of a `cached` write or nothing. The group's part of a write is written under the shard's lock, or in steps;
+    /// if in steps, the count of writes has moved.
+    #[inline]
+    pub(crate) fn read_hit(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
+        let writes = self.core.writes.load(Acquire);
+        let size = self.core.size();
+        let len = if size <= offset { 0 } else { buf.len().min(usize::try_from(size - offset).unwrap_or(usize::MAX)) };
+        if !writes.is_multiple_of(2) || len as u64 > self.cache.layout.group_end(offset) - offset {
+            return None;
+        }
+        let all = self.hit(&mut buf[..len], offset) == len;
+        (all && self.core.writes.load(Acquire) == writes && self.core.size() == size).then_some(len)
+    }
+
     /// Reads up to `buf.len()` bytes at `offset`, from memory where possible, else from the backing (and keeps what it read). Short only at the logical size.
     /// Serves `cached` (the caller holds the ordering lock shared) and `concurrent+cache` (no ordering lock needed). Returns the bytes read and whether
     /// all came from memory.
@@ -188,6 +205,13 @@ impl CachedFile {
     /// `buf.len()` when an error (no space, a failed read of a partly written block) stopped it in the middle; the caller reports a short write,
     /// or tries the rest again and meets the error. May write back pages on the caller's thread when too many are dirty.
     pub(crate) fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        self.core.writes.fetch_add(1, AcqRel);
+        let outcome = self.write_pages(buf, offset);
+        self.core.writes.fetch_add(1, AcqRel);
+        outcome
+    }
+
+    fn write_pages(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let mut done = 0;
         let mut reserved = offset;
         let mut behind = Behind::default();

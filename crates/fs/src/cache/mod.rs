@@ -38,6 +38,7 @@
 //! - **I-CACHE-6** Pages in memory never pass the cap; a writer who would pass half of it with dirty pages writes some back first.
 //! - **I-CACHE-7** A frame is in one queue of the replacement at most, a pinned one in none.
 //! - **I-CACHE-8** In a valid unit, bytes beyond the logical size are zero.
+//! - **I-CACHE-9** A read sees all of a `cached` write or nothing of it, with the ordering lock or without.
 //!
 //! # Lock ranks
 //!

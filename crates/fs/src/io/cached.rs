@@ -87,6 +87,22 @@ impl<'a> Io<'a> {
         self.cached_if_any().is_some()
     }
 
+    /// Reads what is in memory, without the order lock; `None` when it takes more than that.
+    #[inline]
+    pub(super) fn read_hit(self, buf: &mut [u8], offset: u64) -> Option<usize> {
+        let len = self.cached_if_any()?.read_hit(buf, offset)?;
+        self.count_cached_read(true, len);
+        Some(len)
+    }
+
+    /// Counts a read through the cache: under hits or misses, of which `reads` is a sum when asked for.
+    #[inline]
+    fn count_cached_read(self, hit: bool, len: usize) {
+        let counters = &self.inode.counters;
+        Counters::add(if hit { &counters.cache_hits } else { &counters.cache_misses }, 1);
+        self.state().lock.beside().count_cached_read(len);
+    }
+
     /// Reads through the cache; `None` when the file is not served that way (any more).
     pub(super) fn read_cached(self, class: OpenClass, buf: &mut [u8], offset: u64) -> Result<Option<usize>> {
         let _order = self.state().order.shared(self.fs);
@@ -95,10 +111,8 @@ impl<'a> Io<'a> {
             return Ok(None);
         }
         self.count_mixed(service, class);
-        self.state().lock.beside().count_indirect();
         let (len, hit) = self.cached().read_at(buf, offset)?;
-        let counters = &self.inode.counters;
-        Counters::add(if hit { &counters.cache_hits } else { &counters.cache_misses }, 1);
+        self.count_cached_read(hit, len);
         Ok(Some(len))
     }
 

@@ -21,6 +21,13 @@ impl Io<'_> {
         if buf.is_empty() {
             return Ok(0);
         }
+        let service = self.service();
+        if uses_cache(service.path)
+            && !service.mixed
+            && let Some(len) = self.read_hit(buf, offset)
+        {
+            return Ok(len);
+        }
         let len = loop {
             let way = if uses_cache(self.service().path) { self.read_cached(class, buf, offset) } else { self.read_uncached(class, buf, offset) };
             // `None`: the service changed in between.
@@ -28,7 +35,6 @@ impl Io<'_> {
                 break len;
             }
         };
-        self.count_read(len);
         Ok(len)
     }
 
@@ -41,9 +47,12 @@ impl Io<'_> {
         self.count_mixed(service, class);
         let range = offset..offset.saturating_add(buf.len() as u64);
         let _range = (service.path == IoMode::Direct && !range.is_empty()).then(|| self.state().ranges.lock(range, Sharing::Shared, self.fs));
-        self.read_mapped(held, buf, offset, self.inode.size.load(Ordering::Acquire)).map(Some)
+        let len = self.read_mapped(held, buf, offset, self.inode.size.load(Ordering::Acquire))?;
+        self.count_read(len);
+        Ok(Some(len))
     }
 
+    /// Counts a read that went past the cache.
     pub(crate) fn count_read(self, bytes: usize) {
         self.state().lock.beside().count_read(bytes);
     }
