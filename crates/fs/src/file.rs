@@ -94,7 +94,7 @@ impl File {
         self.may_write()?;
         let at = self.io().write(self.class, buf, if self.append { None } else { Some(offset) })?;
         if self.data_sync {
-            self.io().sync_data()?;
+            self.io().sync_written(at, buf.len() as u64)?;
         }
         Ok(at)
     }

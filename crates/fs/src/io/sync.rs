@@ -21,6 +21,15 @@ impl Io<'_> {
         self.fs.meta.sync(self.inode.data_lsn())
     }
 
+    /// `O_DSYNC`: a range that was just written, and what is needed to read it back.
+    pub(crate) fn sync_written(self, offset: u64, len: u64) -> Result<()> {
+        Counters::add(&self.inode.counters.syncs, 1);
+        if let Some(cached) = self.cached_if_any() {
+            cached.flush_range(offset, len)?;
+        }
+        self.fs.meta.sync(self.inode.data_lsn())
+    }
+
     /// `fsync`: data and all attributes.
     pub(crate) fn sync_all(self) -> Result<()> {
         Counters::add(&self.inode.counters.syncs, 1);
