@@ -342,7 +342,6 @@ impl CachedFile {
     }
 
     /// As [`flush`](Self::flush), for the pages that a range touches.
-    #[cfg(test)]
     pub(crate) fn flush_range(&self, offset: u64, len: u64) -> Result<()> {
         self.cache.flush(&self.core, &self.pages(offset, len))
     }
