@@ -45,6 +45,10 @@ pub(super) struct FileState {
     map_changes: u32,
     /// The file was dropped: what is still being written is forgotten when it lands.
     pub(super) closed: bool,
+    /// Counts failed write-behinds, so that whoever waits for one notices.
+    pub(super) failures: u64,
+    /// The last of them.
+    pub(super) last_failure: Option<Error>,
     /// The first failed write-behind since a flush wrote everything.
     pub(super) error: Option<Latched>,
     /// Completed runs for the scheduled write-behind.

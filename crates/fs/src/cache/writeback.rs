@@ -78,7 +78,10 @@ impl PageCache {
     ///
     /// Two passes: a page that is dirty while an older write of it is under way is passed over in the first, written in the second; whoever else took it in
     /// between took what it held when this call began, or newer, and is waited for.
+    ///
+    /// A failure of a write that it waited for is its failure too, whoever else was told of it: those pages are dirty again.
     pub(super) fn write_out(&self, core: &Arc<FileCore>, pages: &Range<u64>) -> Result<()> {
+        let failures = core.state.lock().failures;
         for _pass in 0..2 {
             let mut passed_over = false;
             let mut failure = None;
@@ -103,7 +106,9 @@ impl PageCache {
                 break;
             }
         }
-        Ok(())
+        let state = core.state.lock();
+        let failed_meanwhile = state.last_failure.as_ref().filter(|_| state.failures != failures);
+        failed_meanwhile.map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// As [`write_out`](Self::write_out), and tells an error that was latched before. Large amounts are shared with the writing threads, so that several
@@ -356,6 +361,8 @@ impl Drop for Carried<'_> {
                     state.dirty.insert(page, Instant::now);
                 }
             }
+            state.failures += 1;
+            state.last_failure = Some(error.clone());
             state.error.get_or_insert(Latched { error, told: false });
         }
         let id = self.id;

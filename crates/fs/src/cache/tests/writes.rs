@@ -1,5 +1,6 @@
 //! How dirty pages reach the backing.
 
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -161,4 +162,60 @@ fn a_file_dropped_while_its_pages_are_written_leaves_nothing() {
     *holder.file.lock() = Some(file);
     cache.flush_all().expect("the write succeeded");
     assert_eq!((cache.counters().dirty_bytes, cache.counters().resident_bytes), (0, 0));
+}
+
+/// A flush waits for a write that somebody else began, and that write fails, after an earlier failure was told: the flush must not succeed.
+#[test]
+fn a_flush_hears_of_a_failure_it_waited_for_although_an_earlier_one_was_told() {
+    /// Fails the first write, and every one at 1 MiB while `failing`, which it holds back until `open`.
+    #[derive(Default)]
+    struct Gate {
+        passed_first: AtomicBool,
+        failing: AtomicBool,
+        held: AtomicBool,
+        open: AtomicBool,
+    }
+    impl Backing for Gate {
+        fn read_direct(&self, buf: &mut [u8], _offset: u64) -> Result<usize> {
+            Ok(buf.len())
+        }
+        fn write_direct(&self, _buf: &[u8], offset: u64, _size_after: u64) -> Result<()> {
+            self.held.store(offset == 1 << 20, Ordering::SeqCst);
+            while offset == 1 << 20 && !self.open.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            let fails = !self.passed_first.swap(true, Ordering::SeqCst) || (offset == 1 << 20 && self.failing.load(Ordering::SeqCst));
+            if fails { Err(Error::new(ErrorKind::Io, "injected")) } else { Ok(()) }
+        }
+        fn reserve(&self, _offset: u64, _len: u64) -> Result<()> {
+            Ok(())
+        }
+        fn size(&self) -> u64 {
+            2 << 20
+        }
+    }
+    let cache = PageCache::new(&options(4096));
+    let gate = Arc::new(Gate { failing: AtomicBool::new(true), ..Gate::default() });
+    let weak: Weak<Gate> = Arc::downgrade(&gate);
+    let file = cache.file(1, weak, Arc::new(AtomicU64::new(2 << 20)));
+    file.write_at(&[1; 4096], 0).expect("room");
+    file.flush_range(0, 4096).expect_err("the first failure is told");
+    file.write_at(&[2; 4096], 1 << 20).expect("room");
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| file.flush_range(1 << 20, 4096));
+        while !gate.held.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        let waiting = scope.spawn(|| file.flush());
+        // Long enough for the flush to find the other write under way; if it is not, the flush writes the page itself and fails by itself.
+        std::thread::sleep(Duration::from_millis(50));
+        gate.open.store(true, Ordering::SeqCst);
+        other.join().expect("no panic").expect_err("it failed");
+        let told = waiting.join().expect("no panic");
+        assert!(told.is_err() || file.dirty_bytes() == 0, "a flush succeeded over pages that are still dirty");
+    });
+    gate.failing.store(false, Ordering::SeqCst);
+    file.flush().ok();
+    file.flush().expect("sound");
+    assert_eq!(file.dirty_bytes(), 0);
 }
