@@ -62,6 +62,7 @@ impl Fill {
         let wanted = inside.next_multiple_of(self.cache.io_align()).min(target.len());
         let read = if wanted == 0 { 0 } else { backing.read_direct(&mut target[..wanted], start)? };
         target[read.min(inside)..].fill(0);
+        debug_assert!(target[inside..].iter().all(|byte| *byte == 0), "I-CACHE-8: nothing but zeros beyond the end of the file");
         Ok(())
     }
 

@@ -62,6 +62,11 @@ impl Flights {
             contended |= matches!(flight.kind, Kind::Change);
         }
         self.list.push(Flight { id, file, group, pages, marred: contended, kind: Kind::Change });
+        let met = |flight: &&Flight| flight.meets(file, group, pages);
+        debug_assert!(
+            !contended || self.list.iter().filter(met).all(|flight| flight.marred),
+            "I-CACHE-3: changes that overlap in time are all contended"
+        );
     }
 
     /// A change is complete; returns whether it had the pages for itself.

@@ -297,6 +297,7 @@ mod tests {
         assert_eq!(nodes.node(frame).place, Place::Main);
     }
 
+    /// I-CACHE-7
     #[test]
     fn pinned_pages_are_not_chosen_and_come_back() {
         let (mut replacer, mut nodes) = full(4);

@@ -5,7 +5,6 @@ use block::{AlignedBuf, BlockDevice, MemoryDevice};
 
 use super::publish::{Change, Mark, SizeChange};
 use super::truncate::tail_of;
-use super::*;
 use crate::log::RecordKind;
 use crate::row::{InodeRow, RowChange, Table, inode_key};
 use crate::{ErrorKind, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Reason};
@@ -28,7 +27,7 @@ fn an_interrupted_truncation_goes_on_at_the_next_mount() {
     let file = fs.open("/file", &OpenOptions::create()).unwrap();
     file.set_size(3000 * 8192).unwrap();
     let page = AlignedBuf::zeroed(4096);
-    (0..3000).for_each(|i| drop(file.write_at(&page, i * 8192).unwrap()));
+    (0..3000).for_each(|i| assert_eq!(file.write_at(&page, i * 8192).unwrap(), i * 8192));
     {
         // The first record of a truncation to 100 bytes, and nothing after it.
         let io = file.io();
@@ -58,7 +57,7 @@ fn a_large_map_is_forgotten_with_the_last_open_and_read_again() {
     let fs = mount(&device, IoMode::Concurrent);
     let file = fs.open("/file", &OpenOptions::create()).unwrap();
     let page = AlignedBuf::zeroed(4096);
-    (0..4200).for_each(|i| drop(file.write_at(&page, i * 8192).unwrap()));
+    (0..4200).for_each(|i| assert_eq!(file.write_at(&page, i * 8192).unwrap(), i * 8192));
     let (ino, extents) = (file.ino(), file.extents().unwrap());
     drop(file);
     let inode = fs.state().inode(ino).unwrap();

@@ -95,6 +95,16 @@ fn random_reads_ask_for_their_own_pages_only() {
     assert!(pages <= 400, "200 random reads of a page asked for {pages} pages");
 }
 
+/// I-CACHE-1: a fill brings the rest of a page and leaves what was written to it before.
+#[test]
+fn a_fill_does_not_overwrite_what_is_newer() {
+    let t = setup(&CacheOptions { io_align: 512, ..options(64) }, &pattern(4096));
+    t.file.write_at(&[9; 512], 512).expect("room");
+    let mut expected = pattern(4096);
+    expected[512..1024].fill(9);
+    assert_eq!(read(&t.file, 0, 4096), expected);
+}
+
 #[test]
 fn a_tail_is_zero_beyond_the_end() {
     let t = setup(&options(64), &pattern(5000));
