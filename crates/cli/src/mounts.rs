@@ -82,16 +82,17 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-/// Returns `path` absolute and without links, also when its last component is a mount whose daemon died (which cannot be looked at).
+/// Returns `path` absolute and without links, also when it is a mount that cannot be looked at: its daemon died, or it belongs to another user.
 pub fn canonical(path: &Path) -> Result<PathBuf> {
-    match path.canonicalize() {
-        Ok(path) => Ok(path),
-        Err(error) if is_stale(&error) => {
-            let (parent, name) = (path.parent().filter(|parent| !parent.as_os_str().is_empty()), path.file_name());
-            let parent = parent.unwrap_or(Path::new(".")).canonicalize().map_err(|e| Failure::system("find", path, &e))?;
-            Ok(name.map_or_else(|| parent.clone(), |name| parent.join(name)))
-        }
-        Err(error) => Err(Failure::system("find", path, &error)),
+    let refused = match path.canonicalize() {
+        Ok(path) => return Ok(path),
+        Err(error) => Failure::system("find", path, &error),
+    };
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(refused) };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    match parent.canonicalize().map(|parent| parent.join(name)) {
+        Ok(path) if at(&path)?.is_some() => Ok(path),
+        _ => Err(refused),
     }
 }
 

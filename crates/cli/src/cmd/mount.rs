@@ -78,7 +78,7 @@ pub fn run(arguments: &Arguments, verbose: u8, output: &Output) -> Result<()> {
     if !arguments.foreground {
         return output.show(&daemon::start::<Mounted>(&plan.for_daemon(verbose))?);
     }
-    let signals = Ending::signals(&[SIGTERM, SIGINT, SIGHUP])?;
+    let signals = signals()?;
     let serving = Serving::start(&plan, output)?;
     output.show(&serving.mounted)?;
     serving.until_unmounted(signals)
@@ -95,7 +95,7 @@ fn be_daemon(arguments: &Arguments, output: &Output) -> Result<()> {
     let started = daemon::detach_from_terminal().and_then(|()| {
         let plan = Plan::new(arguments)?;
         let log = plan.log_file.as_deref().map(daemon::open_log).transpose()?;
-        let signals = Ending::signals(&[SIGTERM, SIGINT])?;
+        let signals = signals()?;
         Ok((Serving::start(&plan, output)?, signals, log))
     });
     let (serving, signals, log) = match started {
@@ -167,14 +167,9 @@ fn mount_point(dir: &Path) -> Result<PathBuf> {
     })
 }
 
-/// The signals that end a mount.
-struct Ending;
-
-impl Ending {
-    /// Takes the signals from now on, so that none that comes during recovery kills it halfway.
-    fn signals(which: &[i32]) -> Result<Signals> {
-        Signals::new(which).map_err(|error| Failure::new("io", format!("cannot take signals: {error}")))
-    }
+/// Takes the signals that end a mount from now on, so that none that comes during recovery kills it halfway.
+fn signals() -> Result<Signals> {
+    Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| Failure::new("io", format!("cannot take signals: {error}")))
 }
 
 /// A mount that is being served.
