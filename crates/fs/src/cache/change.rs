@@ -110,11 +110,23 @@ impl CachedFile {
         Ok(change)
     }
 
-    /// Forgets the clean pages, and what is on its way.
-    pub(crate) fn drop_clean(&self) {
-        let change = MapChange::begin(&self.core, &mut self.core.state.lock());
+    /// Forgets the clean pages and keeps none until [`resume`](Self::resume): the file is going to be served past the cache, which would not hear of writes. A
+    /// reader who comes late, or a read-ahead under way, finds nothing and leaves nothing. The caller has flushed.
+    pub(crate) fn pause(&self) {
+        let mut state = self.core.state.lock();
+        if !std::mem::replace(&mut state.paused, true) {
+            self.core.begin_map_change(&mut state);
+        }
+        drop(state);
         self.forget(&ALL, Spare::Pinned);
-        drop(change);
+    }
+
+    /// Ends a [`pause`](Self::pause), if there is one.
+    pub(crate) fn resume(&self) {
+        let paused = std::mem::replace(&mut self.core.state.lock().paused, false);
+        if paused {
+            self.core.end_map_change();
+        }
     }
 
     /// Forgets every page for good; pages that are being written are forgotten when they land. Waits for nothing: the last hold of an inode may end on the

@@ -26,7 +26,7 @@ pub(super) struct FileCore {
     pub(super) writes: AtomicU64,
     /// Dirty or flying pages.
     pub(super) pinned_pages: AtomicU64,
-    /// Rank: below a shard's lock.
+    /// Rank 1.85.
     pub(super) state: Mutex<FileState>,
     /// Something in `FileState::flying` has landed.
     pub(super) settled: Condvar,
@@ -43,6 +43,8 @@ pub(super) struct FileState {
     pub(super) flying: Vec<Flying>,
     pub(super) next_flying: u64,
     map_changes: u32,
+    /// The file is served past the cache: counts as a change of the map under way.
+    pub(super) paused: bool,
     /// The file was dropped: what is still being written is forgotten when it lands.
     pub(super) closed: bool,
     /// Counts failed write-behinds, so that whoever waits for one notices.
@@ -143,6 +145,7 @@ impl FileCore {
 
     pub(super) fn end_map_change(&self) {
         let mut state = self.state.lock();
+        assert!(state.map_changes > 0, "I-CACHE-5: what ends has begun");
         state.map_changes -= 1;
         if state.map_changes == 0 {
             self.epoch.fetch_add(1, Ordering::SeqCst);

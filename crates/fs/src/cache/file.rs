@@ -205,7 +205,8 @@ impl CachedFile {
     /// `buf.len()` when an error (no space, a failed read of a partly written block) stopped it in the middle; the caller reports a short write,
     /// or tries the rest again and meets the error. May write back pages on the caller's thread when too many are dirty.
     pub(crate) fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
-        self.core.writes.fetch_add(1, AcqRel);
+        let before = self.core.writes.fetch_add(1, AcqRel);
+        assert!(before.is_multiple_of(2), "I-CACHE-9: one write at a time, as the ordering lock has it");
         let outcome = self.write_pages(buf, offset);
         self.core.writes.fetch_add(1, AcqRel);
         outcome

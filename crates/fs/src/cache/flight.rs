@@ -76,7 +76,7 @@ impl Flights {
     }
 
     fn end(&mut self, id: FlightId, group: u64) -> bool {
-        let at = self.list.iter().position(|f| f.id == id && f.group == group).expect("what ends has begun");
+        let at = self.list.iter().position(|f| f.id == id && f.group == group).expect("I-CACHE-2, I-CACHE-3: what ends has begun");
         self.list.swap_remove(at).marred
     }
 

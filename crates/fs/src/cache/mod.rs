@@ -42,8 +42,8 @@
 //!
 //! # Lock ranks
 //!
-//! The caller's ordering lock, then a shard's `state`, then `FileCore::state`, then `PageCache::listed`. `FileCore::streams`, the pools' and the staging locks
-//! are leaves. No lock of this room is held across a call to the backing.
+//! The caller's ordering lock (1.7), a shard's `state` (1.8), `FileCore::state` (1.85), `PageCache::listed` (1.9). `FileCore::streams`, the pools' and the
+//! staging locks are leaves. No lock of this room is held across a call to the backing.
 
 mod change;
 mod core;

@@ -46,7 +46,7 @@ pub(crate) struct PageCache {
     pub(super) staging: Staging,
     pub(super) readers: Pool,
     pub(super) writers: Pool,
-    /// Files that have, or had not long ago, dirty pages.
+    /// Files that have, or had not long ago, dirty pages. Rank 1.9.
     pub(super) listed: Mutex<BTreeMap<u64, Weak<FileCore>>>,
 }
 

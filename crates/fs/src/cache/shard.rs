@@ -103,7 +103,7 @@ impl Frame {
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Shard {
-    /// Rank: above `FileCore::state`.
+    /// Rank 1.8.
     pub(super) state: RwLock<ShardState>,
 }
 
@@ -296,6 +296,7 @@ impl ShardState {
             return Some(at);
         }
         let made = self.table.0.len();
+        assert!(made <= self.quota, "I-CACHE-6: a shard has no more frames than its part of the cap");
         if made < self.quota {
             if made.is_multiple_of(SLAB_FRAMES) {
                 self.slabs.push(AlignedBuf::zeroed(SLAB_FRAMES.min(self.quota - made) * self.layout.page_size()));

@@ -178,16 +178,22 @@ impl PageCache {
             return Ok(());
         }
         self.counters.throttled.fetch_add(1, Relaxed);
-        let others = self.files_to_flush();
-        for core in std::iter::once(core).chain(&others) {
-            while self.pinned_pages() >= self.pinned_max {
-                match self.drain(core) {
-                    Outcome::Wrote(_) => {}
-                    Outcome::Failed(error) => return Err(error),
-                    Outcome::Nothing => {
-                        core.settle_begun(&ALL);
-                        break;
-                    }
+        self.drain_below(core, self.pinned_max)?;
+        if self.pinned_pages() >= self.pinned_max {
+            self.files_to_flush().iter().try_for_each(|other| self.drain_below(other, self.pinned_max))?;
+        }
+        Ok(())
+    }
+
+    /// Writes dirty pages of one file until fewer than `pinned_max` are left in the cache, or none of the file.
+    fn drain_below(&self, core: &Arc<FileCore>, pinned_max: u64) -> Result<()> {
+        while self.pinned_pages() >= pinned_max {
+            match self.drain(core) {
+                Outcome::Wrote(_) => {}
+                Outcome::Failed(error) => return Err(error),
+                Outcome::Nothing => {
+                    core.settle_begun(&ALL);
+                    break;
                 }
             }
         }

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::cached::uses_cache;
 use super::{Io, set_size};
 use crate::inode::Inode;
 use crate::mode::{OpenClass, OpenTable, Service};
@@ -94,10 +95,14 @@ impl Io<'_> {
         let _order = self.state().order.exclusive(self.fs);
         if let Some(cached) = self.cached_if_any().filter(|_| now.is_none_or(|now| now.path != next.path)) {
             cached.flush()?;
-            cached.drop_clean();
+            cached.pause();
         }
-        let _held = self.state().lock.exclusive(self.fs);
+        let held = self.state().lock.exclusive(self.fs);
         self.state().service.store(next.encode(), Ordering::Release);
+        drop(held);
+        if let Some(cached) = self.cached_if_any().filter(|_| uses_cache(next.path)) {
+            cached.resume();
+        }
         Ok(())
     }
 }

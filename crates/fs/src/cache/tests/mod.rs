@@ -212,6 +212,12 @@ fn setup(options: &CacheOptions, content: &[u8]) -> Setup {
     Setup { cache, backing, file, size }
 }
 
+/// Forgets the clean pages.
+fn drop_clean(file: &CachedFile) {
+    file.pause();
+    file.resume();
+}
+
 /// Bytes that differ from place to place.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 4096 * 31 + i % 251) as u8).collect()

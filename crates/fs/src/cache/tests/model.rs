@@ -90,7 +90,7 @@ impl Model {
             18 => self.punch(offset, len),
             19 => self.flush(),
             20 => drop(self.setup.file.flush_range(offset as u64, len as u64)),
-            21 => self.setup.file.drop_clean(),
+            21 => drop_clean(&self.setup.file),
             22 => drop(self.setup.cache.flush_aged(Instant::now())),
             _ if faults => {
                 let backing = &self.setup.backing;
@@ -118,7 +118,7 @@ fn run(seed: u64, options: &CacheOptions, faults: bool, steps: u32) {
     }
     model.read(0, FILE_MAX);
     model.flush();
-    model.setup.file.drop_clean();
+    drop_clean(&model.setup.file);
     model.read(0, FILE_MAX);
 }
 

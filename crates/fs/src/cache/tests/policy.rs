@@ -105,6 +105,20 @@ fn a_fill_does_not_overwrite_what_is_newer() {
     assert_eq!(read(&t.file, 0, 4096), expected);
 }
 
+/// I-CACHE-5: a file served past the cache leaves nothing in it.
+#[test]
+fn nothing_enters_while_a_file_is_paused() {
+    let t = setup(&options(64), &pattern(100_000));
+    read(&t.file, 0, 4096);
+    t.file.pause();
+    assert_eq!(t.cache.counters().resident_bytes, 0);
+    assert_eq!(read(&t.file, 0, 50_000), pattern(50_000));
+    assert_eq!(t.cache.counters().resident_bytes, 0);
+    t.file.resume();
+    read(&t.file, 0, 4096);
+    assert!(t.cache.counters().resident_bytes > 0);
+}
+
 #[test]
 fn a_tail_is_zero_beyond_the_end() {
     let t = setup(&options(64), &pattern(5000));
