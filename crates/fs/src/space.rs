@@ -262,16 +262,21 @@ impl Inner {
         Some(self.take(at, blocks))
     }
 
-    /// Takes from what is kept for this very continuation.
+    /// Takes from what is kept for this file where the goal lies in it. Appends that run at once may arrive out of order: what lies before the goal
+    /// becomes free and is found by the one it continues.
     fn take_ahead(&mut self, want: Want, blocks: u64) -> Option<Run> {
-        let (ino, _) = want.ahead?;
-        let kept = self.ahead.get(&ino).copied().filter(|run| Some(run.start) == want.goal)?;
-        let taken = Run { start: kept.start, blocks: blocks.min(kept.blocks) };
-        self.kept -= taken.blocks;
-        if taken.blocks == kept.blocks {
-            self.ahead.remove(&ino);
-        } else {
-            self.ahead.insert(ino, Run { start: BlockNo(taken.end()), blocks: kept.blocks - taken.blocks });
+        let ((ino, _), goal) = (want.ahead?, want.goal?.0);
+        let kept = self.ahead.get(&ino).copied().filter(|run| (run.start.0..run.end()).contains(&goal))?;
+        self.ahead.remove(&ino);
+        self.kept -= kept.blocks;
+        let taken = Run { start: BlockNo(goal), blocks: blocks.min(kept.end() - goal) };
+        if goal > kept.start.0 {
+            self.insert(Run { start: kept.start, blocks: goal - kept.start.0 });
+        }
+        let rest = Run { start: BlockNo(taken.end()), blocks: kept.end() - taken.end() };
+        if rest.blocks > 0 {
+            self.kept += rest.blocks;
+            self.ahead.insert(ino, rest);
         }
         Some(taken)
     }

@@ -67,7 +67,7 @@ mod tests;
 
 use crate::Result;
 
-pub(crate) use self::change::MapChange;
+pub(crate) use self::change::{DirectWrite, MapChange};
 pub use self::counters::CacheCounters;
 pub(crate) use self::file::CachedFile;
 pub(crate) use self::pages::PageCache;

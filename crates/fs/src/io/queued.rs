@@ -7,6 +7,7 @@ use block::Segment;
 
 use super::Io;
 use super::write::Payload;
+use crate::cache::DirectWrite;
 use crate::extent::Piece;
 use crate::lock::Sharing;
 use crate::{InodeLockSetting, IoMode, Reason, Result};
@@ -42,12 +43,13 @@ impl Io<'_> {
         Ok(self.plan_segments(offset, len as u64)?.map_or(Planned::Here, |segments| Planned::Device(segments, service.path == IoMode::Direct)))
     }
 
-    /// Plans a write under the shared inode lock, which the caller holds.
-    pub(crate) fn plan_queued_write(self, offset: u64, buf: &[u8]) -> Result<Planned> {
+    /// Plans a write under the shared inode lock, which the caller holds; `told`: and the cache was told.
+    pub(crate) fn plan_queued_write(self, offset: u64, buf: &[u8], told: bool) -> Result<Planned> {
         let service = self.service();
         let data = Payload::new(buf, offset)?;
         let within = data.end() <= self.inode.size.load(Ordering::Acquire);
-        if service.mixed || service.path == IoMode::Cached || service.path == IoMode::ConcurrentCache || !within {
+        let cached = service.path == IoMode::Cached || (service.path == IoMode::ConcurrentCache && !told);
+        if service.mixed || cached || !within {
             return Ok(Planned::Here);
         }
         let Some(segments) = self.plan_segments(offset, buf.len() as u64)? else { return Ok(Planned::Here) };
@@ -55,6 +57,16 @@ impl Io<'_> {
             self.state().unsealed.permit(&(segment.offset..segment.offset + u64::from(segment.len)), &self.fs.meta)?;
         }
         Ok(Planned::Device(segments, service.path == IoMode::Direct))
+    }
+
+    /// Returns whether a write is announced to the cache and then goes past it.
+    pub(crate) fn writes_through(self) -> bool {
+        self.service().path == IoMode::ConcurrentCache
+    }
+
+    /// Announces such a write, under the shared order lock; `None` when the file is served another way by now.
+    pub(crate) fn announce_write(self, offset: u64, len: usize) -> Result<Option<DirectWrite>> {
+        if self.writes_through() { self.cached().begin_direct_write(offset, len as u64).map(Some) } else { Ok(None) }
     }
 
     /// What a queued operation on a `direct` file locks; it has been planned.

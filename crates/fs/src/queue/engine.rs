@@ -13,6 +13,7 @@ use std::sync::Arc;
 use block::{AlignedBuf, Completion, DeviceQueue, Request, RequestKind};
 
 use super::QueueCompletion;
+use crate::cache::DirectWrite;
 use crate::io::{Io, Planned, Segments};
 use crate::lock::Sharing;
 use crate::state::Fs;
@@ -42,13 +43,14 @@ impl Op {
     }
 }
 
-/// An operation that the device works on. Holds its file's inode lock shared, and the range.
+/// An operation that the device works on. Holds its file's inode lock shared, the range, and the order lock where the cache was told.
 struct InFlight {
     kind: Kind,
     file: Arc<File>,
     token: u64,
     len: usize,
     range: Option<(Range<u64>, Sharing)>,
+    told: Option<DirectWrite>,
 }
 
 pub(super) struct Engine {
@@ -131,9 +133,9 @@ impl Engine {
     }
 
     fn start(&mut self, mut op: Op) {
-        let result = match self.plan(&op) {
-            Ok(Planned::Device(segments, locks)) => return self.push(op, segments, locks),
-            Ok(Planned::Here) => self.carry_out(&mut op),
+        let result = match self.tell_cache(&op).and_then(|told| self.plan(&op, told)) {
+            Ok((Planned::Device(segments, locks), told)) => return self.push(op, segments, locks, told),
+            Ok((Planned::Here, _)) => self.carry_out(&mut op),
             Err(error) => Err(error),
         };
         self.closing.extend(Arc::into_inner(op.file));
@@ -145,11 +147,42 @@ impl Engine {
         std::mem::take(&mut self.closing)
     }
 
-    /// Decides where an operation is carried out; holds the inode lock, shared, when the device is to do it.
-    fn plan(&mut self, op: &Op) -> Result<Planned> {
+    /// Announces a write of a `concurrent+cache` file to its cache; holds the order lock, shared, if so.
+    fn tell_cache(&mut self, op: &Op) -> Result<Option<DirectWrite>> {
         if !op.file.fs().is(&self.fs) {
             return Err(Error::new(ErrorKind::Invalid, "the file belongs to another file system than the queue"));
         }
+        let io = op.file.io();
+        if op.kind != Kind::Write || op.file.writes_specially() || !io.writes_through() {
+            return Ok(None);
+        }
+        if !io.state().order.try_acquire_shared() {
+            self.quiesce();
+            io.state().order.acquire_shared(&*self.fs);
+        }
+        let len = op.buf.as_ref().map_or(0, |buf| buf.len());
+        let told = io.announce_write(op.offset, len);
+        if !matches!(told, Ok(Some(_))) {
+            io.state().order.release_shared();
+        }
+        told
+    }
+
+    /// Decides where an operation is carried out; holds the inode lock, shared, when the device is to do it, and no lock otherwise.
+    fn plan(&mut self, op: &Op, told: Option<DirectWrite>) -> Result<(Planned, Option<DirectWrite>)> {
+        let io = op.file.io();
+        let planned = self.plan_told(op, told.is_some());
+        if matches!(planned, Ok(Planned::Device(..))) {
+            return planned.map(|planned| (planned, told));
+        }
+        if told.is_some() {
+            drop(told);
+            io.state().order.release_shared();
+        }
+        planned.map(|planned| (planned, None))
+    }
+
+    fn plan_told(&mut self, op: &Op, told: bool) -> Result<Planned> {
         match op.kind {
             Kind::Read => {
                 op.file.may_read()?;
@@ -164,7 +197,7 @@ impl Engine {
         let io = op.file.io();
         self.hold(io);
         let buf = op.buf.as_ref().expect("reads and writes have a buffer");
-        let planned = if op.kind == Kind::Read { io.plan_queued_read(op.offset, buf.len()) } else { io.plan_queued_write(op.offset, buf) };
+        let planned = if op.kind == Kind::Read { io.plan_queued_read(op.offset, buf.len()) } else { io.plan_queued_write(op.offset, buf, told) };
         if !matches!(planned, Ok(Planned::Device(..))) {
             io.state().lock.release_shared();
         }
@@ -205,14 +238,14 @@ impl Engine {
     }
 
     /// Hands an operation to the device. There is a slot for it: the queue counts what is in flight.
-    fn push(&mut self, op: Op, segments: Segments, locks: bool) {
+    fn push(&mut self, op: Op, segments: Segments, locks: bool, told: Option<DirectWrite>) {
         let len = op.buf.as_ref().map_or(0, |buf| buf.len());
         let range = if locks { Some(self.lock_range(&op, len)) } else { None };
         let slot = self.free.pop().expect("no more operations are queued than there are slots");
         let kind = if op.kind == Kind::Read { RequestKind::Read } else { RequestKind::Write };
         let request = Request { token: slot as u64, kind, buf: op.buf, first: segments.first, rest: segments.rest };
         assert!(self.device.push(request).is_ok(), "the device queue is as deep as this one");
-        self.slots[slot] = Some(InFlight { kind: op.kind, file: op.file, token: op.token, len, range });
+        self.slots[slot] = Some(InFlight { kind: op.kind, file: op.file, token: op.token, len, range, told });
     }
 
     fn finish(&mut self, completion: Completion) {
@@ -228,6 +261,12 @@ impl Engine {
             op.len
         });
         io.state().lock.release_shared();
+        if let Some(told) = op.told {
+            if let (Ok(_), Some(buf)) = (&result, &completion.buf) {
+                told.refresh(buf);
+            }
+            io.state().order.release_shared();
+        }
         self.closing.extend(Arc::into_inner(op.file));
         self.done.push(QueueCompletion { token: op.token, result, buf: completion.buf });
     }

@@ -186,6 +186,19 @@ fn two_files_that_append_in_turn_stay_contiguous() {
 
 /// I-SPC-4
 #[test]
+fn appends_of_one_file_that_overtake_each_other_stay_contiguous() {
+    let space = space();
+    let ahead = Some((InodeNo(1), 20));
+    let first = allocate(&space, Want { ahead, ..want(2) });
+    let goal = |distance: u64| Some(BlockNo(first.start.0 + distance));
+    let third = allocate(&space, Want { goal: goal(4), ahead, ..want(2) });
+    let second = allocate(&space, Want { goal: goal(2), ahead, ..want(2) });
+    let fourth = allocate(&space, Want { goal: goal(6), ahead, ..want(2) });
+    assert_eq!([second.start, third.start, fourth.start], [goal(2), goal(4), goal(6)].map(Option::unwrap));
+    check(&space);
+}
+
+#[test]
 fn what_is_kept_ahead_is_taken_back_when_space_runs_out() {
     let space = space();
     allocate(&space, Want { ahead: Some((InodeNo(1), 100)), ..want(1) });
