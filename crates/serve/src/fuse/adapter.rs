@@ -59,7 +59,11 @@ impl Session {
 
     /// Serves until the connection ends.
     pub(super) fn serve(self) -> io::Result<()> {
-        self.0.run()
+        match self.0.run() {
+            // An event thread that took a request off the queue in the very moment of the unmount is told so, instead of "no device".
+            Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
+            result => result,
+        }
     }
 }
 
