@@ -26,6 +26,9 @@ use crate::{Error, ErrorKind, Result};
 const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 const BUSY_STEP: Duration = Duration::from_millis(20);
 
+/// How long an unmount waits for the session to end once the mount is gone from here.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+
 /// How long a forced unmount waits for the session to end by itself, and again after the connection was cut.
 const FORCE_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -37,6 +40,8 @@ struct State {
 
 struct Inner {
     mountpoint: PathBuf,
+    /// `major:minor`, by which the system knows the mount wherever it is.
+    device: Option<String>,
     state: Mutex<State>,
     ended: Condvar,
 }
@@ -61,9 +66,10 @@ impl Mount {
         let shared = Arc::new(Shared::new(fs, settings.writes_back(), lock, settings.threads, workers));
         let (connection, guard) = attach::attach(&mountpoint, settings, &source)?;
 
+        let device = mountinfo::find(&mountpoint).ok().flatten().map(|entry| entry.device);
         let started = Session::open(&shared, connection, settings.threads, may_clone_connection()).and_then(|session| {
             let state = Mutex::new(State { open: Some((shared, guard)), result: None });
-            let inner = Arc::new(Inner { mountpoint: mountpoint.clone(), state, ended: Condvar::new() });
+            let inner = Arc::new(Inner { mountpoint: mountpoint.clone(), device, state, ended: Condvar::new() });
             let serving = Arc::clone(&inner);
             Builder::new().name("bedplate-mount".into()).spawn(move || serving.finish(session.serve()))?;
             Ok(Self { inner })
@@ -109,7 +115,8 @@ impl Mount {
     /// Unmounts, and waits until the volume is clean.
     ///
     /// # Errors
-    /// `Busy`, naming who uses it, when somebody still does after a second: the mount stays as it is. Otherwise as [`wait`](Self::wait).
+    /// `Busy`, naming who uses it, when somebody still does after a second: the mount stays as it is. `Busy` too when it is gone from here, but
+    /// other mount namespaces (containers) hold copies of it, which are named: it ends when they end. Otherwise as [`wait`](Self::wait).
     pub fn unmount(&self) -> Result<()> {
         let deadline = Instant::now() + BUSY_PATIENCE;
         while self.is_live() {
@@ -117,6 +124,7 @@ impl Mount {
                 Err(error) if error.kind == ErrorKind::Busy && Instant::now() < deadline => std::thread::sleep(BUSY_STEP),
                 result => {
                     result?;
+                    self.inner.wait_for_copies()?;
                     break;
                 }
             }
@@ -133,12 +141,11 @@ impl Mount {
         if !self.is_live() {
             return self.wait();
         }
-        let device = mountinfo::find(&self.inner.mountpoint).ok().flatten().map(|entry| entry.device);
         self.inner.write_dirty_pages();
         attach::detach(&self.inner.mountpoint, Detach::Lazily)?;
         if !self.inner.wait_until(Instant::now() + FORCE_PATIENCE) {
-            if let Some(device) = device {
-                cut_connection(&device);
+            if let Some(device) = &self.inner.device {
+                cut_connection(device);
             }
             if !self.inner.wait_until(Instant::now() + FORCE_PATIENCE) {
                 // The kernel keeps the connection for those who still use it; requests from now on are refused.
@@ -184,6 +191,22 @@ impl Inner {
         self.ended.notify_all();
     }
 
+    /// Waits for the end of a mount that is gone from here; fails when copies of it in other mount namespaces keep it.
+    fn wait_for_copies(&self) -> Result<()> {
+        while !self.wait_until(Instant::now() + END_PATIENCE) {
+            let holders = self.device.as_deref().map(mountpoint::holders_of).unwrap_or_default();
+            if !holders.is_empty() {
+                let shown = holders[..holders.len().min(3)].join(", ");
+                let message = format!(
+                    "{} is unmounted here, but other mount namespaces still have a copy of the mount, those of {shown}: it ends when they end",
+                    self.mountpoint.display()
+                );
+                return Err(Error::new(ErrorKind::Busy, message));
+            }
+        }
+        Ok(())
+    }
+
     /// Waits for the end; returns whether it came before `deadline`.
     fn wait_until(&self, deadline: Instant) -> bool {
         let mut state = self.state.lock();
@@ -206,8 +229,8 @@ impl Inner {
     /// Lets the kernel read ahead as far as the library would. Only root may; without it the kernel's default of 128 KiB stays.
     fn widen_read_ahead(&self, settings: &MountSettings) {
         let kib = (settings.file_system.read_ahead_bytes_max / 1024).to_string();
-        let Ok(Some(entry)) = mountinfo::find(&self.mountpoint) else { return };
-        if let Err(error) = std::fs::write(format!("/sys/class/bdi/{}/read_ahead_kb", entry.device), kib) {
+        let Some(device) = &self.device else { return };
+        if let Err(error) = std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), kib) {
             tracing::debug!("the kernel's read-ahead stays as it is: {error}");
         }
     }

@@ -29,6 +29,12 @@ pub(super) fn find(mountpoint: &Path) -> std::io::Result<Option<MountEntry>> {
     Ok(entries.rfind(|entry| entry.mountpoint == mountpoint))
 }
 
+/// Tells whether a process, by its directory below `/proc`, has a mount of the device `major:minor` in its mount namespace.
+pub(super) fn has_device(process: &Path, device: &str) -> bool {
+    let Ok(text) = std::fs::read(process.join("mountinfo")) else { return false };
+    text.split(|byte| *byte == b'\n').filter_map(parse).any(|entry| entry.device == device)
+}
+
 /// Parses a line: `36 35 98:0 root /mnt rw,noatime master:1 - ext3 source rw,errors=continue`.
 fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
@@ -79,6 +85,8 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_root() {
-        assert!(find(Path::new("/")).unwrap().is_some());
+        let root = find(Path::new("/")).unwrap().unwrap();
+        assert!(has_device(Path::new("/proc/self"), &root.device));
+        assert!(!has_device(Path::new("/proc/self"), "4095:1"));
     }
 }

@@ -91,16 +91,26 @@ fn clear_dead(path: &Path, entry: Option<&MountEntry>) -> Result<()> {
 
 /// Names processes that keep a mount busy, as `name (pid)`; only those that this user may look at.
 pub(super) fn users_of(mountpoint: &Path) -> Vec<String> {
+    processes(|process| uses(process, mountpoint))
+}
+
+/// Names processes that still have a mount of the device `major:minor` in their mount namespace (containers, `unshare -m`), as `name (pid)`.
+pub(super) fn holders_of(device: &str) -> Vec<String> {
+    processes(|process| mountinfo::has_device(process, device))
+}
+
+/// Names the processes whose directory below `/proc` is wanted.
+fn processes(wanted: impl Fn(&Path) -> bool) -> Vec<String> {
     let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let mut users = Vec::new();
+    let mut found = Vec::new();
     for process in processes.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        if uses(&process.path(), mountpoint) {
+        if wanted(&process.path()) {
             let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            users.push(format!("{} ({pid})", name.trim_end()));
+            found.push(format!("{} ({pid})", name.trim_end()));
         }
     }
-    users
+    found
 }
 
 /// Tells whether a process stands in the mount or has something of it open, from the names of its links alone.

@@ -86,7 +86,7 @@ pub fn available() -> bool {
     } else {
         return true;
     };
-    eprintln!("skipped: {why_not}");
+    println!("skipped: {why_not}");
     false
 }
 
@@ -94,7 +94,7 @@ pub fn available() -> bool {
 pub fn has_program(name: &str) -> bool {
     let found = runs(name, &["--version"]) || runs(name, &["-V"]);
     if !found {
-        eprintln!("skipped: {name} is not installed");
+        println!("skipped: {name} is not installed");
     }
     found
 }
@@ -102,7 +102,7 @@ pub fn has_program(name: &str) -> bool {
 /// Tells whether the tests run as root, and prints when not.
 pub fn needs_root() -> bool {
     if !is_root() {
-        eprintln!("skipped: needs root");
+        println!("skipped: needs root");
     }
     is_root()
 }
@@ -111,7 +111,7 @@ pub fn needs_root() -> bool {
 pub fn ordinary_users_may_mount() -> bool {
     let open_to_all = Path::new("/dev/fuse").metadata().is_ok_and(|device| device.permissions().mode() & 0o006 == 0o006);
     if !open_to_all {
-        eprintln!("skipped: only root may open /dev/fuse");
+        println!("skipped: only root may open /dev/fuse");
     }
     open_to_all && has_program("fusermount3")
 }

@@ -1,8 +1,9 @@
 //! How mounts start and end.
 
 use std::fs::{File, create_dir, metadata, read, write};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use bedplate_serve::ErrorKind;
@@ -60,6 +61,32 @@ fn s_49_a_mount_in_use_is_not_taken_away_unless_by_force() {
     drop(m);
     let m = Mounted::on(device, "");
     assert!(read(m.path("f")).unwrap() == vec![7; 5000], "what was dirty was written first");
+    m.finish();
+}
+
+#[test]
+fn a_copy_in_another_mount_namespace_is_named() {
+    if !needs_root() || !has_program("unshare") {
+        return;
+    }
+    let Some(m) = Mounted::new("") else { return };
+    write(m.path("f"), b"x").unwrap();
+    // A container started while the volume was mounted: unmounting here does not unmount there.
+    // The copies it gets of other tests' mounts are none of its business.
+    let script = "while read -r source dir rest; do test \"$dir\" = \"$M\" || case $rest in fuse.bedplate*) umount -l \"$dir\";; esac; \
+                  done < /proc/self/mounts; echo ready; read -r line";
+    let mut container = Command::new("unshare");
+    container.args(["-m", "--propagation", "private", "sh", "-c", script]).env("M", m.root()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut container = container.spawn().unwrap();
+    let mut ready = String::new();
+    BufReader::new(container.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let error = m.mount.unmount().unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Busy);
+    assert!(error.message.contains(&format!("({})", container.id())), "{error}");
+    assert!(m.mount.is_live() && !is_mounted(m.root()));
+    drop(container.stdin.take());
+    container.wait().unwrap();
+    m.mount.wait().unwrap();
     m.finish();
 }
 
