@@ -73,13 +73,6 @@ impl Failure {
         Self::new(kind, format!("cannot {doing} {}: {}", path.display(), plain(error)))
     }
 
-    /// Puts where it happened before the sentence.
-    #[must_use]
-    pub fn at(mut self, place: impl fmt::Display) -> Self {
-        self.message = format!("{place}: {}", self.message);
-        self
-    }
-
     /// Answers with another exit code.
     #[must_use]
     pub fn exiting(mut self, exit: Exit) -> Self {

@@ -69,27 +69,36 @@ fn exiting(failure: Failure) -> Failure {
     failure.exiting(exit)
 }
 
+impl Checked {
+    /// Tells in brackets what was looked at; nothing where the check did not get that far.
+    fn looked(&self) -> String {
+        let report = &self.report;
+        if report.inodes == 0 {
+            return String::new();
+        }
+        let looked = [(report.inodes, "inode"), (report.names, "name"), (report.extents, "extent")].map(|(n, noun)| text::count(n, noun)).join(", ");
+        if report.clean_unmount {
+            return format!(" ({looked})");
+        }
+        format!(" ({looked}; it was not unmounted, and the log holds {})", text::count(report.log_records, "record"))
+    }
+}
+
 impl fmt::Display for Checked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (volume, report) = (self.volume.display(), &self.report);
         for finding in &report.findings {
             writeln!(f, "{}{}", finding.message, if finding.mended { " (mended)" } else { "" })?;
         }
-        let looked =
-            format!("{}, {}, {}", text::count(report.inodes, "inode"), text::count(report.names, "name"), text::count(report.extents, "extent"));
-        let left = if report.clean_unmount {
-            String::new()
-        } else {
-            format!("; it was not unmounted, and the log holds {}", text::count(report.log_records, "record"))
-        };
+        let looked = self.looked();
         let found = text::count(report.findings.len() as u64, "fault");
         match self.verdict {
-            Verdict::Clean => write!(f, "{volume}: clean ({looked}{left})"),
-            Verdict::Mended => write!(f, "{volume}: {found}, all mended ({looked}{left})"),
+            Verdict::Clean => write!(f, "{volume}: clean{looked}"),
+            Verdict::Mended => write!(f, "{volume}: {found}, all mended{looked}"),
             Verdict::Broken if self.repair => {
-                write!(f, "{volume}: broken, {found} ({looked}{left}); what is not mended needs a guess: copy out what reads well")
+                write!(f, "{volume}: broken, {found}{looked}; what is not mended needs a guess: copy out what reads well")
             }
-            Verdict::Broken => write!(f, "{volume}: broken, {found} ({looked}{left}); 'bedplate check --repair {volume}' mends what it can"),
+            Verdict::Broken => write!(f, "{volume}: broken, {found}{looked}; 'bedplate check --repair {volume}' mends what has one right answer"),
         }
     }
 }

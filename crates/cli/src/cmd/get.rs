@@ -34,7 +34,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     }
     let copied = arguments.volume.with(Access::ReadOnly, output, |fs| {
         let open = OpenOptions { mode: Some(IoMode::Concurrent), ..OpenOptions::read_only() };
-        let source = fs.open(&arguments.src, &open).map_err(|error| Failure::from(error).at(arguments.src.display()))?;
+        let source = fs.open(&arguments.src, &open)?;
         if to_stream {
             copy::to_stream(&source, &mut io::stdout().lock())?;
             return Ok(None);

@@ -35,7 +35,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         let path = target(fs, &arguments.dst, source.name.as_deref())?;
         let existed = fs.resolve(&path).is_ok();
         let options = OpenOptions { truncate: true, mode: Some(IoMode::Concurrent), ..OpenOptions::create() };
-        let file = fs.open(&path, &options).map_err(|error| Failure::from(error).at(path.display()))?;
+        let file = fs.open(&path, &options)?;
         match fill(fs, &file, &source, arguments, output) {
             Ok(copied_bytes) => Ok(Copied::new(path, file.size(), copied_bytes, started)),
             Err(failure) => {
@@ -91,7 +91,10 @@ impl Source {
         let file = std::fs::File::open(path).map_err(|e| Failure::system("open", path, &e))?;
         let meta = file.metadata().map_err(|e| Failure::system("look at", path, &e))?;
         if meta.is_dir() {
-            return Err(Failure::new("is_directory", format!("{} is a directory: put copies one file", path.display())));
+            return Err(Failure::new(
+                "is_directory",
+                format!("{} is a directory and put copies one file: mount the volume to copy a tree", path.display()),
+            ));
         }
         Ok(Self { name: path.file_name().map(PathBuf::from), file: Some((file, meta)) })
     }

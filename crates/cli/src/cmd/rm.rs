@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use bedplate::{FileKind, FileSystem, InodeNo};
+use bedplate::{ErrorKind, FileKind, FileSystem, InodeNo};
 use clap::Args;
 use serde::Serialize;
 
@@ -50,7 +50,10 @@ fn remove(fs: &FileSystem, path: &Path, recursive: bool, removed: &mut Removed) 
     };
     let dir = fs.resolve(Path::new("/").join(parent))?;
     let name = std::os::unix::ffi::OsStrExt::as_bytes(name);
-    let attr = fs.lookup(dir.ino, name).map_err(|error| Failure::from(error).at(path.display()))?;
+    let attr = fs.lookup(dir.ino, name).map_err(|error| match error.kind {
+        ErrorKind::NotFound => Failure::new("not_found", format!("{} does not exist", path.display())),
+        _ => error.into(),
+    })?;
     if attr.kind != FileKind::Directory {
         fs.unlink(dir.ino, name)?;
         removed.files += 1;

@@ -116,7 +116,8 @@ struct Foreground(Child);
 
 impl Foreground {
     fn start(image: &Path, dir: &Path) -> Self {
-        let mut child = command(["mount", "--foreground", text(image), text(dir)]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut mount = command(["mount", "--foreground", text(image), text(dir)]);
+        let mut child = mount.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert!(line.contains("mounted on"), "{line}");
@@ -150,6 +151,29 @@ fn a_mount_in_the_foreground_ends_with_a_signal_or_an_unmount() {
     bedplate(["unmount", text(&dir)]).succeeds();
     assert!(second.0.wait().unwrap().success());
     assert_eq!(bedplate(["--json", "check", text(&image)]).succeeds().json()["clean_unmount"], true);
+}
+
+#[test]
+fn a_signal_ends_a_busy_mount_too_and_a_second_one_is_answered() {
+    if !can_mount("a signal to a busy mount") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, dir) = (scratch.image("v.img"), scratch.directory("mnt"));
+    let mut mount = Foreground::start(&image, &dir);
+    let mut told = BufReader::new(mount.0.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let held = File::create(dir.join("held")).unwrap();
+    held.write_all_at(b"written", 0).unwrap();
+    kill_process(mount.pid(), Signal::TERM).unwrap();
+    assert!(told.any(|line| line.contains("in use by") && line.contains(&std::process::id().to_string())), "who is cut off is named");
+    // The end waits a while for whoever holds the mount.
+    kill_process(mount.pid(), Signal::TERM).unwrap();
+    assert!(told.any(|line| line.contains("being unmounted already")));
+    assert!(mount.0.wait().unwrap().success());
+    assert!(held.write_all_at(b"too late", 0).is_err() || held.sync_all().is_err());
+    drop(held);
+    assert_eq!(bedplate(["--json", "check", text(&image)]).succeeds().json()["clean_unmount"], true);
+    assert_eq!(bedplate(["cat", text(&image), "/held"]).succeeds().stdout(), "written");
 }
 
 #[test]
