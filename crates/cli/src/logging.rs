@@ -52,6 +52,20 @@ pub fn start(verbose: u8) {
     }
 }
 
+/// Keeps what the metadata tree says about damaged pages off standard error: the file system catches its panics and reports them as damage, in one
+/// sentence. Every other panic is a fault of this program and is shown in full.
+pub fn quiet_tree() {
+    let loud = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let in_tree = panic.location().is_some_and(|place| place.file().contains("/redb-"));
+        if in_tree {
+            tracing::debug!("the metadata tree met damage: {panic}");
+        } else {
+            loud(panic);
+        }
+    }));
+}
+
 /// One line an event in the manner of all messages: `bedplate: warning: …`.
 struct Lines;
 

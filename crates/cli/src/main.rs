@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         Err(stop) => return stop.report(&output),
     };
     logging::start(cli.global.verbose);
+    logging::quiet_tree();
     match cmd::run(&cli, &output) {
         Ok(exit) => exit.into(),
         Err(failure) => report(&output, &failure),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use block::BlockDevice;
 
 use crate::log::{Record, RecordKind};
-use crate::meta::{MetaStore, Region, open_tree};
+use crate::meta::{MetaStore, Region, guarded, open_tree};
 use crate::mount::{Loaded, LogDamage, load, mount};
 use crate::row::{InodeRow, RowChange, Table, inode_key, split_key};
 use crate::superblock::Superblock;
@@ -97,11 +97,11 @@ fn check_tree(device: &Arc<dyn BlockDevice>) -> Result<()> {
     }
     let region = Arc::new(Region::new(Arc::clone(device), superblock, true));
     let mut db = open_tree(&region, CACHE_BYTES)?;
-    match db.check_integrity() {
+    guarded(|| match db.check_integrity() {
         Ok(true) => Ok(()),
         Ok(false) => Err(Error::corrupt("the metadata tree is damaged: its checksums do not match")),
         Err(e) => Err(Error::corrupt(format!("the metadata tree is damaged: {e}"))),
-    }
+    })
 }
 
 fn check_head(loaded: &Loaded, notes: &mut Notes) {

@@ -13,6 +13,7 @@
 //!   records left the log's buffer for good).
 //! - I-META-4: a reader sees every row in one of active, frozen and tree at every moment of a metadata commit.
 
+mod guard;
 mod memtable;
 mod merge;
 mod region;
@@ -20,5 +21,6 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use guard::guarded;
 pub(crate) use region::{GrowRegion, Region};
 pub(crate) use store::{MetaStore, format_tree, open_tree, stored_position};

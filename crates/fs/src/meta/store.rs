@@ -8,6 +8,7 @@ use block::BlockDevice;
 use parking_lot::{Mutex, RwLock};
 use redb::{Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, TableDefinition};
 
+use super::guard::{Tree, guarded};
 use super::memtable::Memtable;
 use super::merge::merge;
 use super::region::{Backend, Region};
@@ -50,7 +51,7 @@ struct State {
 /// All metadata of a mounted file system. Every method may be called from any thread.
 pub(crate) struct MetaStore {
     /// `None` once the tree is closed.
-    db: Mutex<Option<Database>>,
+    db: Mutex<Option<Tree>>,
     region: Arc<Region>,
     device: Arc<dyn BlockDevice>,
     /// Unset on a read-only mount, and until recovery is through.
@@ -76,10 +77,10 @@ fn tree_error(context: &str, error: impl Into<redb::Error>) -> Error {
 }
 
 /// Opens the tree, making an empty one in an empty region.
-pub(crate) fn open_tree(region: &Arc<Region>, cache_bytes: u64) -> Result<Database> {
+pub(crate) fn open_tree(region: &Arc<Region>, cache_bytes: u64) -> Result<Tree> {
     let cache = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
     let open = || redb::Builder::new().set_cache_size(cache).create_with_backend(Backend(Arc::clone(region)));
-    open().map_err(|e| tree_error("the metadata tree does not open", e))
+    guarded(|| open().map(Tree::new).map_err(|e| tree_error("the metadata tree does not open", e)))
 }
 
 /// Writes the first rows of a new file system and closes the tree.
@@ -89,13 +90,17 @@ pub(crate) fn format_tree(region: &Arc<Region>, position: &LogPosition, rows: &[
 }
 
 /// Reads the log position that the tree's last commit holds.
-pub(crate) fn stored_position(db: &Database) -> Result<LogPosition> {
+pub(crate) fn stored_position(db: &Tree) -> Result<LogPosition> {
     let snapshot = Snapshot::take(db)?;
     let row = snapshot.get(Table::Setting, POSITION)?;
     LogPosition::decode(&row.ok_or_else(|| Error::corrupt("the metadata tree holds no log position"))?)
 }
 
-fn write_rows<'a>(db: &Database, position: &LogPosition, rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>) -> Result<()> {
+fn write_rows<'a>(db: &Tree, position: &LogPosition, rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>) -> Result<()> {
+    guarded(|| write_rows_unguarded(db, position, rows))
+}
+
+fn write_rows_unguarded<'a>(db: &Database, position: &LogPosition, rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>) -> Result<()> {
     let context = "a metadata commit failed";
     let mut txn = db.begin_write().map_err(|e| tree_error(context, e))?;
     txn.set_durability(Durability::Immediate).map_err(|e| Error::new(ErrorKind::Io, format!("{context}: {e}")))?;
@@ -119,23 +124,27 @@ fn write_rows<'a>(db: &Database, position: &LogPosition, rows: impl Iterator<Ite
 }
 
 impl Snapshot {
-    fn take(db: &Database) -> Result<Self> {
+    fn take(db: &Tree) -> Result<Self> {
         let context = "the metadata tree cannot be read";
-        let txn = db.begin_read().map_err(|e| tree_error(context, e))?;
-        let tables =
-            Table::ALL.into_iter().map(|table| txn.open_table(definition(table)).map_err(|e| tree_error(context, e))).collect::<Result<_>>()?;
-        Ok(Self { tables })
+        guarded(|| {
+            let txn = db.begin_read().map_err(|e| tree_error(context, e))?;
+            let tables =
+                Table::ALL.into_iter().map(|table| txn.open_table(definition(table)).map_err(|e| tree_error(context, e))).collect::<Result<_>>()?;
+            Ok(Self { tables })
+        })
     }
 
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let row = self.tables[table.index()].get(key).map_err(|e| tree_error("the metadata tree cannot be read", e))?;
-        Ok(row.map(|guard| guard.value().to_vec()))
+        guarded(|| {
+            let row = self.tables[table.index()].get(key).map_err(|e| tree_error("the metadata tree cannot be read", e))?;
+            Ok(row.map(|guard| guard.value().to_vec()))
+        })
     }
 }
 
 impl MetaStore {
     /// Takes over an open tree; the log follows with [`start`](Self::start).
-    pub(crate) fn new(db: Database, region: Arc<Region>, device: Arc<dyn BlockDevice>) -> Result<Self> {
+    pub(crate) fn new(db: Tree, region: Arc<Region>, device: Arc<dyn BlockDevice>) -> Result<Self> {
         let snapshot = Arc::new(Snapshot::take(&db)?);
         Ok(Self {
             db: Mutex::new(Some(db)),
@@ -198,7 +207,7 @@ impl MetaStore {
     /// Returns the number of rows of a table as of the last metadata commit.
     pub(crate) fn row_count(&self, table: Table) -> Result<u64> {
         let snapshot = Arc::clone(&self.state.read().snapshot);
-        snapshot.tables[table.index()].len().map_err(|e| tree_error("the metadata tree cannot be read", e))
+        guarded(|| snapshot.tables[table.index()].len().map_err(|e| tree_error("the metadata tree cannot be read", e)))
     }
 
     /// Returns the first failure of a write or flush, if there was one.
@@ -249,16 +258,18 @@ impl MetaStore {
     ) -> Result<()> {
         let context = "the metadata tree cannot be read";
         let state = self.state.read();
-        let mut range = state.snapshot.tables[table.index()].range::<&[u8]>((from, to)).map_err(|e| tree_error(context, e))?;
+        let mut range = guarded(|| state.snapshot.tables[table.index()].range::<&[u8]>((from, to)).map_err(|e| tree_error(context, e)))?;
         let mut layers = Vec::with_capacity(2);
         for memtable in [Some(&state.active), state.frozen.as_deref()].into_iter().flatten() {
             let iter: Box<dyn Iterator<Item = _>> = Box::new(memtable.table(table).range::<[u8], _>((from, to)));
             layers.push(iter.peekable());
         }
-        let below = || match range.next() {
-            None => Ok(None),
-            Some(Ok((key, value))) => Ok(Some((key.value().to_vec(), value.value().to_vec()))),
-            Some(Err(e)) => Err(tree_error(context, e)),
+        let below = || {
+            guarded(|| match range.next() {
+                None => Ok(None),
+                Some(Ok((key, value))) => Ok(Some((key.value().to_vec(), value.value().to_vec()))),
+                Some(Err(e)) => Err(tree_error(context, e)),
+            })
         };
         merge(layers, below, visit)
     }
