@@ -9,6 +9,7 @@ use anyhow::{Result, ensure};
 
 use super::Options;
 use super::bed::{Bed, COMMAND_LIMIT, LoopDevice};
+use super::peer::pattern;
 use super::superblock::{self, COPIES};
 use crate::sh;
 
@@ -203,4 +204,38 @@ pub fn block_below_sector(bed: &mut Bed, _: &Options) -> Result<()> {
     bed.refuses([OsStr::new("format"), device.path.as_os_str(), OsStr::new("--block-size"), OsStr::new("512")], &["512", "4096"])?;
     bed.succeeds([OsStr::new("format"), device.path.as_os_str()])?;
     bed.check(&device.path)
+}
+
+/// S-36: whatever the bytes are, commands that read a volume end with an answer, not with a panic or a signal; and a check writes nothing.
+pub fn garbled(bed: &mut Bed, _: &Options) -> Result<()> {
+    const SEEDS: u64 = 40;
+    let whole = std::fs::read(volume_with_file(bed)?)?;
+    // Where the volume keeps what it knows: everything that is not zero.
+    let interesting: Vec<usize> = (0..whole.len() / 512).filter(|sector| whole[sector * 512..][..512].iter().any(|byte| *byte != 0)).collect();
+    let image = bed.path("garbled.img");
+    let mut broken = 0;
+    for seed in 0..SEEDS {
+        let mut bytes = whole.clone();
+        let noise = pattern(seed, 16 << 10);
+        for (hit, word) in noise.chunks_exact(16).take(1 + seed as usize % 32).enumerate() {
+            let random = u64::from_le_bytes(word[..8].try_into()?) as usize;
+            let sector = interesting[random % interesting.len()];
+            let len = 1 << (random >> 40 & 7);
+            let at = sector * 512 + (random >> 48) % (512 - len);
+            bytes[at..at + len].copy_from_slice(&noise[hit * 16 + 64..][..len]);
+        }
+        std::fs::write(&image, &bytes)?;
+        let check = sh::finish(&mut bed.bedplate([OsStr::new("check"), image.as_os_str()]), COMMAND_LIMIT)?;
+        ensure!(matches!(check.status.code(), Some(0 | 4 | 8)), "seed {seed}: check ended with {}: {}", check.status, check.text().trim());
+        ensure!(std::fs::read(&image)? == bytes, "seed {seed}: a check without --repair changed the image");
+        broken += u64::from(check.status.code() != Some(0));
+        for command in ["ls", "info"] {
+            let done = sh::finish(&mut bed.bedplate([OsStr::new(command), image.as_os_str()]), COMMAND_LIMIT)?;
+            ensure!(matches!(done.status.code(), Some(0 | 1 | 4)), "seed {seed}: {command} ended with {}: {}", done.status, done.text().trim());
+        }
+        let repair = sh::finish(&mut bed.bedplate([OsStr::new("check"), image.as_os_str(), OsStr::new("--repair")]), COMMAND_LIMIT)?;
+        ensure!(matches!(repair.status.code(), Some(0 | 1 | 4 | 8)), "seed {seed}: repair ended with {}: {}", repair.status, repair.text().trim());
+    }
+    println!("    {SEEDS} garbled volumes, {broken} of them named broken");
+    Ok(())
 }

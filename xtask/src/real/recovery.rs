@@ -4,12 +4,14 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::Options;
 use super::bad_input::fingerprint;
 use super::bed::{Bed, Mounted};
+use super::peer::pattern;
 
 /// Writes a file on the mount and syncs it.
 fn write_synced(mounted: &Mounted, name: &str, content: &str) -> Result<()> {
@@ -52,6 +54,52 @@ pub fn stale_mount(bed: &mut Bed, _: &Options) -> Result<()> {
     holds(&mounted, "second", "written after it")?;
     mounted.unmount(bed)?;
     bed.check(&image)
+}
+
+/// S-3, S-14, S-15: a file is replaced again and again (write, sync, rename, sync of the directory) while the server is killed: the name always leads to
+/// one whole version, and not to one older than the last whose directory sync returned.
+pub fn replaced_file(bed: &mut Bed, options: &Options) -> Result<()> {
+    let image = bed.format("volume.img", "128M")?;
+    let mut durable = 0;
+    for round in 0..options.kills {
+        let mut mounted = bed.mount(&image, ["mode=concurrent", "mode=cached"][round as usize % 2])?;
+        let directory = mounted.directory.clone();
+        let writer = std::thread::spawn(move || replace_until_dead(&directory, durable + 1));
+        std::thread::sleep(Duration::from_millis(300 + u64::from(round) * 170));
+        mounted.crash()?;
+        durable = writer.join().expect("the writer does not panic");
+        mounted.clear()?;
+        bed.check(&image)?;
+        let mounted = bed.mount(&image, "")?;
+        let found = std::fs::read(mounted.path("file")).context("the replaced file is gone")?;
+        let version = found.split(|byte| *byte == b' ').next().and_then(|word| std::str::from_utf8(word).ok()?.parse::<u64>().ok());
+        let version = version.context("the replaced file holds no version")?;
+        ensure!(found == version_bytes(version), "version {version} is not whole");
+        ensure!(version == durable || version == durable + 1, "version {version} is there, {durable} was durable");
+        durable = version;
+        mounted.unmount(bed)?;
+    }
+    println!("    {} kills, {durable} versions", options.kills);
+    bed.check(&image)
+}
+
+fn version_bytes(version: u64) -> Vec<u8> {
+    let mut bytes = format!("{version} ").into_bytes();
+    bytes.extend(pattern(version, 3000 + (version % 7) as usize * 4096));
+    bytes
+}
+
+/// Replaces the file with version after version; returns the last one that is durable.
+fn replace_until_dead(directory: &Path, first: u64) -> u64 {
+    let replace = |version: u64| -> std::io::Result<()> {
+        let (new, name) = (directory.join("file.new"), directory.join("file"));
+        let mut file = File::create(&new)?;
+        file.write_all(&version_bytes(version))?;
+        file.sync_data()?;
+        std::fs::rename(new, name)?;
+        File::open(directory)?.sync_all()
+    };
+    (first..).find(|version| replace(*version).is_err()).map_or(first, |failed| failed - 1)
 }
 
 /// S-38: a read-only mount of a crashed volume shows what recovery would make and writes nothing.
