@@ -208,8 +208,14 @@ pub fn block_below_sector(bed: &mut Bed, _: &Options) -> Result<()> {
 
 /// S-36: whatever the bytes are, commands that read a volume end with an answer, not with a panic or a signal; and a check writes nothing.
 pub fn garbled(bed: &mut Bed, _: &Options) -> Result<()> {
-    const SEEDS: u64 = 40;
-    let whole = std::fs::read(volume_with_file(bed)?)?;
+    const SEEDS: u64 = 24;
+    let volume = bed.format("volume.img", "32M")?;
+    let file = bed.path("content");
+    std::fs::write(&file, "few bytes, so that nearly all that is there is metadata")?;
+    for name in ["/one", "/two", "/three"] {
+        bed.succeeds([OsStr::new("put"), volume.as_os_str(), file.as_os_str(), OsStr::new(name)])?;
+    }
+    let whole = std::fs::read(volume)?;
     // Where the volume keeps what it knows: everything that is not zero.
     let interesting: Vec<usize> = (0..whole.len() / 512).filter(|sector| whole[sector * 512..][..512].iter().any(|byte| *byte != 0)).collect();
     let image = bed.path("garbled.img");

@@ -130,7 +130,7 @@ const TESTS: &[Test] = &[
 const MEASUREMENTS: &[Test] = &[Test {
     name: "ratio-postgres",
     needs: &[Need::Fuse, Need::Root, Need::Loop, Need::Postgres, Need::Program("setpriv"), Need::Program("mkfs.xfs")],
-    budget_s: 600,
+    budget_s: 3600,
     run: ratio::postgres,
 }];
 
