@@ -12,8 +12,12 @@ struct SlowBlocks {
     blocks: Vec<Mutex<u64>>,
 }
 
+/// Mostly spins: on a busy machine a thread that yields comes back late.
 fn linger(n: u64) {
-    (0..n % 4).for_each(|_| thread::yield_now());
+    (0..n % 8 * 100).for_each(|_| std::hint::spin_loop());
+    if n.is_multiple_of(16) {
+        thread::yield_now();
+    }
 }
 
 impl Backing for SlowBlocks {
