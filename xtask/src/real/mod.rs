@@ -52,10 +52,10 @@ pub struct Options {
     /// How often a database is killed
     #[arg(long, default_value_t = 3)]
     kills: u32,
-    /// Files of the recovery measurement; the issue of interest is 10,000
+    /// Files of the recovery measurement; 10,000 tells of a large volume
     #[arg(long, default_value_t = 500)]
     files: u64,
-    /// Extents of the recovery measurement; the issue of interest is 1,000,000
+    /// Extents of the recovery measurement; 1,000,000 tells of a large volume
     #[arg(long, default_value_t = 50_000)]
     extents: u64,
     /// Rounds of a comparison
