@@ -48,6 +48,7 @@ pub(crate) fn info(fs: &Fs) -> FsInfo {
         log,
         cache: fs.cache.counters(),
         recovery: fs.recovery.clone(),
+        lock_waits: fs.lock_waits.load(Ordering::Relaxed),
         counters: fs.inodes.counters(),
     }
 }

@@ -16,6 +16,8 @@ use std::time::Duration;
 pub(crate) trait Help {
     /// Does one round; returns soon, whether or not anything came free.
     fn help(&self);
+    /// Takes note that the caller has to wait for a lock.
+    fn waits(&self) {}
 }
 
 /// Nothing to help with: no queue exists.

@@ -104,6 +104,8 @@ pub struct FsInfo {
     pub cache: CacheCounters,
     /// What the mount had to do.
     pub recovery: RecoveryReport,
+    /// How often a read or write had to wait for an inode lock or a byte range, since mount.
+    pub lock_waits: u64,
     /// Sums over all files since mount.
     pub counters: CounterSnapshot,
 }

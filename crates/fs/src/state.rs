@@ -48,6 +48,8 @@ pub(crate) struct Fs {
     /// The epoch that new extents are born in.
     pub(crate) epoch: Epoch,
     pub(crate) inode_count: AtomicU64,
+    /// How often somebody had to wait for an inode lock or a byte range.
+    pub(crate) lock_waits: AtomicU64,
     pub(crate) recovery: RecoveryReport,
     /// Wakes the sync daemon before its time.
     pub(crate) poke: Poke,
@@ -109,6 +111,7 @@ impl Fs {
             names: Mutex::new(()),
             epoch: parts.epoch,
             inode_count: AtomicU64::new(parts.inode_count),
+            lock_waits: AtomicU64::new(0),
             recovery: parts.recovery,
             next_ino: Mutex::new(NextIno { next: parts.next_ino, reserved: parts.next_ino }),
             lazy: Mutex::new(HashMap::new()),

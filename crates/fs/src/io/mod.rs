@@ -51,6 +51,7 @@ pub(crate) use sync::{flush_aged, flush_all, flush_inode};
 pub(crate) use truncate::{free_all, resume_truncate, set_size};
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::inode::Inode;
 use crate::lock::{Exclusive, Help, Shared};
@@ -82,6 +83,10 @@ impl<'a> Io<'a> {
 impl Help for Fs {
     fn help(&self) {
         self.queues.help();
+    }
+
+    fn waits(&self) {
+        self.lock_waits.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -91,15 +91,19 @@ impl<T> InodeLock<T> {
     /// Takes the lock exclusive.
     pub(crate) fn exclusive(&self, help: &impl Help) -> Exclusive<'_, T> {
         let mut gate = self.gate.lock();
+        let mut waits = gate.turn;
         while gate.turn {
             gate = wait(&self.writers, gate, &self.gate, help);
         }
         gate.turn = true;
-        self.hot.state.fetch_or(WRITER, Ordering::SeqCst);
+        waits |= self.hot.state.fetch_or(WRITER, Ordering::SeqCst) != 0;
         while self.hot.state.load(Ordering::SeqCst) != WRITER {
             gate = wait(&self.drained, gate, &self.gate, help);
         }
         drop(gate);
+        if waits {
+            help.waits();
+        }
         Exclusive(self)
     }
 
@@ -142,6 +146,7 @@ impl<T> InodeLock<T> {
             self.hot.state.fetch_add(1, Ordering::SeqCst);
             return;
         }
+        help.waits();
         let phase = gate.phase;
         gate.waiting_readers += 1;
         while gate.phase == phase {
@@ -258,5 +263,32 @@ mod tests {
         let help = Completer(&lock, AtomicBool::new(false));
         drop(lock.exclusive(&help));
         assert!(help.1.load(Ordering::SeqCst));
+    }
+
+    /// Notes who waits.
+    #[derive(Default)]
+    struct Notes(AtomicUsize);
+
+    impl Help for Notes {
+        fn help(&self) {}
+        fn waits(&self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn only_who_waits_is_noted() {
+        let (lock, notes): (InodeLock, Notes) = Default::default();
+        drop((lock.shared(&notes), lock.shared(&notes)));
+        let writer = lock.exclusive(&notes);
+        assert_eq!(notes.0.load(Ordering::SeqCst), 0);
+        thread::scope(|scope| {
+            scope.spawn(|| drop(lock.shared(&notes)));
+            while notes.0.load(Ordering::SeqCst) == 0 {
+                thread::yield_now();
+            }
+            drop(writer);
+        });
+        assert_eq!(notes.0.load(Ordering::SeqCst), 1);
     }
 }

@@ -76,6 +76,7 @@ impl RangeLock {
         let waiter = Arc::new(Waiter { range, sharing, granted: Mutex::new(false), wake: Condvar::new() });
         state.waiting.push_back(Arc::clone(&waiter));
         drop(state);
+        help.waits();
         waiter.wait(help);
     }
 
