@@ -245,8 +245,15 @@ struct Reading {
     at: Instant,
     cpu: CpuTimes,
     device: Option<DeviceOps>,
+    lock_waits: Option<u64>,
     page_cache_bytes: u64,
     ops: u64,
+}
+
+impl Reading {
+    fn lock_waits_since(&self, earlier: &Self) -> Option<u64> {
+        self.lock_waits.zip(earlier.lock_waits).map(|(now, then)| now.saturating_sub(then))
+    }
 }
 
 fn read_instruments(shared: &Shared<'_>) -> Reading {
@@ -254,6 +261,7 @@ fn read_instruments(shared: &Shared<'_>) -> Reading {
         at: Instant::now(),
         cpu: CpuTimes::now(),
         device: shared.job.target.device_ops(),
+        lock_waits: shared.job.target.lock_waits(),
         page_cache_bytes: page_cache_bytes(),
         ops: shared.live.iter().map(|live| live.ops.load(Relaxed)).sum(),
     }
@@ -338,6 +346,7 @@ fn point(go: Instant, a: &Reading, b: &Reading) -> TimePoint {
         user_percent: cpu.user_percent,
         system_percent: cpu.system_percent,
         idle_percent: cpu.idle_percent + cpu.iowait_percent,
+        lock_waits_per_s: b.lock_waits_since(a).map(|waits| waits as f64 / seconds),
         waits_per_s: b.cpu.since(&a.cpu).context_switches as f64 / seconds,
     }
 }
@@ -375,6 +384,7 @@ fn conclude(job: &Job<'_>, shared: &Shared<'_>, watched: Watched, tallies: &[Tal
         latency,
         cpu: CpuUse::of(&cpu),
         waits_per_op: if rated_total == 0 { 0.0 } else { waits as f64 / rated_total as f64 },
+        lock_waits_per_op: last.lock_waits_since(first).filter(|_| last.ops > first.ops).map(|waits| waits as f64 / (last.ops - first.ops) as f64),
         context_switches_per_s: cpu.context_switches as f64 / (last.at - first.at).as_secs_f64().max(1e-9),
         device: last.device.zip(first.device).map(|(b, a)| b.since(&a)),
         page_cache_growth_bytes: last.page_cache_bytes as i64 - first.page_cache_bytes as i64,

@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use crate::results::WorkloadResults;
+use crate::results::{Case, WorkloadResults};
 use crate::summary::Row;
 use crate::target::Role;
 
@@ -51,8 +51,10 @@ enum Cases {
     Last,
     /// Those whose curve position is this.
     At(f64),
-    /// Those whose name holds this.
+    /// Those whose name is this, or begins with it.
     Named(&'static str),
+    /// Random writes by threads.
+    ThreadedWrites,
 }
 
 const BUFFERED: &[Role] = &[Role::Buffered];
@@ -91,8 +93,8 @@ pub fn paper(workload: &WorkloadResults, rows: &[Row]) -> Option<Paper> {
             "NFS paper, figures 8 to 10",
             "at 100 % writes concurrent gives over 200 % more than buffered or direct",
             &[
-                claim("concurrent / direct, writes", CONCURRENT, DIRECT, 3.0, Cases::Named("random writes")),
-                claim("concurrent / buffered, writes", CONCURRENT, BUFFERED, 3.0, Cases::Named("random writes")),
+                claim("concurrent / direct, writes", CONCURRENT, DIRECT, 3.0, Cases::ThreadedWrites),
+                claim("concurrent / buffered, writes", CONCURRENT, BUFFERED, 3.0, Cases::ThreadedWrites),
             ],
         ),
         "sequential" => (
@@ -128,22 +130,32 @@ fn lines(workload: &WorkloadResults, rows: &[Row], claim: &Claim) -> Vec<PaperLi
         Cases::Every => true,
         Cases::Last => i + 1 == workload.cases.len(),
         Cases::At(x) => case.x == x,
-        Cases::Named(part) => case.name.starts_with(part) || case.name.contains(&format!(" {part}")),
+        Cases::Named(name) => case.name.starts_with(name),
+        Cases::ThreadedWrites => case.name.contains("random writes") && case.axis == "threads",
     });
-    cases
-        .filter_map(|(i, case)| {
-            let of = find(rows, i, claim.of)?;
-            let over = find(rows, i, claim.over)?;
-            let here = of.ratio.median / over.ratio.median;
-            let targets = format!("{} / {}", of.label, over.label);
-            here.is_finite().then(|| PaperLine { what: claim.what.into(), paper: claim.paper, here, case: case.name.clone(), targets })
-        })
-        .collect()
+    cases.flat_map(|(i, case)| pairs(workload, rows, i, claim).into_iter().filter_map(|(of, over)| line(claim, case, of, over))).collect()
 }
 
-/// The first target of the first role that has any.
-fn find<'a>(rows: &'a [Row], case: usize, roles: &[Role]) -> Option<&'a Row> {
-    roles.iter().find_map(|role| rows.iter().find(|row| row.case == case && row.role == *role))
+fn line(claim: &Claim, case: &Case, of: &Row, over: &Row) -> Option<PaperLine> {
+    let here = of.ratio.median / over.ratio.median;
+    let targets = format!("{} / {}", of.label, over.label);
+    here.is_finite().then(|| PaperLine { what: claim.what.into(), paper: claim.paper, here, case: case.name.clone(), targets })
+}
+
+/// Pairs the targets of both parts: each kind of target with its own kind, or with the raw device.
+fn pairs<'a>(workload: &WorkloadResults, rows: &'a [Row], case: usize, claim: &Claim) -> Vec<(&'a Row, &'a Row)> {
+    let kind = |row: &Row| workload.targets[row.target].kind.as_str();
+    let playing = |roles: &[Role]| -> Vec<&'a Row> {
+        let with = |role: &Role| rows.iter().filter(|row| row.case == case && row.role == *role).collect::<Vec<_>>();
+        roles.iter().map(with).find(|found| !found.is_empty()).unwrap_or_default()
+    };
+    let over = playing(claim.over);
+    let partner = |of: &Row| {
+        let own_kind = over.iter().find(|row| kind(row) == kind(of) || kind(row) == "raw");
+        // A path's partner is another path; a volume stands beside whatever there is.
+        own_kind.or_else(|| over.first().filter(|_| kind(of) != "path")).copied()
+    };
+    playing(claim.of).into_iter().filter_map(|of| Some((of, partner(of)?))).collect()
 }
 
 /// The copy's ratio is between two cases of one target, not between two targets of one case.

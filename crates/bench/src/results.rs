@@ -133,6 +133,9 @@ pub struct Measurement {
     pub cpu: CpuUse,
     /// How often a worker gave up its processor, per operation: waits for the device, for locks and for hand-offs.
     pub waits_per_op: f64,
+    /// How often somebody had to wait for a lock of a file, per operation; `None` where that is not known (the kernel keeps it to itself).
+    #[serde(default)]
+    pub lock_waits_per_op: Option<f64>,
     /// Context switches of the whole machine.
     pub context_switches_per_s: f64,
     /// What reached the device; `None` where nobody counts.
@@ -228,6 +231,9 @@ pub struct TimePoint {
     pub system_percent: f64,
     /// Idle time of all processors, waiting for devices included.
     pub idle_percent: f64,
+    /// Waits for a lock of a file, where they are known.
+    #[serde(default)]
+    pub lock_waits_per_s: Option<f64>,
     /// Context switches of the machine.
     pub waits_per_s: f64,
 }

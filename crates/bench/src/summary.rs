@@ -39,6 +39,8 @@ pub struct Row {
     pub counted_one_by_one: bool,
     /// Waits of a thread for each operation.
     pub waits_per_op: f64,
+    /// Waits for a lock of a file for each operation, where they are known.
+    pub lock_waits_per_op: Option<f64>,
     /// Figures of this workload alone.
     pub figures: BTreeMap<String, f64>,
 }
@@ -104,6 +106,7 @@ fn row(workload: &WorkloadResults, case: usize, target: usize, records: &[&Recor
         device_bytes_per_op: exact.map(|count| count.written_bytes).or(first.device.map(|_| per_op(|d| d.written_bytes))),
         counted_one_by_one: exact.is_some(),
         waits_per_op: median(&|m| m.waits_per_op),
+        lock_waits_per_op: first.lock_waits_per_op.map(|_| median(&|m| m.lock_waits_per_op.unwrap_or(0.0))),
         figures: figures.collect(),
     }
 }
@@ -130,6 +133,7 @@ pub(crate) mod tests {
             latency: BTreeMap::new(),
             cpu: CpuUse::default(),
             waits_per_op: 0.0,
+            lock_waits_per_op: None,
             context_switches_per_s: 0.0,
             device: Some(DeviceOps { reads: rate as u64 * 2, ..DeviceOps::default() }),
             page_cache_growth_bytes: 0,

@@ -33,17 +33,20 @@ pub(super) struct Words<'a> {
 }
 
 /// Colours that people with any colour vision tell apart (Okabe and Ito, with the yellow darkened for a white page).
-pub(super) const COLOURS: [(u8, u8, u8); 8] =
-    [(60, 60, 60), (0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (184, 150, 0), (120, 80, 30)];
+const COLOURS: [(u8, u8, u8); 9] =
+    [(60, 60, 60), (0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (184, 150, 0), (120, 80, 30), (170, 170, 170)];
+
+/// What stands for a paper.
+pub(super) const PAPER_COLOUR: usize = 8;
 
 fn colour(index: usize) -> RGBColor {
-    let (r, g, b) = COLOURS[index % COLOURS.len()];
+    let (r, g, b) = COLOURS[if index == PAPER_COLOUR { index } else { index % PAPER_COLOUR }];
     RGBColor(r, g, b)
 }
 
 /// Writes a colour as a page does.
 pub(super) fn css_colour(index: usize) -> String {
-    let (r, g, b) = COLOURS[index % COLOURS.len()];
+    let (r, g, b) = COLOURS[if index == PAPER_COLOUR { index } else { index % PAPER_COLOUR }];
     format!("#{r:02x}{g:02x}{b:02x}")
 }
 
@@ -151,6 +154,7 @@ pub(super) fn quantiles(words: &Words<'_>, series: &[Series]) -> String {
             .configure_mesh()
             .light_line_style(TRANSPARENT)
             .x_labels(5)
+            .y_labels(5)
             .x_label_formatter(&|r| {
                 ["0 %", "90 %", "99 %", "99.9 %", "99.99 %"].get(r.round() as usize).map_or_else(String::new, |s| (*s).to_owned())
             })

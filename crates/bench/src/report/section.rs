@@ -3,10 +3,10 @@
 use std::fmt::Write;
 
 use super::escape;
-use super::plot::{Bar, CPU_COLOURS, Point, Series, Words, bars, css_colour, curves, over_time, quantiles};
+use super::plot::{Bar, CPU_COLOURS, PAPER_COLOUR, Point, Series, Words, bars, css_colour, curves, over_time, quantiles};
 use crate::measure::LatencySummary;
 use crate::papers::paper;
-use crate::results::{Case, WorkloadResults};
+use crate::results::{Case, Record, TimePoint, WorkloadResults};
 use crate::summary::{Row, by_case, records_of, summarize};
 use crate::units::{format_micros, format_number};
 
@@ -19,7 +19,7 @@ pub(super) fn section(page: &mut String, workload: &WorkloadResults) {
     push_paper(page, workload, &rows);
     legend(page, workload);
     page.push_str("<div class=\"plots\">");
-    for plot in rate_plots(workload, &rows).into_iter().chain(other_plots(workload, &rows)) {
+    for plot in paper_plot(workload, &rows).into_iter().chain(rate_plots(workload, &rows)).chain(other_plots(workload, &rows)) {
         let _ = write!(page, "<div>{plot}</div>");
     }
     page.push_str("</div>");
@@ -35,6 +35,22 @@ fn push_paper(page: &mut String, workload: &WorkloadResults, rows: &[Row]) {
     if let Some(paper) = paper(workload, rows) {
         let _ = write!(page, "<p><b>{}:</b> {}.</p>", escape(paper.source), escape(paper.says));
     }
+}
+
+/// The paper's ratios beside ours, where there are any.
+fn paper_plot(workload: &WorkloadResults, rows: &[Row]) -> Option<String> {
+    let lines = paper(workload, rows)?.lines;
+    let most = 8;
+    let drawn: Vec<Bar> = lines
+        .iter()
+        .take(most)
+        .flat_map(|line| {
+            let here = Bar::single(format!("{}, {}", line.targets, line.case), line.here, 1, format!("{:.2} here", line.here));
+            let paper = Bar::single(line.what.clone(), line.paper, PAPER_COLOUR, format!("{:.2} paper", line.paper));
+            [paper, here]
+        })
+        .collect();
+    (!drawn.is_empty()).then(|| bars("Paper beside here: ratios of rates", &drawn, None))
 }
 
 fn legend(page: &mut String, workload: &WorkloadResults) {
@@ -116,6 +132,10 @@ fn latency_plot(workload: &WorkloadResults, case: usize) -> String {
             Series { colour: target, points }
         })
         .collect();
+    let reaches = |one: &Series| one.points.iter().any(|p| p.x >= 0.9);
+    if !series.iter().any(reaches) {
+        return String::new();
+    }
     quantiles(&Words { title: &format!("Latency: {}", workload.cases[case].name), x: "share of operations that were faster", y: "" }, &series)
 }
 
@@ -141,14 +161,15 @@ fn cpu_plot(workload: &WorkloadResults, rows: &[Row], case: usize) -> String {
 }
 
 /// What [`time_plots`] shows: a name, a unit and where to find it.
-type Channel = (&'static str, &'static str, fn(&crate::results::TimePoint) -> f64);
+type Channel = (&'static str, &'static str, fn(&TimePoint) -> Option<f64>);
 
 fn time_plots(workload: &WorkloadResults, case: usize) -> Vec<String> {
-    let channels: [Channel; 4] = [
-        ("Throughput", "", |p| p.rate),
-        ("Device I/O", "operations/s", |p| p.device_reads_per_s + p.device_writes_per_s),
-        ("Busy processors", "%", |p| p.user_percent + p.system_percent),
-        ("Context switches (waits for locks and devices)", "1/s", |p| p.waits_per_s),
+    let channels: [Channel; 5] = [
+        ("Throughput", "", |p| Some(p.rate)),
+        ("Device I/O", "operations/s", |p| Some(p.device_reads_per_s + p.device_writes_per_s)),
+        ("Busy processors", "%", |p| Some(p.user_percent + p.system_percent)),
+        ("Context switches (waits for devices, locks, hand-offs)", "1/s", |p| Some(p.waits_per_s)),
+        ("Waits for a lock of a file, where known", "1/s", |p| p.lock_waits_per_s),
     ];
     let timelines: Vec<_> = (0..workload.targets.len()).filter_map(|t| Some((t, records_of(workload, case, t).next()?))).collect();
     if timelines.iter().all(|(_, record)| record.measurement.timeline.is_empty()) {
@@ -159,13 +180,9 @@ fn time_plots(workload: &WorkloadResults, case: usize) -> Vec<String> {
     // Ramp-up and ramp-down are equally long: what is not counted lies half before and half after.
     let ramp = (ends.iter().copied().fold(0.0, f64::max) - elapsed).max(0.0) / 2.0;
     let plot = |&(name, unit, value): &Channel| {
-        let series: Vec<Series> = timelines
-            .iter()
-            .map(|(target, record)| Series {
-                colour: *target,
-                points: record.measurement.timeline.iter().map(|p| Point::plain(p.t_s, value(p))).collect(),
-            })
-            .collect();
+        let points = |timeline: &[TimePoint]| timeline.iter().filter_map(|p| Some(Point::plain(p.t_s, value(p)?))).collect();
+        let of_target = |(target, record): &(usize, &Record)| Series { colour: *target, points: points(&record.measurement.timeline) };
+        let series: Vec<Series> = timelines.iter().map(of_target).collect();
         let unit = if unit.is_empty() { workload.unit.as_str() } else { unit };
         over_time(&Words { title: &format!("{name}: {}", workload.cases[case].name), x: "seconds", y: unit }, &series, &[ramp, ramp + elapsed])
     };
@@ -189,24 +206,42 @@ fn push_table(page: &mut String, workload: &WorkloadResults, rows: &[Row]) {
         page,
         "<details{open}><summary>All figures</summary><div class=\"scroll\"><table><tr><th>target</th><th>{}</th><th>min … max</th><th>noise</th><th>ratio</th>\
          <th>min … max</th><th>p50</th><th>p99</th><th>p99.9</th><th>CPU</th><th>per busy CPU</th><th>device reads, writes per op</th><th>written per op</th><th>flushes per op</th>\
-         <th>waits per op</th></tr>",
+         <th>waits per op</th><th>for locks</th></tr>",
         escape(&workload.unit)
     );
     for (case, rows) in by_case(workload, rows) {
-        let _ = write!(page, "<tr class=\"case\"><td colspan=\"15\">{}</td></tr>", escape(&case.name));
+        let _ = write!(page, "<tr class=\"case\"><td colspan=\"16\">{}</td></tr>", escape(&case.name));
         rows.iter().for_each(|row| table_row(page, row));
     }
     page.push_str("</table></div>");
-    for row in rows.iter().filter(|row| !row.figures.is_empty()) {
-        let figures: Vec<String> = row.figures.iter().map(|(name, value)| format!("{name} {}", format_number(*value))).collect();
-        let case = &workload.cases[row.case].name;
-        let _ = write!(page, "<p class=\"soft\">{} · {}: {}</p>", escape(case), escape(&row.label), escape(&figures.join(", ")));
-    }
+    push_figures(page, workload, rows);
     for skipped in &workload.skipped {
         let (case, target) = (&workload.cases[skipped.case].name, &workload.targets[skipped.target].label);
         let _ = write!(page, "<p class=\"soft\">Not measured: {} on {}: {}.</p>", escape(case), escape(target), escape(&skipped.reason));
     }
     page.push_str("</details>");
+}
+
+/// Figures that only this workload has, one column each.
+fn push_figures(page: &mut String, workload: &WorkloadResults, rows: &[Row]) {
+    let Some(names) = rows.iter().map(|row| row.figures.keys().collect::<Vec<_>>()).max_by_key(Vec::len).filter(|names| !names.is_empty()) else {
+        return;
+    };
+    let _ = write!(page, "<div class=\"scroll\"><table><tr><th>target</th><th class=\"text\">case</th>");
+    for name in &names {
+        let _ = write!(page, "<th>{}</th>", escape(name));
+    }
+    page.push_str("</tr>");
+    for row in rows {
+        let case = &workload.cases[row.case].name;
+        let _ = write!(page, "<tr><td>{}</td><td class=\"text\">{}</td>", escape(&row.label), escape(case));
+        for name in &names {
+            let value = row.figures.get(*name).map_or_else(|| "–".into(), |value| format_number(*value));
+            let _ = write!(page, "<td>{value}</td>");
+        }
+        page.push_str("</tr>");
+    }
+    page.push_str("</table></div>");
 }
 
 fn table_row(page: &mut String, row: &Row) {
@@ -216,7 +251,7 @@ fn table_row(page: &mut String, row: &Row) {
     let _ = write!(
         page,
         "<tr><td>{}</td><td class=\"best\">{}</td><td>{} … {}</td><td>±{:.1} %</td><td class=\"best\">{:.3}</td><td>{:.2} … {:.2}</td><td>{}</td><td>{}</td>\
-         <td>{}</td><td>{:.0} %</td><td>{}</td><td>{}, {}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+         <td>{}</td><td>{:.0} %</td><td>{}</td><td>{}, {}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
         escape(&row.label),
         format_number(row.rate.median),
         format_number(row.rate.min),
@@ -234,6 +269,7 @@ fn table_row(page: &mut String, row: &Row) {
         device(|d| d[1]),
         row.device_bytes_per_op.map_or_else(|| "–".into(), |bytes| bedplate::format_size(bytes.round() as u64)),
         device(|d| d[2]),
-        format_number(row.waits_per_op)
+        format_number(row.waits_per_op),
+        row.lock_waits_per_op.map_or_else(|| "–".into(), format_number)
     );
 }

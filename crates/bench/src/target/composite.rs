@@ -83,6 +83,10 @@ impl Target for Composite {
         self.parts.iter().filter(|part| part.count_requests(on)).count() == self.parts.len()
     }
 
+    fn lock_waits(&self) -> Option<u64> {
+        self.parts.iter().map(|part| part.lock_waits()).sum()
+    }
+
     fn device_ops(&self) -> Option<DeviceOps> {
         self.parts.iter().map(|part| part.device_ops()).try_fold(DeviceOps::default(), |sum, ops| Some(sum.plus(&ops?)))
     }

@@ -85,6 +85,10 @@ pub(crate) trait Target: Send + Sync {
     fn set_cache_bytes(&self, bytes: u64) -> Result<()>;
     /// Starts or ends a count of every single request, which disturbs what is timed; returns whether it runs.
     fn count_requests(&self, on: bool) -> bool;
+    /// Returns how often somebody had to wait for a lock of a file so far; `None` where that is not known.
+    fn lock_waits(&self) -> Option<u64> {
+        None
+    }
     /// Returns what reached its devices so far; `None` where nobody counts.
     fn device_ops(&self) -> Option<DeviceOps>;
 }

@@ -209,6 +209,10 @@ impl Target for VolumeTarget {
         counted(&self.volume.data) && self.volume.log.as_ref().is_none_or(counted)
     }
 
+    fn lock_waits(&self) -> Option<u64> {
+        Some(self.fs().ok()?.info().lock_waits)
+    }
+
     fn device_ops(&self) -> Option<DeviceOps> {
         let data = self.volume.data.ops();
         Some(self.volume.log.as_ref().map_or(data, |log| data.plus(&log.ops())))
