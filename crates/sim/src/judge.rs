@@ -1,6 +1,7 @@
 //! Cuts the power, recovers, and compares what is there with what was promised.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use block::{BlockDevice, CrashChoice, SimulatedDevice, SimulatedOptions};
@@ -144,7 +145,7 @@ fn names_synced(done: &[Done]) -> usize {
     for (number, step) in done.iter().enumerate() {
         let touched_by = |ino: InodeNo| done[..number].iter().rposition(|before| before.touched.contains(&ino)).map_or(0, |at| at + 1);
         synced = synced.max(match step.promise {
-            Promise::None | Promise::Data(_) => 0,
+            Promise::None | Promise::Written(..) | Promise::Data(_) => 0,
             Promise::Inode(ino) => touched_by(ino),
             Promise::All => number + 1,
         });
@@ -155,7 +156,7 @@ fn names_synced(done: &[Done]) -> usize {
 /// Returns after how many steps the content of a file was promised last.
 fn content_synced(done: &[Done], ino: InodeNo) -> usize {
     let keeps = |step: &Done| match step.promise {
-        Promise::None => false,
+        Promise::None | Promise::Written(..) => false,
         Promise::Data(synced) | Promise::Inode(synced) => synced == ino,
         Promise::All => true,
     };
@@ -178,6 +179,35 @@ fn compare_content(history: &History, complete: usize, started: usize, ino: Inod
         if !allowed.iter().any(|version| version.get(at).copied().unwrap_or(0) == *byte) {
             let values: Vec<_> = allowed.iter().map(|version| version.get(at)).collect();
             return Err(format!("inode {} holds {byte:#04x} at byte {at} of {len}; since its last sync (step {synced}) it held {values:x?}", ino.0));
+        }
+    }
+    for (number, step) in history.done[..complete].iter().enumerate().skip(synced) {
+        if let Promise::Written(written, from, to) = step.promise
+            && written == ino
+        {
+            compare_written(history, number + 1..started, ino, from..to, content)?;
+        }
+    }
+    Ok(())
+}
+
+/// Holds the bytes of one write with `O_DSYNC` against what the file held since.
+fn compare_written(history: &History, steps: Range<usize>, ino: InodeNo, range: Range<u64>, content: &[u8]) -> Result<(), String> {
+    let empty = Arc::new(Vec::new());
+    let later: Vec<&Arc<Vec<u8>>> = views(history, steps.start, steps.end).map(|view| view.contents.get(&ino).unwrap_or(&empty)).collect();
+    for at in range {
+        let byte = |content: &[u8]| usize::try_from(at).ok().and_then(|at| content.get(at).copied());
+        if !later
+            .iter()
+            .any(|version| byte(version).unwrap_or(0) == byte(content).unwrap_or(0) && (byte(content).is_some() || byte(version).is_none()))
+        {
+            let values: Vec<_> = later.iter().map(|version| byte(version)).collect();
+            return Err(format!(
+                "inode {} holds {:x?} at byte {at}; since it was written with O_DSYNC (step {}) it held {values:x?}",
+                ino.0,
+                byte(content),
+                steps.start
+            ));
         }
     }
     Ok(())

@@ -25,6 +25,8 @@ pub struct View {
 pub enum Promise {
     /// Nothing.
     None,
+    /// The bytes of one write with `O_DSYNC`, and a size that reaches over them: inode, offset, end.
+    Written(InodeNo, u64, u64),
     /// The data of a file, and everything that happened to names before its last change of size or name.
     Data(InodeNo),
     /// Data, attributes and names of a file or directory.
@@ -200,7 +202,8 @@ fn carry_out(fs: &FileSystem, step: &Step) -> Result<(Promise, Vec<InodeNo>)> {
             let options = OpenOptions { mode: Some(mode), data_sync: durable, ..OpenOptions::read_write() };
             let file = fs.open(name(file, dir), &options)?;
             file.write_at(&pattern(offset, len, fill), offset)?;
-            Ok((if durable { Promise::Data(file.ino()) } else { Promise::None }, Vec::new()))
+            let written = Promise::Written(file.ino(), offset, offset + u64::from(len));
+            Ok((if durable { written } else { Promise::None }, Vec::new()))
         }
         Step::SetSize(file, dir, size) => open(file, dir)?.set_size(size).and_then(|()| quiet(Vec::new())),
         Step::Allocate(file, dir, change, offset, len) => open(file, dir)?.allocate(change.into(), offset, len).and_then(|()| quiet(Vec::new())),

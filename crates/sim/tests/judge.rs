@@ -17,7 +17,7 @@ fn write(file: u8, offset: u64, len: u32, fill: u8) -> Step {
     Step::Write(file, 0, IoMode::Concurrent, offset, len, fill, false)
 }
 
-/// S-4, S-5, S-7, S-9, S-16, S-37: random workloads in all modes, cut anywhere, also during recovery.
+/// S-4, S-5, S-6, S-7, S-9, S-16, S-37: random workloads in all modes, cut anywhere, also during recovery.
 #[test]
 fn s_4_s_5_s_7_s_9_s_16_s_37_random_workloads_survive_every_cut() {
     let effort = Effort { steps: 30, cuts: 25, ..Effort::default() };
