@@ -137,7 +137,7 @@ impl FileSystem {
     }
     /// Gives back `count` retentions.
     pub fn forget(&self, ino: InodeNo, count: u64) {
-        if let Some(inode) = self.inner.fs.inodes.loaded(ino) {
+        if let Some(inode) = self.inner.fs.inodes.unpin_parked(ino, count) {
             self.inner.fs.unpin(&inode, count);
         }
     }

@@ -4,7 +4,10 @@
 //!
 //! Invariants:
 //! - I-INO-1: an inode row is built and committed while the attribute lock is held, so images in the log never go backwards.
-//! - I-INO-2: an inode with a pin stays in the table; one without names and pins is dead, and only one thread reclaims it.
+//! - I-INO-2: an inode without names and pins is dead, and only one thread reclaims it; its pins outlive its stay in memory.
+//!
+//! A front end may retain every inode it ever heard of: the kernel behind a mount does, until it runs out of memory. So retentions do not keep an
+//! inode loaded. When a full table lets it go, its count is *parked* in a few bytes, and given back to it when it is loaded again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -204,25 +207,35 @@ impl Inode {
         dying
     }
 
-    /// Returns whether nothing is lost with it: what it knows of records that are not sealed yet, a later sync or overwrite must find here.
-    fn is_idle(&self, sealed: Lsn) -> bool {
-        self.life.lock().pins == 0 && self.meta_lsn() <= sealed && !self.has_lazy_times() && self.data.is_idle()
+    /// Returns the pins to park when nothing else is lost with the inode: what it knows of records that are not sealed yet, a later sync or
+    /// overwrite must find here, and one without names must be here when its last pin goes.
+    fn pins_if_idle(&self, sealed: Lsn) -> Option<u64> {
+        let life = self.life.lock();
+        let idle = self.meta_lsn() <= sealed && !self.has_lazy_times() && self.data.is_idle();
+        (idle && (life.pins == 0 || self.attr.lock().nlink > 0)).then_some(life.pins)
     }
+}
+
+#[derive(Default)]
+struct Shard {
+    inodes: HashMap<InodeNo, Arc<Inode>>,
+    /// Pins of inodes that are not loaded; none is 0.
+    parked: HashMap<InodeNo, u64>,
 }
 
 /// The loaded inodes, in shards.
 pub(crate) struct InodeTable {
-    shards: [Mutex<HashMap<InodeNo, Arc<Inode>>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
     /// Sums of the inodes that are loaded no more.
     left: Counters,
 }
 
 impl InodeTable {
     pub(crate) fn new() -> Self {
-        Self { shards: std::array::from_fn(|_| Mutex::new(HashMap::new())), left: Counters::default() }
+        Self { shards: std::array::from_fn(|_| Mutex::default()), left: Counters::default() }
     }
 
-    fn shard(&self, ino: InodeNo) -> &Mutex<HashMap<InodeNo, Arc<Inode>>> {
+    fn shard(&self, ino: InodeNo) -> &Mutex<Shard> {
         &self.shards[usize::try_from(ino.0 % SHARDS as u64).expect("below SHARDS")]
     }
 
@@ -230,27 +243,39 @@ impl InodeTable {
     /// A full table lets go of idle inodes whose records are `sealed`.
     pub(crate) fn get_or_load(&self, ino: InodeNo, sealed: Lsn, load: impl FnOnce() -> Result<InodeRow>) -> Result<Arc<Inode>> {
         let mut shard = self.shard(ino).lock();
-        if let Some(inode) = shard.get(&ino) {
+        if let Some(inode) = shard.inodes.get(&ino) {
             return Ok(Arc::clone(inode));
         }
         let inode = Arc::new(Inode::new(ino, load()?));
         self.shrink(&mut shard, sealed);
-        shard.insert(ino, Arc::clone(&inode));
+        inode.life.lock().pins = shard.parked.remove(&ino).unwrap_or(0);
+        shard.inodes.insert(ino, Arc::clone(&inode));
         Ok(inode)
     }
 
-    pub(crate) fn loaded(&self, ino: InodeNo) -> Option<Arc<Inode>> {
-        self.shard(ino).lock().get(&ino).cloned()
+    /// Takes `count` pins off an inode that is not loaded; a loaded one is returned, for the caller to unpin.
+    pub(crate) fn unpin_parked(&self, ino: InodeNo, count: u64) -> Option<Arc<Inode>> {
+        let mut shard = self.shard(ino).lock();
+        if let Some(inode) = shard.inodes.get(&ino) {
+            return Some(Arc::clone(inode));
+        }
+        let pins = shard.parked.get_mut(&ino)?;
+        assert!(*pins >= count, "I-INO-2: inode {} has {pins} parked pins, {count} are given back", ino.0);
+        *pins -= count;
+        if *pins == 0 {
+            shard.parked.remove(&ino);
+        }
+        None
     }
 
     pub(crate) fn insert(&self, inode: Arc<Inode>, sealed: Lsn) {
         let mut shard = self.shard(inode.ino).lock();
         self.shrink(&mut shard, sealed);
-        shard.insert(inode.ino, inode);
+        shard.inodes.insert(inode.ino, inode);
     }
 
     pub(crate) fn remove(&self, ino: InodeNo) {
-        if let Some(inode) = self.shard(ino).lock().remove(&ino) {
+        if let Some(inode) = self.shard(ino).lock().inodes.remove(&ino) {
             self.left.absorb(&inode.snapshot());
         }
     }
@@ -259,23 +284,29 @@ impl InodeTable {
     pub(crate) fn counters(&self) -> CounterSnapshot {
         let sum = Counters::default();
         sum.absorb(&self.left.snapshot());
-        self.shards.iter().for_each(|shard| shard.lock().values().for_each(|inode| sum.absorb(&inode.snapshot())));
+        self.shards.iter().for_each(|shard| shard.lock().inodes.values().for_each(|inode| sum.absorb(&inode.snapshot())));
         sum.snapshot()
     }
 
-    /// Drops unpinned inodes from a full shard: half of it at once, so that the cost is constant an inode.
-    fn shrink(&self, shard: &mut HashMap<InodeNo, Arc<Inode>>, sealed: Lsn) {
-        if shard.len() < SHARD_INODES_MAX || !shard.len().is_power_of_two() {
+    /// Drops idle inodes that nobody uses from a full shard: half of it at once, so that the cost is constant an inode.
+    fn shrink(&self, shard: &mut Shard, sealed: Lsn) {
+        let Shard { inodes, parked } = shard;
+        if inodes.len() < SHARD_INODES_MAX || !inodes.len().is_power_of_two() {
             return;
         }
         let mut spare = SHARD_INODES_MAX / 2;
-        shard.retain(|_, inode| {
-            if spare > 0 && Arc::strong_count(inode) == 1 && inode.is_idle(sealed) {
-                spare -= 1;
-                self.left.absorb(&inode.snapshot());
-                return false;
+        inodes.retain(|ino, inode| {
+            // An open holds the inode itself, so the pins of one that only the table holds are retentions.
+            if spare == 0 || Arc::strong_count(inode) > 1 {
+                return true;
             }
-            true
+            let Some(pins) = inode.pins_if_idle(sealed) else { return true };
+            if pins > 0 {
+                parked.insert(*ino, pins);
+            }
+            spare -= 1;
+            self.left.absorb(&inode.snapshot());
+            false
         });
     }
 }
@@ -322,10 +353,42 @@ mod tests {
         // A file was written, closed, dropped from memory and opened again: its sync then knew nothing of the records that still waited.
         let inode = Inode::new(InodeNo(2), row(1));
         inode.note_lsn(Lsn(7), true);
-        assert!(!inode.is_idle(Lsn(6)));
-        assert!(inode.is_idle(Lsn(7)));
+        assert_eq!(inode.pins_if_idle(Lsn(6)), None);
+        assert_eq!(inode.pins_if_idle(Lsn(7)), Some(0));
         inode.pin().unwrap();
-        assert!(!inode.is_idle(Lsn(7)));
+        assert_eq!(inode.pins_if_idle(Lsn(7)), Some(1));
+    }
+
+    #[test]
+    fn i_ino_2_pins_outlive_the_stay_in_memory() {
+        let table = InodeTable::new();
+        let count = (SHARDS * SHARD_INODES_MAX * 2) as u64;
+        for ino in 1..=count {
+            let inode = table.get_or_load(InodeNo(ino), Lsn(0), || Ok(row(1))).unwrap();
+            inode.pin().unwrap();
+            inode.pin().unwrap();
+        }
+        let loaded: usize = table.shards.iter().map(|shard| shard.lock().inodes.len()).sum();
+        assert!(loaded <= SHARDS * SHARD_INODES_MAX, "{loaded} inodes are loaded though nobody uses them");
+        for ino in 1..=count {
+            if let Some(inode) = table.unpin_parked(InodeNo(ino), 1) {
+                assert!(!inode.unpin(1));
+            }
+            // The last name goes while it is retained: it must live on until the last pin goes.
+            let inode = table.get_or_load(InodeNo(ino), Lsn(0), || Ok(row(1))).unwrap();
+            inode.attr_lock().row.nlink = 0;
+            assert!(!inode.lost_name());
+            assert!(inode.unpin(1), "inode {ino}");
+            table.remove(InodeNo(ino));
+        }
+        assert!(table.shards.iter().all(|shard| shard.lock().parked.is_empty()));
+    }
+
+    #[test]
+    fn a_nameless_inode_that_is_pinned_stays_loaded() {
+        let inode = Inode::new(InodeNo(2), row(0));
+        inode.pin().unwrap();
+        assert_eq!(inode.pins_if_idle(Lsn(9)), None);
     }
 
     #[test]
