@@ -17,6 +17,8 @@ pub struct Mount {
     pub dir: PathBuf,
     /// What is mounted: for our mounts the volume's path.
     pub source: PathBuf,
+    /// `major:minor`, by which the system knows the mount wherever it is.
+    pub device: String,
     /// Whether the mount refuses writes.
     pub read_only: bool,
     kind: String,
@@ -55,11 +57,12 @@ pub fn of_volume(path: &Path) -> Result<Option<Mount>> {
 /// Reads one line: `36 35 98:0 /root /dir options … - type source superoptions`.
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let (dir, options) = (fields.nth(4)?, fields.next()?);
+    let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
+    let (dir, options) = (fields.nth(1)?, fields.next()?);
     let mut behind = fields.skip_while(|field| *field != b"-").skip(1);
     let (kind, source) = (behind.next()?, behind.next()?);
     let read_only = options.split(|&byte| byte == b',').any(|option| option == b"ro");
-    Some(Mount { dir: unescape(dir), source: unescape(source), read_only, kind: String::from_utf8_lossy(kind).into_owned() })
+    Some(Mount { dir: unescape(dir), source: unescape(source), device, read_only, kind: String::from_utf8_lossy(kind).into_owned() })
 }
 
 /// Undoes the table's `\040` for a blank and its like.
@@ -111,7 +114,7 @@ mod tests {
         let mount = parse(line).expect("the line is whole");
         assert_eq!(mount.dir, Path::new("/mnt/two words"));
         assert_eq!(mount.source, Path::new(r"/data/a\b.img"));
-        assert!(mount.is_ours() && !mount.read_only);
+        assert!(mount.is_ours() && !mount.read_only && mount.device == "0:53");
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! `bedplate unmount DIR`
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bedplate::FileSystem;
 use clap::Args;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
@@ -74,23 +75,55 @@ fn daemon_of(mount: &Mount) -> Option<Pid> {
     Pid::from_raw(live::get(&mount.dir, live::PID).ok()??.parse().ok()?)
 }
 
-/// Waits until the daemon is gone; where it is unknown, until the volume can be had.
+/// How long an end may take before somebody may be in its way.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Waits until the daemon is gone or, where it is unknown, until the volume can be had. Fails when copies of the mount keep both.
 fn wait(mount: &Mount, daemon: Option<Pid>) -> Result<()> {
-    if let Some(daemon) = daemon {
-        return match pidfd_open(daemon, PidfdFlags::empty()) {
-            Ok(fd) => poll_end(&fd),
-            Err(Errno::SRCH) => Ok(()),
-            Err(error) => Err(Failure::new("io", format!("{} is unmounted, but its daemon cannot be waited for: {error}", mount.dir.display()))),
-        };
-    }
-    const PAUSE: Duration = Duration::from_millis(20);
-    while let Err(failure) = device::open(&mount.source, Access::ReadOnly) {
-        if failure.kind != "busy" {
-            return Ok(());
+    let daemon = daemon.and_then(|daemon| pidfd_open(daemon, PidfdFlags::empty()).ok());
+    let mut deadline = Instant::now() + PATIENCE;
+    while !has_ended(daemon.as_ref())? {
+        let late = Instant::now() > deadline;
+        // In another container the daemon's number may be that of somebody else: then the volume alone tells.
+        if (daemon.is_none() || late) && is_free(mount) {
+            break;
         }
-        std::thread::sleep(PAUSE);
+        if late {
+            require_no_copies(mount)?;
+            deadline = Instant::now() + PATIENCE;
+        }
     }
     Ok(())
+}
+
+/// Waits a moment for the end of the daemon and returns whether it came.
+fn has_ended(daemon: Option<&OwnedFd>) -> Result<bool> {
+    let Some(daemon) = daemon else {
+        std::thread::sleep(Duration::from_millis(20));
+        return Ok(false);
+    };
+    let moment = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
+    match poll(&mut [PollFd::new(daemon, PollFlags::IN)], Some(&moment)) {
+        Ok(ended) => Ok(ended > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(Failure::new("io", format!("cannot wait for the daemon: {error}"))),
+    }
+}
+
+/// Returns whether nobody holds the volume any more.
+fn is_free(mount: &Mount) -> bool {
+    !matches!(device::open(&mount.source, Access::ReadOnly), Err(failure) if failure.kind == "busy")
+}
+
+/// Fails when a container that was started while the volume was mounted still has a copy of the mount.
+fn require_no_copies(mount: &Mount) -> Result<()> {
+    let holders = serve::fuse::holders_of(&mount.device);
+    if holders.is_empty() {
+        return Ok(());
+    }
+    let (dir, shown) = (mount.dir.display(), holders[..holders.len().min(3)].join(", "));
+    let what = "is unmounted here, but other mount namespaces still have a copy of the mount, those of";
+    Err(Failure::new("busy", format!("{dir} {what} {shown}: the volume is free when they end")))
 }
 
 /// Finds out whether the daemon came to a good end: it cannot be asked any more, but the volume tells.
@@ -105,16 +138,6 @@ fn require_clean(mount: &Mount) -> Result<()> {
         Ok(Err(error)) => Err(error.into()),
         // Somebody was quicker and has it already; whoever mounts it is told about a recovery.
         _ => Ok(()),
-    }
-}
-
-fn poll_end(daemon: &impl std::os::fd::AsFd) -> Result<()> {
-    loop {
-        match poll(&mut [PollFd::new(daemon, PollFlags::IN)], None) {
-            Ok(_) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(Failure::new("io", format!("cannot wait for the daemon: {error}"))),
-        }
     }
 }
 

@@ -193,6 +193,36 @@ fn a_busy_mount_says_who_keeps_it_busy() {
 }
 
 #[test]
+fn a_copy_of_the_mount_in_a_container_is_named() {
+    if !can_mount("a copy of a mount") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (_image, dir) = scratch.mounted("");
+    // A container started while the volume is mounted keeps a copy, and the daemon lives on in it: an unmount would wait without a word.
+        // The copies it gets of other tests' mounts are none of its business.
+    let script = "while read -r source dir rest; do test \"$dir\" = \"$M\" || case $rest in fuse.bedplate*) umount -l \"$dir\";; esac; \
+                  done < /proc/self/mounts; echo ready; read -r line";
+    let mut container = std::process::Command::new("unshare");
+    container.args(["-m", "--propagation", "private", "sh", "-c", script]).env("M", &dir).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let Ok(mut container) = container.spawn() else {
+        eprintln!("skipped: a copy of a mount: there is no unshare(1)");
+        return;
+    };
+    let mut ready = String::new();
+    BufReader::new(container.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    if ready.is_empty() {
+        eprintln!("skipped: a copy of a mount: unshare(1) is not allowed here");
+        return;
+    }
+    let failed = bedplate(["unmount", text(&dir)]);
+    drop(container.stdin.take());
+    container.wait().unwrap();
+    failed.fails(1, &format!("({})", container.id()));
+    assert!(!is_mounted(&dir));
+}
+
+#[test]
 fn a_killed_daemon_leaves_a_stale_mount_that_is_explained_and_a_volume_that_recovers() {
     if !can_mount("a killed daemon") {
         return;

@@ -34,4 +34,5 @@ mod xattrs;
 
 pub use attach::unmount;
 pub use mount::Mount;
+pub use mountpoint::holders_of;
 pub use settings::{MountSettings, WriteBack};

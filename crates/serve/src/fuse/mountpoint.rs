@@ -95,7 +95,8 @@ pub(super) fn users_of(mountpoint: &Path) -> Vec<String> {
 }
 
 /// Names processes that still have a mount of the device `major:minor` in their mount namespace (containers, `unshare -m`), as `name (pid)`.
-pub(super) fn holders_of(device: &str) -> Vec<String> {
+#[must_use]
+pub fn holders_of(device: &str) -> Vec<String> {
     processes(|process| mountinfo::has_device(process, device))
 }
 
