@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::trace::{Trace, Traced};
 use crate::{AlignedBuf, BlockDevice, Result, Snapshot};
 
 /// One operation that reached the medium or its volatile cache. Operations are numbered from 0 by their place in the log.
@@ -102,10 +103,22 @@ impl Recorded {
             self.apply_part(content, &(0..range.end - range.start));
         }
     }
+}
 
-    /// Says whether a power cut may take the operation back while no flush covers it.
-    pub(crate) fn is_volatile(&self) -> bool {
+impl Traced for Recorded {
+    fn range(&self) -> Option<Range<u64>> {
+        Self::range(self)
+    }
+
+    fn is_volatile(&self) -> bool {
         matches!(self, Self::Write { .. } | Self::WriteZeroes { .. } | Self::Discard { .. })
+    }
+
+    fn flush(&self) -> Option<(usize, FlushOutcome)> {
+        match self {
+            Self::Flush { covers, outcome } => Some((*covers, *outcome)),
+            _ => None,
+        }
     }
 }
 
@@ -132,25 +145,11 @@ struct Mark {
     content: Snapshot,
 }
 
-/// How durability changed with one flush.
-#[derive(Debug, Clone)]
-struct Watermark {
-    /// The flush's own number.
-    at: usize,
-    /// The operations before this one are durable, except the doubtful ones.
-    durable_until: usize,
-    /// How many doubtful ranges there are.
-    doubtful: usize,
-}
-
 /// The log, with what it takes to build an image of any moment quickly.
 #[derive(Debug)]
 pub(super) struct Log {
-    operations: Vec<Recorded>,
+    trace: Trace<Recorded>,
     marks: Vec<Mark>,
-    watermarks: Vec<Watermark>,
-    /// What failed flushes leave behind: never again certain to be durable.
-    doubtful: Vec<Range<usize>>,
 }
 
 impl Log {
@@ -158,56 +157,29 @@ impl Log {
     const OPERATIONS_PER_MARK: usize = 64;
 
     pub fn new(base: &Snapshot) -> Self {
-        let marks = vec![Mark { at: 0, content: base.clone() }];
-        Self { operations: Vec::new(), marks, watermarks: Vec::new(), doubtful: Vec::new() }
+        Self { trace: Trace::new(), marks: vec![Mark { at: 0, content: base.clone() }] }
     }
 
     pub fn len(&self) -> usize {
-        self.operations.len()
+        self.trace.len()
     }
 
     pub fn operations(&self) -> &[Recorded] {
-        &self.operations
+        self.trace.operations()
+    }
+
+    pub fn trace(&self) -> &Trace<Recorded> {
+        &self.trace
     }
 
     /// Adds an operation and returns it; `content` is what the device holds before it.
     pub fn push(&mut self, operation: Recorded, content: &Snapshot) -> &Recorded {
-        let at = self.operations.len();
+        let at = self.len();
         let last = self.marks.last().map_or(0, |mark| mark.at);
-        if let Recorded::Flush { covers, outcome } = operation {
-            self.note_flush(at, covers, outcome);
-        }
         if last < at && (matches!(operation, Recorded::Flush { .. }) || at - last >= Self::OPERATIONS_PER_MARK) {
             self.marks.push(Mark { at, content: content.clone() });
         }
-        self.operations.push(operation);
-        &self.operations[at]
-    }
-
-    fn note_flush(&mut self, at: usize, covers: usize, outcome: FlushOutcome) {
-        let before = self.watermarks.last().map_or(0, |mark| mark.durable_until);
-        let durable_until = match outcome {
-            FlushOutcome::Lost => return,
-            FlushOutcome::Honoured => before.max(covers),
-            FlushOutcome::Failed => {
-                self.doubtful.push(before..at);
-                before
-            }
-        };
-        self.watermarks.push(Watermark { at, durable_until, doubtful: self.doubtful.len() });
-    }
-
-    /// Returns the operations that a power cut after the first `after` operations may take back, in their order.
-    pub fn unflushed(&self, after: usize) -> Vec<usize> {
-        assert!(after <= self.len(), "the log holds {} operations, fewer than {after}", self.len());
-        let count = self.watermarks.partition_point(|mark| mark.at < after);
-        let (durable_until, doubtful) = match count.checked_sub(1).map(|last| &self.watermarks[last]) {
-            Some(mark) => (mark.durable_until, &self.doubtful[..mark.doubtful]),
-            None => (0, &[][..]),
-        };
-        let first = doubtful.iter().map(|range| range.start).chain([durable_until]).min().unwrap_or(0);
-        let uncertain = |at: &usize| *at >= durable_until || doubtful.iter().any(|range| range.contains(at));
-        (first..after).filter(uncertain).filter(|at| self.operations[*at].is_volatile()).collect()
+        self.trace.push(operation)
     }
 
     /// Returns the content of some moment at or before operation `at`, and which one.

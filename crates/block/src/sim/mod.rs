@@ -2,14 +2,18 @@
 //!
 //! The fault model stands on [`SimulatedDevice`], where its users look for it.
 
+mod content;
 mod faults;
 mod image;
 mod log;
 mod queue;
+mod recording;
+mod trace;
 
 pub use faults::{Fault, FaultRule, FlushFault, ReadFault, Trigger, WriteFault};
 pub use image::{CrashChoice, CrashStep};
 pub use log::{FlushOutcome, Recorded};
+pub use recording::{Record, RecordingDevice, Source, Spooled};
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -183,7 +187,7 @@ impl SimulatedDevice {
     /// When the log is shorter.
     #[must_use]
     pub fn unflushed(&self, after: usize) -> Vec<usize> {
-        image::unflushed(&self.shared.state.lock().log, &self.shared.geometry, after)
+        image::unflushed(self.shared.state.lock().log.trace(), &self.shared.geometry, after)
     }
 
     /// Returns what a choice means for a power cut after the first `after` operations.
@@ -192,7 +196,7 @@ impl SimulatedDevice {
     /// When the log is shorter, or the choice names an operation that is not unflushed.
     #[must_use]
     pub fn crash_steps(&self, after: usize, choice: &CrashChoice) -> Vec<CrashStep> {
-        image::plan(&self.shared.state.lock().log, &self.shared.geometry, after, choice)
+        image::plan(self.shared.state.lock().log.trace(), &self.shared.geometry, after, choice)
     }
 
     /// Returns the content that a power cut after the first `after` operations leaves. Takes time in proportion to what was not flushed.
@@ -202,7 +206,7 @@ impl SimulatedDevice {
     #[must_use]
     pub fn crash_content(&self, after: usize, choice: &CrashChoice) -> Snapshot {
         let state = self.shared.state.lock();
-        let steps = image::plan(&state.log, &self.shared.geometry, after, choice);
+        let steps = image::plan(state.log.trace(), &self.shared.geometry, after, choice);
         image::build(&state.log, &self.shared.geometry, after, &steps)
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bedplate_block::{AlignedBuf, BlockDevice, DeviceOptions, Engine, MemoryDevice, SimulatedDevice, SimulatedOptions, open};
+use bedplate_block::{AlignedBuf, BlockDevice, DeviceOptions, Engine, MemoryDevice, RecordingDevice, SimulatedDevice, SimulatedOptions, open};
 
 use crate::conformance::keeps_all_promises;
 use crate::machine::{Image, Loop, Mount};
@@ -32,6 +32,13 @@ fn simulated_keeps_all_promises() {
         let options = SimulatedOptions { seed: 5, shuffle, ..SimulatedOptions::default() };
         keeps_all_promises(&|| SimulatedDevice::over(&MemoryDevice::new(SIZE).snapshot(), &options));
     }
+}
+
+#[test]
+fn recording_keeps_all_promises() {
+    let base = MemoryDevice::new(SIZE);
+    base.write_at(&AlignedBuf::from_slice(&[0xA5; 8192]), 0).unwrap();
+    keeps_all_promises(&|| RecordingDevice::over(base.clone(), MemoryDevice::GEOMETRY, tempfile::tempfile().unwrap()));
 }
 
 #[test]

@@ -6,4 +6,5 @@ mod conformance;
 mod engines;
 mod forbidden;
 mod machine;
+mod recording;
 mod simulated;
