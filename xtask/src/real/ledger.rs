@@ -5,8 +5,8 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,10 @@ use anyhow::{Context, Result, ensure};
 
 use super::bed::kill;
 use crate::cleanup::Guard;
+
+/// How long a client thinks between two transactions. Databases that poll for a lock, as SQLite does ten times a second, let a client that never pauses
+/// keep the others out for longer than any time-out.
+const THINK: Duration = Duration::from_millis(4);
 
 /// A client at work on a thread of its own.
 pub struct Client {
@@ -23,6 +27,7 @@ pub struct Client {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<()>,
     process: Guard,
+    said: Arc<Mutex<String>>,
 }
 
 /// What a client was told.
@@ -40,18 +45,20 @@ impl Client {
     /// # Errors
     /// When the shell cannot be started.
     pub fn start(shell: &mut Command, first: u64, statement: impl Fn(u64) -> String + Send + 'static) -> Result<Self> {
-        let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a database's shell")?;
+        let mut child =
+            shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cannot start a database's shell")?;
         let pid = child.id();
         let process = Guard::new(move || kill(pid));
         let (next, stop) = (Arc::new(AtomicU64::new(first)), Arc::new(AtomicBool::new(false)));
         let (count, stopped) = (Arc::clone(&next), Arc::clone(&stop));
+        let said = listen(&mut child);
         let thread = std::thread::spawn(move || {
             talk(&mut child, &count, &stopped, statement);
             // It may have ended already; what counts is what it acknowledged.
             let _ended = child.kill();
             let _status = child.wait();
         });
-        Ok(Self { first, next, stop, thread, process })
+        Ok(Self { first, next, stop, thread, process, said })
     }
 
     /// Returns how many were acknowledged so far.
@@ -66,7 +73,11 @@ impl Client {
     pub fn wait_for(&self, count: u64) -> Result<()> {
         let start = Instant::now();
         while self.count() < count {
-            ensure!(!self.thread.is_finished(), "a client ended after {} commits", self.count());
+            if self.thread.is_finished() {
+                // What it said last may still be on its way.
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            ensure!(!self.thread.is_finished(), "a client ended after {} commits: {}", self.count(), self.said.lock().expect("not poisoned").trim());
             ensure!(start.elapsed() < Duration::from_secs(60), "a client made only {} commits in a minute", self.count());
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -90,6 +101,24 @@ impl Client {
     }
 }
 
+/// Collects what the shell says on its standard error: the reason, should it end early.
+fn listen(child: &mut Child) -> Arc<Mutex<String>> {
+    let said = Arc::new(Mutex::new(String::new()));
+    if let Some(errors) = child.stderr.take() {
+        let heard = Arc::clone(&said);
+        std::thread::spawn(move || {
+            for line in BufReader::new(errors).lines().map_while(std::result::Result::ok) {
+                let mut text = heard.lock().expect("not poisoned");
+                if text.len() < 4096 {
+                    text.push_str(&line);
+                    text.push('\n');
+                }
+            }
+        });
+    }
+    said
+}
+
 fn talk(child: &mut Child, next: &AtomicU64, stop: &AtomicBool, statement: impl Fn(u64) -> String) {
     let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else { return };
     let mut lines = BufReader::new(output).lines();
@@ -104,5 +133,6 @@ fn talk(child: &mut Child, next: &AtomicU64, stop: &AtomicBool, statement: impl 
             return;
         }
         next.store(number + 1, Ordering::Release);
+        std::thread::sleep(THINK);
     }
 }

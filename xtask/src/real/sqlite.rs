@@ -60,7 +60,6 @@ fn start(database: &Path, first: u64) -> Result<Client> {
     // Line by line, or the acknowledgements stay in the shell's buffer. FULL does not sync the directory after the removal of a rollback journal,
     // which is the commit: a crash may then undo the last acknowledged transaction on any file system. EXTRA does.
     shell.args(["-oL", "sqlite3", "-batch", "-bail", "-cmd", ".timeout 30000", "-cmd", "PRAGMA synchronous=EXTRA"]).arg(database);
-    shell.stderr(std::process::Stdio::null());
     Client::start(&mut shell, first, |n| format!("INSERT INTO ledger VALUES({n}, randomblob(200)); SELECT 'ack {n}';"))
 }
 
