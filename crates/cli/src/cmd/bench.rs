@@ -1,5 +1,6 @@
 //! `bedplate bench WORKLOAD`, `bedplate bench all`, `bedplate bench compare`
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -80,7 +81,7 @@ struct Common {
 struct Consent {
     /// Allow that a raw device, or a device without a volume, is overwritten; the name must be typed back, here or when asked
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
-    destroy: Vec<PathBuf>,
+    destroy: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
@@ -206,10 +207,10 @@ fn parse(texts: &[String]) -> Result<Vec<TargetSpec>> {
 impl Consent {
     /// Returns whether a device may be overwritten: its name was given, or is typed back now.
     fn given(&self, path: &Path) -> bool {
-        if self.destroy.iter().any(|name| name == path) {
+        if self.destroy.iter().any(|name| Path::new(name) == path) {
             return true;
         }
-        let asked = self.destroy.iter().any(|name| name.as_os_str().is_empty());
+        let asked = self.destroy.iter().any(|name| name.is_empty());
         if !asked || !io::stdin().is_terminal() {
             return false;
         }
@@ -267,7 +268,10 @@ impl<'a> Session<'a> {
     fn end(self, report: &Report, measured: bench::Result<()>) -> Result<()> {
         self.bar.finish_and_clear();
         if !self.results.workloads.is_empty() {
-            self.output.show(&Table(&self.results))?;
+            // A program gets one document: the results, or the failure.
+            if measured.is_ok() || !self.output.is_json() {
+                self.output.show(&Table(&self.results))?;
+            }
             if let Some(directory) = &report.directory {
                 let page = bench::write_report(&self.results, directory)?;
                 if !self.output.is_json() {
