@@ -95,6 +95,18 @@ fn mixed_runs_by_threads_and_by_queues() {
 }
 
 #[test]
+fn mixed_shows_where_the_whole_lock_begins_to_matter() {
+    let latencies = vec![Duration::ZERO, Duration::from_millis(3)];
+    let workload = Mixed { size_bytes: 8 << 20, reads_percent: vec![0], threads: vec![8], depths: vec![], latencies, ..Mixed::default() };
+    let found = measure(&Workload::Mixed(workload), &BOTH);
+    let rate = |target: usize| found.records.iter().find(|r| r.case == 1 && r.target == target).unwrap().measurement.rate;
+    // Eight writers wait side by side for a slow device, or one after the other.
+    assert!(rate(1) > 2.0 * rate(2), "concurrent {} and whole-file lock {} writes a second", rate(1), rate(2));
+    let waits = |target: usize| found.records.iter().find(|r| r.case == 1 && r.target == target).unwrap().measurement.lock_waits_per_op.unwrap();
+    assert!(waits(2) > 0.5 && waits(1) == 0.0);
+}
+
+#[test]
 fn sequential_reads_all_streams() {
     let found = measure(&Workload::Sequential(Sequential { size_bytes: 4 << 20, block_bytes: 1 << 20, streams: vec![1, 3] }), &CACHES);
     assert!(found.records.iter().all(|r| r.measurement.bytes == (4 << 20) * found.cases[r.case].x as u64));

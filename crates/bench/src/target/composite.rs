@@ -1,6 +1,7 @@
 //! Several places as one target: files go to them in turn. For sequential streams over 1 … N devices.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -81,6 +82,10 @@ impl Target for Composite {
     fn count_requests(&self, on: bool) -> bool {
         // Every part is told, also after one that could not.
         self.parts.iter().filter(|part| part.count_requests(on)).count() == self.parts.len()
+    }
+
+    fn set_latency(&self, latency: Duration) -> Result<()> {
+        self.parts.iter().try_for_each(|part| part.set_latency(latency))
     }
 
     fn lock_waits(&self) -> Option<u64> {

@@ -1,6 +1,7 @@
 //! A device that is as slow as it is told: what a lock held during an I/O costs depends on how long the I/O takes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bedplate::{BlockDevice, DeviceCounters, DeviceError, DeviceErrorKind, DeviceQueue, EngineReport, Geometry, MemoryDevice, QueueOptions};
@@ -10,24 +11,35 @@ type DeviceResult<T> = std::result::Result<T, DeviceError>;
 /// Below this a delay is spun away: a sleep takes longer to come back than it lasts.
 const SPIN_MAX: Duration = Duration::from_micros(60);
 
-/// Memory with a delay before every operation; any number of operations wait side by side, as on a disk with deep queues.
+/// Memory with a delay before every operation, none at first; any number of operations wait side by side, as on a disk with deep queues.
 #[derive(Debug)]
 pub(crate) struct DelayedDevice {
     memory: Arc<MemoryDevice>,
-    latency: Duration,
+    latency_ns: AtomicU64,
 }
 
 impl DelayedDevice {
     pub(crate) fn new(size_bytes: u64, latency: Duration) -> Arc<Self> {
-        Arc::new(Self { memory: MemoryDevice::new(size_bytes), latency })
+        let device = Self { memory: MemoryDevice::new(size_bytes), latency_ns: AtomicU64::new(0) };
+        device.set_latency(latency);
+        Arc::new(device)
+    }
+
+    /// Sets how long every operation takes from now on.
+    pub(crate) fn set_latency(&self, latency: Duration) {
+        self.latency_ns.store(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
     fn delay(&self) {
-        if self.latency > SPIN_MAX {
-            std::thread::sleep(self.latency);
+        let latency = Duration::from_nanos(self.latency_ns.load(Relaxed));
+        if latency.is_zero() {
             return;
         }
-        let until = Instant::now() + self.latency;
+        if latency > SPIN_MAX {
+            std::thread::sleep(latency);
+            return;
+        }
+        let until = Instant::now() + latency;
         while Instant::now() < until {
             std::thread::yield_now();
         }
@@ -36,7 +48,7 @@ impl DelayedDevice {
 
 impl BlockDevice for DelayedDevice {
     fn name(&self) -> &str {
-        "delayed memory"
+        "memory"
     }
     fn geometry(&self) -> Geometry {
         self.memory.geometry()
@@ -63,7 +75,10 @@ impl BlockDevice for DelayedDevice {
     fn discard(&self, offset: u64, len: u64) -> DeviceResult<bool> {
         self.memory.discard(offset, len)
     }
-    fn queue(&self, _options: &QueueOptions) -> DeviceResult<Box<dyn DeviceQueue>> {
+    fn queue(&self, options: &QueueOptions) -> DeviceResult<Box<dyn DeviceQueue>> {
+        if self.latency_ns.load(Relaxed) == 0 {
+            return self.memory.queue(options);
+        }
         Err(DeviceError {
             kind: DeviceErrorKind::Unsupported,
             operation: block::Operation::Queue,
@@ -97,5 +112,7 @@ mod tests {
         assert_eq!(buf[100], 7);
         assert_eq!(device.counters().writes, 1);
         assert!(device.queue(&QueueOptions::default()).is_err());
+        device.set_latency(Duration::ZERO);
+        assert!(device.queue(&QueueOptions::default()).is_ok());
     }
 }

@@ -19,6 +19,8 @@ mod raw;
 mod spec;
 mod volume;
 
+use std::time::Duration;
+
 use bedplate::AlignedBuf;
 
 pub(crate) use composite::Composite;
@@ -83,6 +85,11 @@ pub(crate) trait Target: Send + Sync {
     fn make_cold(&self) -> Result<()>;
     /// Sets the size of the target's second-level cache; nothing may be open. Does nothing where there is none, or where the kernel sizes it.
     fn set_cache_bytes(&self, bytes: u64) -> Result<()>;
+    /// Makes every operation of the device take so long; only memory is able to.
+    fn set_latency(&self, _latency: Duration) -> Result<()> {
+        let label = &self.info().label;
+        Err(Error::target(format!("{label}: a latency can be added to memory only; a real device has its own")))
+    }
     /// Starts or ends a count of every single request, which disturbs what is timed; returns whether it runs.
     fn count_requests(&self, on: bool) -> bool;
     /// Returns how often somebody had to wait for a lock of a file so far; `None` where that is not known.

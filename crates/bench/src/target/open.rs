@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate::{BlockDevice, FileSystem, FormatOptions, InodeLockSetting, IoMode, MemoryDevice};
+use bedplate::{BlockDevice, FileSystem, FormatOptions, InodeLockSetting, IoMode};
 
 use super::delayed::DelayedDevice;
 use super::device::claim_device;
@@ -90,7 +90,7 @@ impl Opener<'_, '_> {
         let mut info = describe(spec, place, Role::Raw);
         info.engine = engine_of(&counted.device);
         info.counted_by = counted_by(counted.stat.as_ref());
-        Ok(Box::new(RawTarget::new(info, counted.device, counted.stat)))
+        Ok(Box::new(RawTarget::new(info, counted)))
     }
 
     fn volume(&mut self, spec: &TargetSpec, place: &Place, log: Option<&Path>, block_size: u32) -> Result<Arc<SharedVolume>> {
@@ -168,9 +168,11 @@ fn role_of_mode(mode: IoMode, whole_lock: bool) -> Role {
 
 fn open_place(place: &Place, latency: Duration) -> Result<Counted> {
     match place {
-        Place::Memory(size) if latency.is_zero() => Ok(Counted { device: MemoryDevice::new(*size), stat: None }),
-        Place::Memory(size) => Ok(Counted { device: DelayedDevice::new(*size, latency), stat: None }),
-        Place::Path(path) => Ok(Counted { device: claim_device(path)?, stat: DeviceStat::of_device(path) }),
+        Place::Memory(size) => {
+            let memory = DelayedDevice::new(*size, latency);
+            Ok(Counted { device: memory.clone(), stat: None, delay: Some(memory) })
+        }
+        Place::Path(path) => Ok(Counted { device: claim_device(path)?, stat: DeviceStat::of_device(path), delay: None }),
     }
 }
 

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bedplate::BlockDevice;
 use parking_lot::Mutex;
 
 use super::queue::{Region, RegionQueue};
+use super::volume::Counted;
 use super::{FileSpec, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue, fill};
-use crate::measure::{DeviceOps, DeviceStat};
+use crate::measure::DeviceOps;
 use crate::{Error, Result};
 
 /// Regions start at multiples of this, so that no region begins in the middle of anybody's stripe or erase block.
@@ -17,15 +19,14 @@ const REGION_ALIGN: u64 = 1 << 20;
 /// A raw device.
 pub(crate) struct RawTarget {
     info: TargetInfo,
-    device: Arc<dyn BlockDevice>,
-    stat: Option<DeviceStat>,
+    counted: Counted,
     /// Start and length by name.
     regions: Mutex<BTreeMap<String, (u64, u64)>>,
 }
 
 impl RawTarget {
-    pub(crate) fn new(info: TargetInfo, device: Arc<dyn BlockDevice>, stat: Option<DeviceStat>) -> Self {
-        Self { info, device, stat, regions: Mutex::new(BTreeMap::new()) }
+    pub(crate) fn new(info: TargetInfo, counted: Counted) -> Self {
+        Self { info, counted, regions: Mutex::new(BTreeMap::new()) }
     }
 
     fn region(&self, name: &str) -> Result<(u64, u64)> {
@@ -46,8 +47,8 @@ impl RawTarget {
             }
             start = (begin + length).next_multiple_of(REGION_ALIGN);
         }
-        if start + len > self.device.size_bytes() {
-            return Err(too_small(&self.info, self.device.size_bytes(), start + len));
+        if start + len > self.counted.device.size_bytes() {
+            return Err(too_small(&self.info, self.counted.device.size_bytes(), start + len));
         }
         regions.insert(name.to_owned(), (start, len));
         Ok(start)
@@ -66,11 +67,11 @@ impl Target for RawTarget {
     }
 
     fn capacity_bytes(&self) -> Result<u64> {
-        Ok(self.device.size_bytes())
+        Ok(self.counted.device.size_bytes())
     }
 
     fn create(&self, spec: &FileSpec) -> Result<()> {
-        let align = u64::from(self.device.geometry().physical_block_size);
+        let align = u64::from(self.counted.device.geometry().physical_block_size);
         self.reserve(&spec.name, spec.size_bytes.next_multiple_of(align))?;
         // A raw device has no unwritten state, and what a workload reads must be there: every region is filled.
         fill(&*self.open(&spec.name)?, spec.size_bytes.next_multiple_of(align))
@@ -78,7 +79,7 @@ impl Target for RawTarget {
 
     fn open(&self, name: &str) -> Result<Box<dyn TargetFile>> {
         let (start, len) = self.region(name)?;
-        Ok(Box::new(RegionFile { device: Arc::clone(&self.device), start, len }))
+        Ok(Box::new(RegionFile { device: Arc::clone(&self.counted.device), start, len }))
     }
 
     fn remove(&self, name: &str) -> Result<()> {
@@ -87,13 +88,13 @@ impl Target for RawTarget {
     }
 
     fn queue(&self, files: &[String], setup: &QueueSetup) -> Result<Box<dyn TargetQueue>> {
-        let region = |name: &String| Ok(Region { device: Arc::clone(&self.device), start: self.region(name)?.0 });
+        let region = |name: &String| Ok(Region { device: Arc::clone(&self.counted.device), start: self.region(name)?.0 });
         let regions = files.iter().map(region).collect::<Result<Vec<_>>>()?;
         Ok(Box::new(RegionQueue::open(&regions, setup)?))
     }
 
     fn settle(&self) -> Result<()> {
-        Ok(self.device.flush()?)
+        Ok(self.counted.device.flush()?)
     }
 
     fn make_cold(&self) -> Result<()> {
@@ -104,12 +105,16 @@ impl Target for RawTarget {
         Ok(())
     }
 
+    fn set_latency(&self, latency: Duration) -> Result<()> {
+        self.counted.set_latency(latency)
+    }
+
     fn count_requests(&self, on: bool) -> bool {
-        self.stat.as_ref().is_some_and(|stat| stat.count_requests(on))
+        self.counted.stat.as_ref().is_some_and(|stat| stat.count_requests(on))
     }
 
     fn device_ops(&self) -> Option<DeviceOps> {
-        Some(self.stat.as_ref().map_or_else(|| self.device.counters().into(), DeviceStat::read))
+        Some(self.counted.ops())
     }
 }
 

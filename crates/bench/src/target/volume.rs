@@ -5,10 +5,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bedplate::{AllocateMode, BlockDevice, File, FileSystem, FormatOptions, InodeLockSetting, IoMode, MountOptions, OpenOptions};
 use parking_lot::Mutex;
 
+use super::delayed::DelayedDevice;
 use super::queue::VolumeQueue;
 use super::raw::too_small;
 use super::{FileSpec, FileState, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue, fill};
@@ -18,14 +20,26 @@ use crate::{Error, Result};
 /// Where the files of a measurement lie on the volume.
 const DIRECTORY: &str = "/bedplate-bench";
 
-/// A device and where its operations are counted.
+/// A device, where its operations are counted, and how to slow it down.
 pub(crate) struct Counted {
     pub device: Arc<dyn BlockDevice>,
     pub stat: Option<DeviceStat>,
+    pub delay: Option<Arc<DelayedDevice>>,
 }
 
 impl Counted {
-    fn ops(&self) -> DeviceOps {
+    /// Makes every operation take so long; only memory is able to.
+    pub(crate) fn set_latency(&self, latency: Duration) -> Result<()> {
+        match &self.delay {
+            Some(device) => {
+                device.set_latency(latency);
+                Ok(())
+            }
+            None => Err(Error::target(format!("{}: a latency can be added to memory only; a real device has its own", self.device.name()))),
+        }
+    }
+
+    pub(crate) fn ops(&self) -> DeviceOps {
         self.stat.as_ref().map_or_else(|| self.device.counters().into(), DeviceStat::read)
     }
 }
@@ -207,6 +221,10 @@ impl Target for VolumeTarget {
     fn count_requests(&self, on: bool) -> bool {
         let counted = |counted: &Counted| counted.stat.as_ref().is_some_and(|stat| stat.count_requests(on));
         counted(&self.volume.data) && self.volume.log.as_ref().is_none_or(counted)
+    }
+
+    fn set_latency(&self, latency: Duration) -> Result<()> {
+        self.volume.data.set_latency(latency)
     }
 
     fn lock_waits(&self) -> Option<u64> {

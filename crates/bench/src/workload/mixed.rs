@@ -31,6 +31,8 @@ pub struct Mixed {
     pub queue_threads: usize,
     /// Takes the file's advisory lock around every access, shared to read and exclusive to write.
     pub locking: bool,
+    /// Latencies to give the device one after the other (memory only): how long it takes decides what a lock held meanwhile costs.
+    pub latencies: Vec<Duration>,
 }
 
 impl Default for Mixed {
@@ -44,6 +46,7 @@ impl Default for Mixed {
             depths: vec![1, 32, 128],
             queue_threads: 1,
             locking: false,
+            latencies: Vec::new(),
         }
     }
 }
@@ -64,6 +67,7 @@ struct Pattern {
     reads_percent: u8,
     random_percent: u8,
     submission: Submission,
+    latency: Option<Duration>,
 }
 
 impl Mixed {
@@ -71,11 +75,16 @@ impl Mixed {
         let threads = self.threads.iter().map(|&n| Submission::Threads(n));
         let queues = self.depths.iter().map(|&depth| Submission::Queues { threads: self.queue_threads, depth });
         let submissions: Vec<Submission> = threads.chain(queues).collect();
+        let latencies: Vec<Option<Duration>> =
+            if self.latencies.is_empty() { vec![None] } else { self.latencies.iter().copied().map(Some).collect() };
         let mut patterns = Vec::new();
         for &block_bytes in &self.block_bytes {
             for &random_percent in &self.random_percent {
                 for &reads_percent in &self.reads_percent {
-                    patterns.extend(submissions.iter().map(|&submission| Pattern { block_bytes, reads_percent, random_percent, submission }));
+                    for &submission in &submissions {
+                        let pattern = |latency| Pattern { block_bytes, reads_percent, random_percent, submission, latency };
+                        patterns.extend(latencies.iter().map(|&latency| pattern(latency)));
+                    }
                 }
             }
         }
@@ -99,6 +108,18 @@ impl Pattern {
     }
 
     fn case(&self) -> Case {
+        let case = self.submission_case();
+        let Some(latency) = self.latency else { return case };
+        let micros = latency.as_secs_f64() * 1e6;
+        Case {
+            name: format!("{}, latency {}", case.name, bedplate::format_duration(latency)),
+            curve: case.name,
+            axis: "device latency in µs".into(),
+            x: micros,
+        }
+    }
+
+    fn submission_case(&self) -> Case {
         let mix = self.mix();
         match self.submission {
             Submission::Threads(n) => Case { name: format!("{mix}, {n} thr"), curve: format!("{mix}, threads"), axis: "threads".into(), x: n as f64 },
@@ -138,6 +159,7 @@ impl Work for Mixed {
             ("depth".into(), list(&self.depths)),
             ("queue-threads".into(), self.queue_threads.to_string()),
             ("locking".into(), self.locking.to_string()),
+            ("latency".into(), list(&self.latencies.iter().map(|&l| bedplate::format_duration(l)).collect::<Vec<_>>())),
         ])
     }
 
@@ -175,6 +197,9 @@ impl Work for Mixed {
     fn refuses(&self, case: usize, target: &TargetInfo) -> Option<String> {
         match self.patterns()[case].submission {
             Submission::Queues { .. } if target.role == Role::Buffered && target.is_path() => Some("a queue needs direct I/O".into()),
+            Submission::Queues { .. } if self.latencies.iter().any(|latency| !latency.is_zero()) => {
+                Some("an added latency serves threads only".into())
+            }
             Submission::Queues { .. } if target.places.iter().any(|p| p.added_latency_us > 0) => Some("an added latency serves threads only".into()),
             _ => None,
         }
@@ -186,6 +211,9 @@ impl Work for Mixed {
 
     fn run(&self, case: usize, target: &dyn Target, env: &Env<'_>) -> Result<Measurement> {
         let pattern = self.patterns()[case];
+        if let Some(latency) = pattern.latency {
+            target.set_latency(latency)?;
+        }
         let threads = match pattern.submission {
             Submission::Threads(n) | Submission::Queues { threads: n, .. } => n,
         };
@@ -211,6 +239,9 @@ impl Work for Mixed {
     }
 
     fn clean(&self, target: &dyn Target) -> Result<()> {
+        if !self.latencies.is_empty() {
+            target.set_latency(Duration::ZERO)?;
+        }
         target.remove(FILE)
     }
 }

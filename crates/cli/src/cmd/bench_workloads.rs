@@ -192,13 +192,16 @@ pub struct Mixed {
     /// Take the file's advisory lock around every access
     #[arg(long)]
     locking: bool,
+    /// Latencies to give the device one after the other (memory only), as in 0s,50us,1ms: what a lock held meanwhile costs
+    #[arg(long, value_name = "TIME", value_delimiter = ',', value_parser = parse_duration)]
+    latency: Vec<Duration>,
 }
 
 impl Mixed {
     pub fn workload(&self) -> Workload {
         let defaults = bench::Mixed::default();
         let (threads, depths) = match (&self.threads, &self.depth) {
-            (None, None) if self.locking => (defaults.threads, Vec::new()),
+            (None, None) if self.locking || !self.latency.is_empty() => (defaults.threads, Vec::new()),
             (None, None) => (defaults.threads, defaults.depths),
             (threads, depths) => (threads.clone().unwrap_or_default(), depths.clone().unwrap_or_default()),
         };
@@ -211,6 +214,7 @@ impl Mixed {
             depths,
             queue_threads: self.queue_threads,
             locking: self.locking,
+            latencies: self.latency.clone(),
         })
     }
 }
