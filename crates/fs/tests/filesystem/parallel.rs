@@ -4,11 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use block::QueueOptions;
+use block::{BlockDevice, QueueOptions};
 use fs::{AllocateMode, ErrorKind, File, FileSystem, IoMode, OpenOptions, Queue};
 
 use crate::common::assert_sound;
 use crate::support::{Random, Skewed, device, format, mount_as};
+
+/// Ends the companions of a test's workers, also when a worker failed.
+struct Finish<'a>(&'a AtomicBool);
+
+impl Drop for Finish<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 const THREADS: u64 = 4;
 /// Not a multiple of any sector, so that neighbours share sectors and blocks.
@@ -120,8 +129,8 @@ fn s_29_s_30_the_mode_changes_under_load_and_no_write_is_lost() {
                 fs.set_io_mode(file.ino(), Some(IoMode::ALL[round / 4 % 4])).expect("a live change");
             }
         });
+        let _finish = Finish(&done);
         workers.into_iter().for_each(|worker| worker.join().expect("no byte is wrong"));
-        done.store(true, Ordering::Relaxed);
     });
     assert!(file.counters().mode_transitions > 0);
     drop(file);
@@ -210,39 +219,57 @@ fn queue_worker(fs: &FileSystem, file: &Arc<File>, thread: u64, pages: u64) {
 }
 
 /// I-IO-1, I-QUE-1: I/O in flight while blocks leave the file and come back, from queues that wait for each other's locks.
+/// Four queues on pages of one file, while another thread changes the file behind them.
+fn queues_under_change(device: &Arc<dyn BlockDevice>, mode: IoMode) {
+    let fs = mount_as(device, mode);
+    let file = Arc::new(fs.open("/pages", &OpenOptions::create()).expect("it opens"));
+    let pages = 40;
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (fs, file) = (&fs, &file);
+                scope.spawn(move || queue_worker(fs, file, thread, pages))
+            })
+            .collect();
+        scope.spawn(|| {
+            let end = pages * THREADS * 8192;
+            while !done.load(Ordering::Relaxed) {
+                file.allocate(AllocateMode::PunchHole, end + 100, 50_000).expect("it punches");
+                file.set_size(end + 200_000).expect("it grows");
+                file.allocate(AllocateMode::Preallocate { keep_size: true }, end, 100_000).expect("there is room");
+                thread::yield_now();
+            }
+        });
+        let _finish = Finish(&done);
+        workers.into_iter().for_each(|worker| worker.join().expect("no page is wrong"));
+    });
+    drop(file);
+    fs.remove("/pages").expect("it is removed");
+    fs.unmount().expect("it unmounts");
+    assert_sound(device);
+}
+
 #[test]
 fn queues_in_every_mode_read_what_they_wrote_while_the_file_changes() {
     for (mode, block) in modes() {
         let device = device(64 << 20, 512);
         format(&device, block);
-        let fs = mount_as(&device, mode);
-        let file = Arc::new(fs.open("/pages", &OpenOptions::create()).expect("it opens"));
-        let pages = 40;
-        let done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let workers: Vec<_> = (0..THREADS)
-                .map(|thread| {
-                    scope.spawn({
-                        let (fs, file) = (&fs, &file);
-                        move || queue_worker(fs, file, thread, pages)
-                    })
-                })
-                .collect();
-            scope.spawn(|| {
-                let end = pages * THREADS * 8192;
-                while !done.load(Ordering::Relaxed) {
-                    file.allocate(AllocateMode::PunchHole, end + 100, 50_000).expect("it punches");
-                    file.set_size(end + 200_000).expect("it grows");
-                    file.allocate(AllocateMode::Preallocate { keep_size: true }, end, 100_000).expect("there is room");
-                    thread::yield_now();
-                }
-            });
-            workers.into_iter().for_each(|worker| worker.join().expect("no page is wrong"));
-            done.store(true, Ordering::Relaxed);
-        });
-        drop(file);
-        fs.unmount().expect("it unmounts");
-        assert_sound(&device);
+        queues_under_change(&device, mode);
+    }
+}
+
+#[test]
+fn queues_do_so_on_every_engine() {
+    let directory = tempfile::tempdir().expect("there is a place for temporary files");
+    for (name, engine) in [("uring", block::Engine::Auto), ("threads", block::Engine::Threads)] {
+        let path = directory.path().join(name);
+        block::create_image(&path, 64 << 20, false).expect("an image is made");
+        let device = block::open(&path, &block::DeviceOptions { engine, ..block::DeviceOptions::default() }).expect("it opens");
+        format(&device, 4096);
+        for mode in [IoMode::Concurrent, IoMode::Direct] {
+            queues_under_change(&device, mode);
+        }
     }
 }
 
