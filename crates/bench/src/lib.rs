@@ -28,7 +28,7 @@ pub use machine::Machine;
 pub use markdown::markdown;
 pub use measure::{Comparison, DeviceOps, LatencySummary, Spread, Verdict};
 pub use papers::{Paper, PaperLine, paper};
-pub use report::write_report;
+pub use report::{STYLE as REPORT_STYLE, escape as escape_html, write_report};
 pub use results::{Case, CpuUse, Measurement, Record, Results, Skipped, TimePoint, WorkloadResults};
 pub use run::{Progress, Schedule, run_workload};
 pub use suite::{Entry, Extent, suite};

@@ -26,7 +26,7 @@ pub use inherit::close_descriptors_on_exec;
 pub use memory::MemoryDevice;
 pub use queue::{Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
 pub use sim::{
-    CrashChoice, CrashStep, Fault, FaultRule, FlushFault, FlushOutcome, ReadFault, Record, Recorded, RecordingDevice, SimulatedDevice,
+    CrashChoice, CrashStep, Fault, FaultRule, FlushFault, FlushOutcome, ReadFault, Recorded, Recording, RecordingDevice, SimulatedDevice,
     SimulatedOptions, Source, Spooled, Trigger, WriteFault,
 };
 pub use snapshot::Snapshot;

@@ -28,6 +28,12 @@ pub fn open(path: &Path, access: Access) -> Result<Arc<dyn BlockDevice>> {
     Ok(device)
 }
 
+/// Opens an image file or a block device that is only looked at, through the page cache of the kernel: many readers share what one has read.
+pub fn open_to_look(path: &Path) -> Result<Arc<dyn BlockDevice>> {
+    let options = VolumeOptions { device: DeviceOptions { read_only: true, direct: false, ..DeviceOptions::default() } };
+    Ok(Volume::open(path, &options).map_err(|error| explain_busy(path, error.into()))?.device())
+}
+
 /// Says what to do about a volume that is busy because it is mounted.
 fn explain_busy(path: &Path, failure: Failure) -> Failure {
     if failure.kind != "busy" {

@@ -4,8 +4,12 @@ use bedplate::{FileKind, Timestamp};
 
 /// Returns `1 record`, `2 records`.
 pub fn count(n: u64, noun: &str) -> String {
-    let plural = if n == 1 { "" } else { "s" };
-    format!("{n} {noun}{plural}")
+    count_in(n, noun, &format!("{noun}s"))
+}
+
+/// As [`count`], of a noun with a plural of its own.
+pub fn count_in(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
 }
 
 /// Returns the type and permission bits as ls(1) writes them: `-rw-r--r--`.

@@ -14,11 +14,13 @@
 
 mod judge;
 mod run;
+mod sample;
 mod shrink;
 mod workload;
 
 pub use judge::{Cut, Violation, judge};
 pub use run::{History, record};
+pub use sample::{CrashState, Pattern, Sampling, sample};
 pub use shrink::shrink;
 pub use workload::{Change, RenameKind, Setup, Step, generate};
 

@@ -23,8 +23,12 @@ pub fn write_report(results: &Results, directory: &Path) -> Result<PathBuf> {
     Ok(page)
 }
 
+/// The style of every page that this program writes.
+pub const STYLE: &str = include_str!("style.css");
+
 /// Escapes text for HTML.
-fn escape(text: &str) -> String {
+#[must_use]
+pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -2,14 +2,12 @@
 
 use std::fmt::Write;
 
-use super::escape;
 use super::section::section;
+use super::{STYLE, escape};
 use crate::papers::paper;
 use crate::results::{Results, WorkloadResults};
 use crate::summary::summarize;
 use crate::target::{Role, TargetInfo};
-
-const STYLE: &str = include_str!("style.css");
 
 pub(super) fn html(results: &Results) -> String {
     let mut page = String::new();

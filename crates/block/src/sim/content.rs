@@ -8,7 +8,7 @@ use std::ops::Range;
 pub enum Source {
     /// Nowhere: they are zeros.
     Zeros,
-    /// In one of a record's files, from an offset in bytes on.
+    /// In one of a recording's files, from an offset in bytes on.
     File {
         /// Which file, counted from 0.
         file: u32,

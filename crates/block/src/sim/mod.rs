@@ -13,7 +13,7 @@ mod trace;
 pub use faults::{Fault, FaultRule, FlushFault, ReadFault, Trigger, WriteFault};
 pub use image::{CrashChoice, CrashStep};
 pub use log::{FlushOutcome, Recorded};
-pub use recording::{Record, RecordingDevice, Source, Spooled};
+pub use recording::{Recording, RecordingDevice, Source, Spooled};
 
 use std::ops::Range;
 use std::sync::Arc;

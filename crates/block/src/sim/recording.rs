@@ -6,7 +6,7 @@
 //!   content: device bytes ─► place in the spool         what the device shows
 //!   trace:   write, write, flush, write …               what a power cut may take back
 //!
-//!   settle() ─ program runs ─ record() ─► Record ─► crash_device(after, steps): the same base and spool, another map, a spool of its own
+//!   settle() ─ program runs ─ recording() ─► Recording ─► crash_device(after, steps): the same base and spool, another map, a spool of its own
 //! ```
 //!
 //! In memory there are places only: some 100 bytes an operation, whatever its length. Making the device that a power cut leaves copies no data.
@@ -77,11 +77,11 @@ impl Spooled {
     }
 }
 
-const NAME: &str = "record";
+const NAME: &str = "recording";
 
 /// A device over another one, which it never writes to, and a file that takes what is written. Flushes only count: nothing of it survives the machine.
 ///
-/// A write that fails (the file system of the spool is full) is not in the record.
+/// A write that fails (the file system of the spool is full) is not in the recording.
 #[derive(Debug)]
 pub struct RecordingDevice {
     shared: Arc<Recorder>,
@@ -105,7 +105,7 @@ struct Ground {
 
 #[derive(Debug)]
 struct State {
-    /// What the device held when the record began.
+    /// What the device held when the recording began.
     start: Content,
     content: Content,
     trace: Trace<Spooled>,
@@ -131,7 +131,7 @@ impl RecordingDevice {
         Arc::new(Self { shared: Arc::new(Recorder { ground, state: Mutex::new(state), counters: Counters::default() }) })
     }
 
-    /// Makes what the device holds durable and begins the record here. Not for use while requests are in flight.
+    /// Makes what the device holds durable and begins the recording here. Not for use while requests are in flight.
     pub fn settle(&self) {
         let mut state = self.shared.state.lock();
         state.start = state.content.clone();
@@ -146,9 +146,9 @@ impl RecordingDevice {
 
     /// Returns what was recorded so far; later operations do not touch it.
     #[must_use]
-    pub fn record(&self) -> Record {
+    pub fn recording(&self) -> Recording {
         let state = self.shared.state.lock();
-        Record::new(self.shared.ground.clone(), state.start.clone(), state.trace.clone())
+        Recording::new(self.shared.ground.clone(), state.start.clone(), state.trace.clone())
     }
 
     /// Hands what the device holds now to `write`, in order, without the zeros at the ends of what is not mapped: offset in bytes, bytes.
@@ -172,7 +172,7 @@ impl RecordingDevice {
 
 /// What a recording device recorded: enough to make the device that any power cut leaves. May be used from any number of threads.
 #[derive(Debug)]
-pub struct Record {
+pub struct Recording {
     ground: Ground,
     start: Content,
     trace: Trace<Spooled>,
@@ -180,13 +180,13 @@ pub struct Record {
     cursor: Mutex<(usize, Content)>,
 }
 
-impl Record {
+impl Recording {
     fn new(ground: Ground, start: Content, trace: Trace<Spooled>) -> Self {
         let cursor = Mutex::new((0, start.clone()));
         Self { ground, start, trace, cursor }
     }
 
-    /// Makes a record of parts that were stored: `start` is what the device held when it began, as [`start`](Self::start) told it.
+    /// Makes a recording of parts that were stored: `start` is what the device held when it began, as [`start`](Self::start) told it.
     ///
     /// # Errors
     /// `OutOfRange` or `Unaligned` when a part leads out of the device or out of the spool, or a flush covers what came after it.
@@ -220,7 +220,7 @@ impl Record {
         Ok(Self::new(ground, content, trace))
     }
 
-    /// Returns what the device held when the record began, where that is not the base's.
+    /// Returns what the device held when the recording began, where that is not the base's.
     pub fn start(&self) -> impl Iterator<Item = (Range<u64>, Source)> {
         self.start.runs()
     }
@@ -240,7 +240,7 @@ impl Record {
     /// Returns the numbers of the writes that a power cut after the first `after` operations may take back, ascending.
     ///
     /// # Panics
-    /// When the record is shorter.
+    /// When the recording is shorter.
     #[must_use]
     pub fn unflushed(&self, after: usize) -> Vec<usize> {
         image::unflushed(&self.trace, &self.ground.geometry, after)
@@ -249,7 +249,7 @@ impl Record {
     /// Returns what a choice means for a power cut after the first `after` operations.
     ///
     /// # Panics
-    /// When the record is shorter, or the choice names an operation that is not unflushed.
+    /// When the recording is shorter, or the choice names an operation that is not unflushed.
     #[must_use]
     pub fn crash_steps(&self, after: usize, choice: &CrashChoice) -> Vec<CrashStep> {
         image::plan(&self.trace, &self.ground.geometry, after, choice)
@@ -259,7 +259,7 @@ impl Record {
     /// to `scratch`, an empty file open for reading and writing. Copies no data; quickest when cuts come in ascending order.
     ///
     /// # Panics
-    /// When the record is shorter, or a step lies outside its operation.
+    /// When the recording is shorter, or a step lies outside its operation.
     #[must_use]
     pub fn crash_device(&self, after: usize, steps: &[CrashStep], scratch: File) -> Arc<RecordingDevice> {
         let geometry = &self.ground.geometry;

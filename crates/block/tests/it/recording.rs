@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bedplate_block::{
-    AlignedBuf, BlockDevice, CrashChoice, CrashStep, ErrorKind, Geometry, MemoryDevice, Record, RecordingDevice, SimulatedDevice, SimulatedOptions,
-    Source, Spooled,
+    AlignedBuf, BlockDevice, CrashChoice, CrashStep, ErrorKind, Geometry, MemoryDevice, Recording, RecordingDevice, SimulatedDevice,
+    SimulatedOptions, Source, Spooled,
 };
 use proptest::prelude::*;
 
@@ -84,11 +84,11 @@ proptest! {
             carry_out(&*simulated, step, number as u8 + 1);
         }
         prop_assert_eq!(recording.operation_count(), simulated.operation_count());
-        let record = recording.record();
-        // Later operations do not touch the record.
+        let record = recording.recording();
+        // Later operations do not touch the recording.
         carry_out(&*recording, &Step::Write { sector: 0, count: SECTORS }, 0x77);
         let count = simulated.operation_count();
-        // Back and forth, so that the record has to begin anew too.
+        // Back and forth, so that the recording has to begin anew too.
         for after in (0..=count).chain((0..count).rev().step_by(5)) {
             prop_assert_eq!(record.unflushed(after), simulated.unflushed(after));
             for choice in choices(seed ^ after as u64) {
@@ -105,14 +105,14 @@ proptest! {
 fn what_is_written_to_a_remainder_touches_neither_the_record_nor_another_remainder_and_can_be_cut_again() {
     let recording = recording(DISK);
     carry_out(&*recording, &Step::Write { sector: 0, count: 4 }, 1);
-    let record = recording.record();
+    let record = recording.recording();
     let make = || record.crash_device(1, &record.crash_steps(1, &CrashChoice::KeepAll), tempfile::tempfile().unwrap());
     let (first, second) = (make(), make());
     carry_out(&*first, &Step::Write { sector: 2, count: 1 }, 9);
     let expected = |third| [[1_u8; 512], [1; 512], [third; 512], [1; 512]].concat();
     assert_eq!(bytes(&*first)[..2048], expected(9));
     assert_eq!(bytes(&*second)[..2048], expected(1));
-    let again = first.record();
+    let again = first.recording();
     assert_eq!(again.unflushed(1), vec![0]);
     for (choice, third) in [(CrashChoice::LoseAll, 1), (CrashChoice::KeepAll, 9)] {
         let left = again.crash_device(1, &again.crash_steps(1, &choice), tempfile::tempfile().unwrap());
@@ -124,7 +124,7 @@ fn what_is_written_to_a_remainder_touches_neither_the_record_nor_another_remaind
 fn in_order_all_but_the_last_write_are_there() {
     let recording = recording(DISK);
     (0..4).for_each(|number| carry_out(&*recording, &Step::Write { sector: 4 * number, count: 4 }, 1));
-    let record = recording.record();
+    let record = recording.recording();
     let mut torn = 0;
     for seed in 0..40 {
         let steps = record.crash_steps(4, &CrashChoice::InOrder(seed));
@@ -143,17 +143,18 @@ fn a_stored_record_is_restored_and_a_damaged_one_is_refused() {
     carry_out(&*recording, &Step::Flush, 0);
     carry_out(&*recording, &Step::Write { sector: 8, count: 2 }, 2);
     carry_out(&*recording, &Step::Zero { sector: 9, count: 2 }, 0);
-    let record = recording.record();
+    let record = recording.recording();
     let (start, operations): (Vec<_>, Vec<_>) = (record.start().collect(), record.operations().to_vec());
     let spool = || {
         let file = tempfile::tempfile().unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &[vec![1; 2048], vec![2; 1024]].concat(), 0).unwrap();
         file
     };
-    let restored = Record::restore(base(), DISK, spool(), &start, &operations).unwrap();
+    let restored = Recording::restore(base(), DISK, spool(), &start, &operations).unwrap();
     for after in 0..=3 {
-        let content =
-            |record: &Record| bytes(&*record.crash_device(after, &record.crash_steps(after, &CrashChoice::KeepAll), tempfile::tempfile().unwrap()));
+        let content = |record: &Recording| {
+            bytes(&*record.crash_device(after, &record.crash_steps(after, &CrashChoice::KeepAll), tempfile::tempfile().unwrap()))
+        };
         assert!(content(&restored) == content(&record), "after {after}");
     }
 
@@ -166,10 +167,10 @@ fn a_stored_record_is_restored_and_a_damaged_one_is_refused() {
         (Spooled::Write { offset: 0, len: 512, source: Source::File { file: 1, at: 0 } }, ErrorKind::OutOfRange),
         (Spooled::Flush { covers: 1 }, ErrorKind::OutOfRange),
     ] {
-        let error = Record::restore(base(), DISK, spool(), &start, &[operation]).unwrap_err();
+        let error = Recording::restore(base(), DISK, spool(), &start, &[operation]).unwrap_err();
         assert_eq!(error.kind, kind, "{operation:?}: {error}");
     }
-    let beyond = Record::restore(base(), DISK, spool(), &[(0..4096, stored(0))], &[]);
+    let beyond = Recording::restore(base(), DISK, spool(), &[(0..4096, stored(0))], &[]);
     assert_eq!(beyond.unwrap_err().kind, ErrorKind::OutOfRange);
 }
 

@@ -5,6 +5,7 @@ mod bench_workloads;
 mod cat;
 mod check;
 mod completions;
+mod crashlab;
 mod format;
 mod get;
 mod grow;
@@ -48,6 +49,7 @@ pub enum Command {
     Mkdir(mkdir::Arguments),
     Rm(rm::Arguments),
     Bench(bench::Arguments),
+    Crashlab(crashlab::Arguments),
     Completions(completions::Arguments),
     Manpages(manpages::Arguments),
 }
@@ -56,6 +58,7 @@ pub enum Command {
 pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
     match &cli.command {
         Command::Check(arguments) => return check::run(arguments, output),
+        Command::Crashlab(arguments) => return crashlab::run(arguments, output),
         Command::Quickstart(arguments) => quickstart::run(arguments, output),
         Command::Format(arguments) => format::run(arguments, output),
         Command::Mount(arguments) => mount::run(arguments, cli.global.verbose, output),

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod bench;
+mod crashlab;
 mod forms;
 mod harness;
 mod inside;

@@ -1,0 +1,174 @@
+//! The user's programs: each in a process group of its own, with a limit, and nothing of it left behind.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+use crate::failure::{Failure, Result, plain};
+
+/// How often it is looked whether somebody wants to stop.
+const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
+/// Returns the command that the shell makes of a line.
+pub fn shell(line: &str) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", line]);
+    command
+}
+
+/// Makes the failure of a lab that somebody stopped.
+pub fn interrupted() -> Failure {
+    Failure::new("interrupted", "ended early; what was mounted and made is removed again")
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself or by a signal.
+    With(ExitStatus),
+    /// It was killed because its time was over.
+    TimedOut,
+}
+
+impl Ended {
+    /// Returns whether it ended well.
+    pub fn is_success(self) -> bool {
+        matches!(self, Self::With(status) if status.success())
+    }
+
+    /// Returns how it ended in words.
+    pub fn words(self) -> String {
+        match self {
+            Self::With(status) => match (status.code(), status.signal()) {
+                (Some(code), _) => format!("exit code {code}"),
+                (None, Some(signal)) => format!("signal {signal}"),
+                (None, None) => status.to_string(),
+            },
+            Self::TimedOut => "time is over".to_owned(),
+        }
+    }
+}
+
+/// A program that runs. Dropped before its end, it and what it started are killed.
+#[derive(Debug)]
+pub struct Program {
+    child: Child,
+    group: Pid,
+    /// Becomes readable when the program has ended.
+    end: OwnedFd,
+    reaped: bool,
+}
+
+impl Program {
+    /// Starts a program without standard input.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        let name = command.get_program().to_owned();
+        let failed = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                Failure::new("not_found", format!("there is no program {}: name one that exists", Path::new(&name).display()))
+            }
+            _ => Failure::new("io", format!("cannot run {}: {}", Path::new(&name).display(), plain(&error))),
+        };
+        let child = command.stdin(Stdio::null()).process_group(0).spawn().map_err(&failed)?;
+        let group = Pid::from_child(&child);
+        let end = pidfd_open(group, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
+        Ok(Self { child, group, end, reaped: false })
+    }
+
+    /// Returns what the program prints, when it was started with a pipe.
+    pub fn take_output(&mut self) -> Option<OwnedFd> {
+        self.child.stdout.take().map(OwnedFd::from)
+    }
+
+    /// Waits for the end, and kills what the program left running in its group.
+    ///
+    /// # Errors
+    /// `interrupted` when `stop` is set first.
+    pub fn wait(mut self, limit: Option<Duration>, stop: &AtomicBool) -> Result<Ended> {
+        let started = Instant::now();
+        loop {
+            match poll(&mut [PollFd::new(&self.end, PollFlags::IN)], Some(&MOMENT)) {
+                Ok(1..) => return self.reap().map(Ended::With),
+                Ok(0) | Err(Errno::INTR) => {}
+                Err(error) => return Err(Failure::new("io", format!("cannot wait for a program: {error}"))),
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Err(interrupted());
+            }
+            if limit.is_some_and(|limit| started.elapsed() > limit) {
+                self.reap()?;
+                return Ok(Ended::TimedOut);
+            }
+        }
+    }
+
+    /// Kills the group and takes the program's status. Until that is taken the group's number is nobody else's.
+    fn reap(&mut self) -> Result<ExitStatus> {
+        self.reaped = true;
+        // Nobody may be left in it, which is what is wanted.
+        let _ended_already = kill_process_group(self.group, Signal::KILL);
+        self.child.wait().map_err(|error| Failure::new("io", format!("cannot wait for a program: {}", plain(&error))))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if !self.reaped
+            && let Err(failure) = self.reap()
+        {
+            tracing::warn!("{failure}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(line: &str, limit: Option<Duration>) -> Ended {
+        Program::start(&mut shell(line)).expect("sh runs").wait(limit, &AtomicBool::new(false)).expect("nobody stops it")
+    }
+
+    #[test]
+    fn an_end_is_told_in_words() {
+        assert!(run("exit 0", None).is_success());
+        assert_eq!(run("exit 3", None).words(), "exit code 3");
+        assert_eq!(run("kill -9 $$", None).words(), "signal 9");
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_killed_with_what_it_started() {
+        let started = Instant::now();
+        assert_eq!(run("sleep 600 & sleep 600", Some(Duration::from_millis(10))), Ended::TimedOut);
+        assert!(started.elapsed() < Duration::from_secs(300));
+    }
+
+    #[test]
+    fn what_a_program_leaves_running_is_killed() {
+        let (reader, writer) = std::io::pipe().expect("a pipe can be made");
+        let program = Program::start(shell("sleep 600 & exit 0").stdout(writer)).expect("sh runs");
+        assert!(program.wait(None, &AtomicBool::new(false)).expect("it ends").is_success());
+        // The end of the last writer.
+        let rest = std::io::read_to_string(reader).expect("the pipe ends");
+        assert_eq!(rest, "");
+    }
+
+    #[test]
+    fn who_stops_the_lab_does_not_wait_for_a_program() {
+        let program = Program::start(&mut shell("sleep 600")).expect("sh runs");
+        assert_eq!(program.wait(None, &AtomicBool::new(true)).expect_err("it is stopped").kind, "interrupted");
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let failure = Program::start(&mut Command::new("/no/such/program")).expect_err("there is none");
+        assert!(failure.message.contains("/no/such/program"), "{failure}");
+    }
+}
