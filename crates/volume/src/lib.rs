@@ -1,8 +1,55 @@
 //! Volumes: one linear address space over devices. With one device it is the identity and costs nothing.
 //!
-//! A volume *is* a block device: who stands on it sees [`BlockDevice`](block::BlockDevice) and not how many devices there are.
+//! A volume *is* a block device: who stands on it sees [`BlockDevice`](block::BlockDevice) and not how many devices there are. Several devices
+//! form a [`Group`] with a label on every member; a group has a volume for data and, where wanted, one for the intent log.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `layout/` | concatenated, striped, mirrored: values that say where an address lives, one file each |
+//! | `config`, `label`, `assemble`, `create` | what a group is, its bytes on every member, who belongs to it and who is refused |
+//! | `shape` | from what a user asks for to a layout |
+//! | `plan`, `core`, `parallel`, `queue`, `device` | the data path: planning is pure, `core` acts, `queue` is the list interface |
+//! | `regions`, `drl`, `sync` | which regions may differ between copies, in memory and on the members, and making them agree |
+//! | `shared`, `membership`, `group`, `background` | members leave, come, take each other's places; import and close |
+//!
+//! What comes next has its place: parity is one more layout at the root (`layout/raid5.rs`), with its stripes asked for in `Core::read_at` and
+//! `Core::write_at` before runs are, its parity log in the free bytes of the label area, and regions, dirty region log and membership as they
+//! are. A relayout is a second layout in a volume's configuration with the address up to which it counts; `Core::layout` is asked in one
+//! place for reads and one for writes, both of which have entered their regions, so a region that is locked can be moved.
 #![forbid(unsafe_code)]
 
+mod assemble;
+mod background;
+mod config;
+mod core;
+mod create;
+mod device;
+mod drl;
+mod error;
+mod group;
+mod id;
+mod label;
+mod layout;
+mod live;
+mod membership;
+mod parallel;
+mod plan;
+mod queue;
+mod regions;
+mod shape;
+mod shared;
+mod stats;
+mod sync;
 mod volume;
+mod wire;
 
+pub use config::{Config, Member, MemberState, Role, VolumeConfig};
+pub use create::{NewGroup, create};
+pub use error::{Error, ErrorKind, Result};
+pub use group::{Group, ImportOptions, SyncProgress};
+pub use id::Id;
+pub use label::Label;
+pub use layout::{COPIES_MAX, Concat, Copy, Extent, Layout, Mirror, Run, Stripe};
+pub use shape::{Arrangement, Shape, UNIT_BYTES_DEFAULT};
+pub use stats::{MemberStatistics, OperationStatistics};
 pub use volume::{Volume, VolumeOptions};

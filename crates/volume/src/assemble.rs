@@ -1,0 +1,176 @@
+//! From labels to a group: which configuration counts, who belongs to it, who is refused and why. Pure.
+
+use crate::{Config, Error, ErrorKind, Label, MemberState, Result};
+
+/// A device with its label.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    pub name: String,
+    pub size_bytes: u64,
+    pub label: Label,
+}
+
+/// What the labels amount to.
+#[derive(Debug)]
+pub(crate) struct Assembly {
+    /// The newest configuration, as it stands in a label.
+    pub config: Config,
+    /// For every member the device found for it.
+    pub places: Vec<Option<usize>>,
+    /// Members that the configuration counts as failed and whose device is back: what they missed is known.
+    pub returned: Vec<usize>,
+    /// Members that should be there and are not.
+    pub missing: Vec<usize>,
+}
+
+/// Puts a group together.
+///
+/// # Errors
+/// `Foreign`, `Duplicated`, `Diverged`, `Outdated`: each names the device. Missing members are no error here.
+pub(crate) fn assemble(found: &[Found]) -> Result<Assembly> {
+    let first = found.first().ok_or_else(|| Error::new(ErrorKind::Missing, "no member of a group was found"))?;
+    // The first that is named says which group is meant.
+    let own = |device: &&Found| device.label.config.id == first.label.config.id;
+    let newest = found.iter().filter(own).max_by_key(|device| device.label.config.event).unwrap_or(first);
+    let config = newest.label.config.clone();
+    for device in found {
+        same_group(newest, device)?;
+    }
+    let mut assembly = Assembly { places: vec![None; config.members.len()], returned: Vec::new(), missing: Vec::new(), config };
+    for (at, device) in found.iter().enumerate() {
+        place(&mut assembly, found, at, device)?;
+    }
+    let config = &assembly.config;
+    let needed = |index: &usize| matches!(config.members[*index].state, MemberState::Active | MemberState::Stale);
+    assembly.missing = (0..config.members.len()).filter(|index| assembly.places[*index].is_none()).filter(needed).collect();
+    Ok(assembly)
+}
+
+fn same_group(newest: &Found, device: &Found) -> Result<()> {
+    let (ours, theirs) = (&newest.label.config, &device.label.config);
+    if ours.id != theirs.id {
+        let message = format!("{} belongs to the group {} ({}) and not to {} ({})", device.name, theirs.name, theirs.id, ours.name, ours.id);
+        return Err(Error::new(ErrorKind::Foreign, message));
+    }
+    if ours.event == theirs.event && ours != theirs {
+        return Err(diverged(newest, device));
+    }
+    Ok(())
+}
+
+fn diverged(newest: &Found, device: &Found) -> Error {
+    let (one, other, group) = (&newest.name, &device.name, &newest.label.config.name);
+    let message = format!(
+        "group {group}: {one} and {other} each went on without the other, so what they hold differs: \
+         import one of them alone (degraded), copy out what the other has, then replace the other"
+    );
+    Error::new(ErrorKind::Diverged, message)
+}
+
+fn place(assembly: &mut Assembly, found: &[Found], at: usize, device: &Found) -> Result<()> {
+    let config = &assembly.config;
+    let group = &config.name;
+    let Some(index) = config.index_of(device.label.member) else {
+        let message = format!("{} is outdated: it was removed from the group {group}, or replaced, while it was away", device.name);
+        return Err(Error::new(ErrorKind::Outdated, message));
+    };
+    if let Some(other) = assembly.places[index] {
+        let message = format!("{} and {} are the same member of the group {group}: one is a copy of the other", found[other].name, device.name);
+        return Err(Error::new(ErrorKind::Duplicated, message));
+    }
+    let member = &config.members[index];
+    if device.size_bytes < member.size_bytes && member.state != MemberState::Spare {
+        let message =
+            format!("{} has {} bytes, and the group {group} uses {} of it: it was cut short", device.name, device.size_bytes, member.size_bytes);
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    if member.state == MemberState::Failed {
+        if device.label.config.event >= member.since {
+            let newest = found.iter().max_by_key(|device| device.label.config.event).unwrap_or(device);
+            return Err(diverged(newest, device));
+        }
+        if config.volume_on(index).is_none() {
+            let message = format!("{} is outdated: another member took its place in the group {group} while it was away", device.name);
+            return Err(Error::new(ErrorKind::Outdated, message));
+        }
+        assembly.returned.push(index);
+    }
+    assembly.places[index] = Some(at);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Extent, Id, Layout, Member, Mirror, Role, VolumeConfig};
+
+    fn config(event: u64) -> Config {
+        let member = |n: u8| Member { id: Id([n; 16]), path: format!("/dev/{n}"), size_bytes: 8 << 20, state: MemberState::Active, since: 1 };
+        let extent = |member| Layout::Extent(Extent { member, start: 4 << 20, len: 4 << 20 });
+        let layout = Layout::Mirror(Mirror::new(vec![extent(0), extent(1)]));
+        let volumes = vec![VolumeConfig { role: Role::Data, region_bytes: 1 << 20, layout }];
+        Config {
+            id: Id([99; 16]),
+            name: "tank".into(),
+            event,
+            clean: true,
+            data_start: 4 << 20,
+            members: vec![member(1), member(2), member(3)],
+            volumes,
+        }
+    }
+
+    fn found(member: u8, config: Config) -> Found {
+        Found { name: format!("/dev/x{member}"), size_bytes: 8 << 20, label: Label { member: Id([member; 16]), config } }
+    }
+
+    fn failed(event: u64, index: usize, since: u64) -> Config {
+        let mut config = config(event);
+        config.members[index].state = MemberState::Failed;
+        config.members[index].since = since;
+        config
+    }
+
+    fn refusal(found: &[Found]) -> Error {
+        assemble(found).unwrap_err()
+    }
+
+    #[test]
+    fn members_are_found_in_any_order_and_under_any_name() {
+        let assembly = assemble(&[found(3, config(5)), found(1, config(5)), found(2, config(4))]).unwrap();
+        assert_eq!((assembly.places, assembly.missing, assembly.config.event), (vec![Some(1), Some(2), Some(0)], vec![], 5));
+    }
+
+    #[test]
+    fn a_foreign_a_duplicated_and_a_removed_member_are_refused_by_name() {
+        let mut foreign = found(2, config(5));
+        foreign.label.config.id = Id([1; 16]);
+        let error = refusal(&[found(1, config(5)), foreign]);
+        assert!(error.kind == ErrorKind::Foreign && error.message.contains("/dev/x2"), "{error}");
+        let error = refusal(&[found(1, config(5)), found(1, config(5))]);
+        assert_eq!(error.kind, ErrorKind::Duplicated);
+        let error = refusal(&[found(1, config(5)), found(7, config(3))]);
+        assert!(error.kind == ErrorKind::Outdated && error.message.contains("/dev/x7"), "{error}");
+        let mut short = found(2, config(5));
+        short.size_bytes -= 512;
+        assert!(refusal(&[found(1, config(5)), short]).message.contains("cut short"));
+    }
+
+    #[test]
+    fn a_missing_member_is_told_from_a_failed_one() {
+        assert_eq!(assemble(&[found(1, config(5))]).unwrap().missing, vec![1, 2]);
+        assert_eq!(assemble(&[found(1, failed(5, 1, 4)), found(3, config(5 - 1))]).unwrap().missing, Vec::<usize>::new());
+    }
+
+    #[test]
+    fn a_member_that_was_away_comes_back_and_one_that_went_on_alone_is_refused() {
+        let assembly = assemble(&[found(1, failed(9, 1, 6)), found(2, config(5)), found(3, config(5))]).unwrap();
+        assert_eq!(assembly.returned, vec![1]);
+        let both = [found(1, failed(9, 1, 6)), found(2, failed(7, 0, 6))];
+        assert_eq!(refusal(&both).kind, ErrorKind::Diverged);
+        let tie = [found(1, failed(6, 1, 6)), found(2, failed(6, 0, 6))];
+        assert_eq!(refusal(&tie).kind, ErrorKind::Diverged);
+        // Member 3 has no extent: its place was taken.
+        assert_eq!(refusal(&[found(1, failed(9, 2, 6)), found(3, config(5))]).kind, ErrorKind::Outdated);
+    }
+}

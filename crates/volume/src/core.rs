@@ -1,0 +1,469 @@
+//! The data path of one volume: positioned calls, and what the queue shares with them.
+//!
+//! ```text
+//!   read   unsynced regions first (after a crash) ─► runs ─► one copy each ─► failed? another copy, and the failed one is rewritten from it
+//!   write  enter the regions (dirty region log) ─► runs ─► all copies at once ─► failed? that member leaves durably ─► acknowledge
+//!   flush  every member with unflushed writes at once
+//! ```
+//! * I-VOL-1: a write is acknowledged only when every copy that will ever be read again has it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use block::{AlignedBuf, ErrorKind, Geometry, Operation, RequestKind, Result};
+use parking_lot::Mutex;
+
+use crate::drl::Drl;
+use crate::layout::Run;
+use crate::live::Live;
+use crate::parallel::{Job, Lanes};
+use crate::plan::{self, Share};
+use crate::regions::{Obstacle, Regions};
+use crate::shared::{Lives, Shared};
+use crate::{Layout, MemberState, Role};
+
+/// The most that one round of parallel requests moves, because it passes through buffers of our own.
+const ROUND_BYTES: usize = 8 << 20;
+/// How long the lock of a region waits for the writes under way in it.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// What a volume with more than one copy keeps.
+#[derive(Debug)]
+pub(crate) struct Redundancy {
+    pub regions: Regions,
+    /// Rank 1: held while bits become durable; a member that fails meanwhile leaves under it.
+    pub log: Mutex<Drl>,
+}
+
+/// One volume of an open group.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub shared: Arc<Shared>,
+    pub role: Role,
+    pub name: String,
+    pub layout: Layout,
+    pub geometry: Geometry,
+    pub size_bytes: u64,
+    pub redundancy: Option<Redundancy>,
+    /// The indices of the members that it has extents on.
+    pub members: Vec<usize>,
+    /// Whether reads may take any copy: not when a group that was not closed in order is only looked at.
+    pub settled: bool,
+    pub lanes: Lanes,
+    pub latched: AtomicBool,
+    pub latch: Mutex<Option<block::Error>>,
+}
+
+impl Core {
+    pub fn error(&self, kind: ErrorKind, operation: Operation, offset: Option<u64>, detail: String) -> block::Error {
+        block::Error { kind, operation, device: self.name.clone(), offset, detail, errno: None }
+    }
+
+    /// Checks a range against size, block and access.
+    #[inline]
+    pub fn check(&self, operation: Operation, offset: u64, len: u64) -> Result<()> {
+        let block = u64::from(self.geometry.logical_block_size);
+        let fits = offset <= self.size_bytes && len <= self.size_bytes - offset;
+        if (offset | len) & (block - 1) == 0 && fits && (operation == Operation::Read || !self.geometry.read_only) {
+            return Ok(());
+        }
+        Err(match () {
+            () if operation != Operation::Read && self.geometry.read_only => {
+                self.error(ErrorKind::ReadOnly, operation, Some(offset), "the volume is open for reading only".into())
+            }
+            () if !fits => {
+                let detail = format!("{len} bytes from there pass the end of the volume at byte {}", self.size_bytes);
+                self.error(ErrorKind::OutOfRange, operation, Some(offset), detail)
+            }
+            () => {
+                let detail = format!("offset and length ({len} bytes) must be multiples of the volume's block of {block} bytes");
+                self.error(ErrorKind::Unaligned, operation, Some(offset), detail)
+            }
+        })
+    }
+
+    /// Refuses a buffer that a member would refuse.
+    #[inline]
+    pub fn check_buffer(&self, operation: Operation, offset: u64, buf: &[u8]) -> Result<()> {
+        let align = self.geometry.buffer_align as usize;
+        if buf.is_empty() || (buf.as_ptr() as usize).is_multiple_of(align) {
+            return Ok(());
+        }
+        let detail = format!("the buffer's address is not a multiple of {align} bytes");
+        Err(self.error(ErrorKind::Unaligned, operation, Some(offset), detail))
+    }
+
+    pub fn check_latch(&self) -> Result<()> {
+        if !self.latched.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.latch.lock().clone().map_or(Ok(()), Err)
+    }
+
+    fn latch(&self, error: &block::Error) {
+        self.latch.lock().get_or_insert_with(|| error.clone());
+        self.latched.store(true, Ordering::Release);
+    }
+
+    pub fn no_copy(&self, operation: Operation, offset: u64) -> block::Error {
+        let config = self.shared.config();
+        let lost: Vec<String> =
+            config.members.iter().filter(|member| member.state != MemberState::Active).map(|member| member.path.clone()).collect();
+        self.error(ErrorKind::Io, operation, Some(offset), format!("no copy is left: {} failed", lost.join(" and ")))
+    }
+
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.check(Operation::Read, offset, buf.len() as u64)?;
+        self.check_buffer(Operation::Read, offset, buf)?;
+        if buf.is_empty() {
+            return Ok(());
+        }
+        self.settle_regions(offset, buf.len() as u64)?;
+        let lives = self.shared.lives();
+        let run = self.layout.locate(offset);
+        if run.len >= buf.len() as u64 {
+            return self.read_run(&lives, &run, buf, offset);
+        }
+        for (at, part) in (offset..).step_by(ROUND_BYTES).zip(buf.chunks_mut(ROUND_BYTES)) {
+            self.read_round(&lives, part, at)?;
+        }
+        Ok(())
+    }
+
+    /// Reads a run from the best copy, and from the others when that fails.
+    fn read_run(&self, lives: &Lives, run: &Run, buf: &mut [u8], address: u64) -> Result<()> {
+        let (live, offset) = plan::choose(lives, run, self.settled).ok_or_else(|| self.no_copy(Operation::Read, address))?;
+        match live.read(buf, offset) {
+            Err(error) if run.copies().len() > 1 => self.read_elsewhere(lives, run, buf, address, live, error),
+            result => result,
+        }
+    }
+
+    /// Reads another copy than the one that failed, and makes the failed one good from it; a member that cannot be made good leaves.
+    #[cold]
+    fn read_elsewhere(&self, lives: &Lives, run: &Run, buf: &mut [u8], address: u64, bad: &Arc<Live>, first: block::Error) -> Result<()> {
+        let other = run.copies().iter().filter_map(|copy| Some((plan::live_of(lives, copy.member)?, copy.offset)));
+        let mut other = other.filter(|(live, _)| live.is_active() && !Arc::ptr_eq(live, bad));
+        if !other.any(|(live, offset)| live.read(buf, offset).is_ok()) {
+            return Err(first);
+        }
+        tracing::warn!(volume = self.name, member = bad.name(), error = %first, "read from another copy");
+        if self.shared.read_only {
+            return Ok(());
+        }
+        match self.rewrite(lives, bad, address, buf.len()) {
+            Ok(true) => bad.note_corrected(),
+            Ok(false) => {}
+            Err(error) => self.settle(vec![(Arc::clone(bad), error)])?,
+        }
+        Ok(())
+    }
+
+    /// Writes what another copy holds over a range of a member that it could not read. Nothing happens in a region that is busy now.
+    fn rewrite(&self, lives: &Lives, bad: &Arc<Live>, address: u64, len: usize) -> Result<bool> {
+        let Some(redundancy) = &self.redundancy else { return Ok(false) };
+        let (first, last) = redundancy.regions.span(address, len as u64);
+        for region in first..=last {
+            if !redundancy.regions.lock(region, PATIENCE) {
+                return Ok(false);
+            }
+            let (start, size) = redundancy.regions.range(region);
+            let (from, to) = (start.max(address), (start + size).min(address + len as u64));
+            let result = self.copy_over(lives, bad, from, to - from);
+            redundancy.regions.unlock(region, 0);
+            result?;
+        }
+        Ok(true)
+    }
+
+    fn copy_over(&self, lives: &Lives, bad: &Arc<Live>, at: u64, len: u64) -> Result<()> {
+        let mut bytes = AlignedBuf::zeroed(len as usize);
+        plan::runs(&self.layout, at, 0, len as usize, |run, address, from, len| {
+            let good = run.copies().iter().filter_map(|copy| Some((plan::live_of(lives, copy.member)?, copy.offset)));
+            let read = good
+                .filter(|(live, _)| live.is_active() && !Arc::ptr_eq(live, bad))
+                .map(|(live, offset)| live.read(&mut bytes[from..from + len], offset));
+            read.into_iter().find(std::result::Result::is_ok).unwrap_or_else(|| Err(self.no_copy(Operation::Read, address)))?;
+            let place = run.copies().iter().find(|copy| plan::live_of(lives, copy.member).is_some_and(|live| Arc::ptr_eq(live, bad)));
+            place.map_or(Ok(()), |copy| bad.write(&bytes[from..from + len], copy.offset))
+        })
+    }
+
+    /// Reads a range that lies on several members.
+    fn read_round(&self, lives: &Lives, buf: &mut [u8], at: u64) -> Result<()> {
+        let mut shares = Vec::new();
+        plan::read(&self.layout, lives, self.settled, at, 0, buf.len(), &mut shares).map_err(|address| self.no_copy(Operation::Read, address))?;
+        let own = shares.pop().expect("a range that is not empty lies somewhere");
+        let jobs = shares.iter().map(|share| job(share, RequestKind::Read, AlignedBuf::zeroed(share.len()))).collect();
+        let (done, own_read) = self.lanes.run(jobs, || read_share(&own, buf));
+        let mut failed = Vec::new();
+        for (share, done) in shares.iter().zip(done) {
+            match (done.result, done.buf) {
+                (Ok(()), Some(read)) => share.scatter(&read, buf),
+                _ => failed.push(share),
+            }
+        }
+        if own_read.is_err() {
+            failed.push(&own);
+        }
+        for piece in failed.into_iter().flat_map(|share| &share.pieces) {
+            let part = &mut buf[piece.from..piece.from + piece.len];
+            self.read_runs(lives, part, at + piece.from as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Reads run after run, each with its own second chance.
+    fn read_runs(&self, lives: &Lives, buf: &mut [u8], at: u64) -> Result<()> {
+        plan::runs(&self.layout, at, 0, buf.len(), |run, address, from, len| self.read_run(lives, run, &mut buf[from..from + len], address))
+    }
+
+    pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        self.check(Operation::Write, offset, buf.len() as u64)?;
+        self.check_buffer(Operation::Write, offset, buf)?;
+        if buf.is_empty() {
+            return Ok(());
+        }
+        self.check_latch()?;
+        self.enter(offset, buf.len() as u64)?;
+        let result = self.write_entered(buf, offset);
+        self.leave(offset, buf.len() as u64);
+        result
+    }
+
+    fn write_entered(&self, buf: &[u8], offset: u64) -> Result<()> {
+        let lives = self.shared.lives();
+        let run = self.layout.locate(offset);
+        if run.len >= buf.len() as u64 && run.copies().len() == 1 {
+            let live = plan::live_of(&lives, run.copies()[0].member).ok_or_else(|| self.no_copy(Operation::Write, offset))?;
+            return live.write(buf, run.copies()[0].offset);
+        }
+        for (at, part) in (offset..).step_by(ROUND_BYTES).zip(buf.chunks(ROUND_BYTES)) {
+            self.write_round(&lives, part, at)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a range to all its copies at once.
+    fn write_round(&self, lives: &Lives, buf: &[u8], at: u64) -> Result<()> {
+        let mut shares = Vec::new();
+        plan::write(&self.layout, lives, at, 0, buf.len(), &mut shares).map_err(|address| self.no_copy(Operation::Write, address))?;
+        let own = shares.pop().expect("a range that is not empty lies somewhere");
+        let jobs = shares.iter().map(|share| job(share, RequestKind::Write, share.gather(buf))).collect();
+        let (done, own_written) = self.lanes.run(jobs, || write_share(&own, buf));
+        let mut failures: Vec<_> = done.into_iter().filter_map(|done| Some((done.live, done.result.err()?))).collect();
+        failures.extend(own_written.err().map(|error| (own.live, error)));
+        self.settle(failures)
+    }
+
+    /// Takes the members whose write or flush failed out of the group. Returns once that is durable, or with the error the caller gets.
+    pub fn settle(&self, failures: Vec<(Arc<Live>, block::Error)>) -> Result<()> {
+        for (live, error) in failures {
+            if self.redundancy.is_none() {
+                return Err(error);
+            }
+            // I-VOL-1: what the member missed is acknowledged only when nobody will ever read it from there.
+            if let Err(broken) = self.shared.fail(&live, &error) {
+                if error.kind == ErrorKind::NoSpace {
+                    return Err(error);
+                }
+                let failure = self.error(ErrorKind::Io, error.operation, error.offset, broken.message);
+                self.latch(&failure);
+                return Err(failure);
+            }
+            assert!(!live.is_active(), "a member that missed a write is not read any more");
+            self.lanes.forget(&live);
+        }
+        Ok(())
+    }
+
+    pub fn flush(&self) -> Result<()> {
+        self.check_latch()?;
+        let lives = self.shared.lives();
+        let mut needy: Vec<&Arc<Live>> = self
+            .members
+            .iter()
+            .filter_map(|member| lives[*member].as_ref())
+            .filter(|live| live.takes_writes() && live.needs_flush().is_some())
+            .collect();
+        let Some(own) = needy.pop() else { return Ok(()) };
+        let jobs = needy.into_iter().map(|live| Job { live: Arc::clone(live), kind: RequestKind::Flush, buf: None, segments: Vec::new() });
+        let (done, flushed) = self.lanes.run(jobs.collect(), || own.flush());
+        let mut failures: Vec<_> = done.into_iter().filter_map(|done| Some((done.live, done.result.err()?))).collect();
+        failures.extend(flushed.err().map(|error| (Arc::clone(own), error)));
+        self.settle_flush(failures)
+    }
+
+    /// As [`settle`](Self::settle); and where nothing stands in for the member, nothing is called durable any more.
+    pub fn settle_flush(&self, failures: Vec<(Arc<Live>, block::Error)>) -> Result<()> {
+        let settled = self.settle(failures);
+        if let Err(error) = &settled {
+            self.latch(error);
+        }
+        settled
+    }
+
+    /// Writes zeros to every copy of a range.
+    pub fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        self.check(Operation::Write, offset, len)?;
+        self.check_latch()?;
+        self.each_part(offset, len, |at, len| {
+            self.enter(at, len)?;
+            let result = self.zero_entered(at, len);
+            self.leave(at, len);
+            result
+        })
+    }
+
+    fn zero_entered(&self, at: u64, len: u64) -> Result<()> {
+        let lives = self.shared.lives();
+        let mut shares = Vec::new();
+        plan::write(&self.layout, &lives, at, 0, len as usize, &mut shares).map_err(|address| self.no_copy(Operation::Write, address))?;
+        let mut failures = Vec::new();
+        for share in shares {
+            let mut zeroed = share.segments().into_iter().map(|segment| share.live.write_zeroes(segment.offset, segment.len.into()));
+            if let Some(error) = zeroed.find_map(std::result::Result::err) {
+                failures.push((Arc::clone(&share.live), error));
+            }
+        }
+        self.settle(failures)
+    }
+
+    /// Hands the hint on where there is one copy of everything; copies that the device may let differ afterwards would not be copies.
+    pub fn discard(&self, offset: u64, len: u64) -> Result<bool> {
+        self.check(Operation::Discard, offset, len)?;
+        if self.redundancy.is_some() {
+            return Ok(false);
+        }
+        let (lives, mut taken) = (self.shared.lives(), false);
+        self.each_part(offset, len, |at, len| {
+            let mut shares = Vec::new();
+            plan::write(&self.layout, &lives, at, 0, len as usize, &mut shares).map_err(|address| self.no_copy(Operation::Discard, address))?;
+            for share in &shares {
+                for segment in share.segments() {
+                    taken |= share.live.discard(segment.offset, segment.len.into())?;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(taken)
+    }
+
+    /// Cuts a range that moves no memory into parts of a gibibyte.
+    fn each_part(&self, offset: u64, len: u64, mut each: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
+        const PART: u64 = 1 << 30;
+        (offset..offset + len).step_by(PART as usize).try_for_each(|at| each(at, PART.min(offset + len - at)))
+    }
+
+    /// Counts a write into its regions: bits durable, copies in agreement, nobody copying.
+    pub fn enter(&self, offset: u64, len: u64) -> Result<()> {
+        let Some(redundancy) = &self.redundancy else { return Ok(()) };
+        if len == 0 {
+            return Ok(());
+        }
+        let (first, last) = redundancy.regions.span(offset, len);
+        for region in first..=last {
+            if let Err(error) = self.enter_region(redundancy, region, last) {
+                (first..region).for_each(|entered| redundancy.regions.leave(entered));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn enter_region(&self, redundancy: &Redundancy, region: u64, last: u64) -> Result<()> {
+        while let Err(obstacle) = redundancy.regions.enter(region) {
+            match obstacle {
+                Obstacle::Clean => self.mark(redundancy, region, last)?,
+                Obstacle::Unsynced => drop(self.sync_region(region)?),
+                Obstacle::Locked => std::thread::sleep(Duration::from_micros(50)),
+            }
+        }
+        Ok(())
+    }
+
+    pub fn leave(&self, offset: u64, len: u64) {
+        let Some(redundancy) = self.redundancy.as_ref().filter(|_| len > 0) else { return };
+        let (first, last) = redundancy.regions.span(offset, len);
+        (first..=last).for_each(|region| redundancy.regions.leave(region));
+    }
+
+    /// Makes the bits of regions durable on every member that takes writes.
+    pub fn mark(&self, redundancy: &Redundancy, first: u64, last: u64) -> Result<()> {
+        let mut log = redundancy.log.lock();
+        let pages = log.change(first..=last, true);
+        if !pages.is_empty()
+            && let Err(error) = self.write_log(&log, &pages, true)
+        {
+            let undone: Vec<u64> = (first..=last).filter(|region| !redundancy.regions.is_dirty(*region)).collect();
+            log.change(undone, false);
+            return Err(error);
+        }
+        // I-DRL-1: the bits are durable; whoever enters from now on may write.
+        (first..=last).for_each(|region| redundancy.regions.set_dirty(region));
+        self.shared.bell.ring();
+        assert!((first..=last).all(|region| log.is_dirty(region)), "a region that may be written is in the log");
+        Ok(())
+    }
+
+    /// Writes pages of the dirty region log to every member that takes writes.
+    pub fn write_log(&self, log: &Drl, pages: &[usize], durable: bool) -> Result<()> {
+        let lives = self.shared.lives();
+        let mut failures = Vec::new();
+        for live in self.members.iter().filter_map(|member| lives[*member].as_ref()).filter(|live| live.takes_writes()) {
+            let written = log.write(&*live.device, pages).and_then(|()| if durable { live.device.flush() } else { Ok(()) });
+            failures.extend(written.err().map(|error| (Arc::clone(live), error)));
+        }
+        self.settle(failures)
+    }
+
+    /// Makes the regions of a range agree that a crash left in doubt.
+    #[inline]
+    pub fn settle_regions(&self, offset: u64, len: u64) -> Result<()> {
+        let Some(redundancy) = &self.redundancy else { return Ok(()) };
+        let (first, last) = redundancy.regions.span(offset, len);
+        for region in first..=last {
+            while redundancy.regions.is_unsynced(region) {
+                if !self.sync_region(region)? {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn job(share: &Share, kind: RequestKind, buf: AlignedBuf) -> Job {
+    Job { live: Arc::clone(&share.live), kind, buf: Some(buf), segments: share.segments() }
+}
+
+fn read_share(share: &Share, buf: &mut [u8]) -> Result<()> {
+    share.pieces.iter().try_for_each(|piece| {
+        let part = &mut buf[piece.from..piece.from + piece.len];
+        if is_aligned(&share.live, part) {
+            return share.live.read(part, piece.offset);
+        }
+        let mut bounce = AlignedBuf::zeroed(piece.len);
+        share.live.read(&mut bounce, piece.offset)?;
+        part.copy_from_slice(&bounce);
+        Ok(())
+    })
+}
+
+fn write_share(share: &Share, buf: &[u8]) -> Result<()> {
+    share.pieces.iter().try_for_each(|piece| {
+        let part = &buf[piece.from..piece.from + piece.len];
+        if is_aligned(&share.live, part) {
+            share.live.write(part, piece.offset)
+        } else {
+            share.live.write(&AlignedBuf::from_slice(part), piece.offset)
+        }
+    })
+}
+
+/// A part of a buffer that is aligned need not be.
+fn is_aligned(live: &Live, part: &[u8]) -> bool {
+    (part.as_ptr() as usize).is_multiple_of(live.device.geometry().buffer_align as usize)
+}

@@ -1,0 +1,127 @@
+//! Making a group: labels and empty dirty region logs on every member.
+
+use std::sync::Arc;
+
+use block::BlockDevice;
+
+use crate::config::REGION_BYTES_MIN;
+use crate::drl::{Drl, REGIONS_MAX};
+use crate::label::DATA_START_MIN;
+use crate::{Arrangement, Config, Error, ErrorKind, Extent, Id, Label, Layout, Member, MemberState, Result, Role, VolumeConfig};
+
+/// What a new group is made of. The devices are open for writing and claimed.
+#[derive(Debug, Clone)]
+pub struct NewGroup {
+    /// Its name: letters, digits, `-`, `_` and `.`, 1 to 64 of them.
+    pub name: String,
+    /// How the data members are arranged.
+    pub data: Arrangement,
+    /// The members of the data volume, in the order of their places.
+    pub members: Vec<Arc<dyn BlockDevice>>,
+    /// The members of a volume for the intent log; none: the log lies with the data. Two to four are a mirror.
+    pub log_members: Vec<Arc<dyn BlockDevice>>,
+    /// Members that wait for another to fail.
+    pub spares: Vec<Arc<dyn BlockDevice>>,
+    /// The unit in which copies are made to agree after a crash, a power of two from 64 KiB on; `None`: 1 MiB, more for large volumes.
+    pub region_bytes: Option<u64>,
+    /// Makes members of devices that are members of a group already.
+    pub force: bool,
+}
+
+/// The unit of the dirty region log where none is asked for.
+const REGION_BYTES_DEFAULT: u64 = 1 << 20;
+
+/// Makes a group and returns its configuration. What the devices held is gone.
+///
+/// # Errors
+/// `Invalid` when the members do not fit together, `Foreign` when one belongs to a group already, `Device`.
+pub fn create(new: &NewGroup) -> Result<Config> {
+    check_name(&new.name)?;
+    let devices: Vec<&Arc<dyn BlockDevice>> = new.members.iter().chain(&new.log_members).chain(&new.spares).collect();
+    for (at, device) in devices.iter().enumerate() {
+        if devices[..at].iter().any(|other| Arc::ptr_eq(other, device) || (other.name() == device.name() && device.name().starts_with('/'))) {
+            return Err(Error::new(ErrorKind::Duplicated, format!("{} is named twice", device.name())));
+        }
+    }
+    for device in &devices {
+        if device.geometry().read_only {
+            return Err(Error::invalid(format!("{} is read-only and cannot be a member", device.name())));
+        }
+        if !new.force {
+            refuse_member(device)?;
+        }
+    }
+    let config = plan(new, &devices)?;
+    for (index, device) in devices.iter().enumerate() {
+        label(&config, index, &***device)?;
+    }
+    Ok(config)
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let good = (1..=64).contains(&name.len())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+        && !name.starts_with(['-', '.']);
+    if good { Ok(()) } else { Err(Error::invalid(format!("{name:?} is no name for a group: take 1 to 64 letters, digits, '-', '_' and '.'"))) }
+}
+
+/// Refuses a device that carries a label already.
+pub(crate) fn refuse_member(device: &Arc<dyn BlockDevice>) -> Result<()> {
+    match Label::read(&**device) {
+        Ok(label) => {
+            let (name, group) = (device.name(), &label.config.name);
+            Err(Error::new(
+                ErrorKind::Foreign,
+                format!("{name} is a member of the group {group} ({}): force is needed to take it from there", label.config.id),
+            ))
+        }
+        Err(error) if error.kind == ErrorKind::NewerFormat => Err(error),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Returns the entry of a new member.
+pub(crate) fn member_of(device: &dyn BlockDevice, state: MemberState, since: u64) -> Result<Member> {
+    let size_bytes = device.size_bytes() - device.size_bytes() % 4096;
+    if size_bytes < DATA_START_MIN + (1 << 20) {
+        let least = (DATA_START_MIN + (1 << 20)) >> 20;
+        return Err(Error::invalid(format!("{} has {size_bytes} bytes; a member has at least {least} MiB", device.name())));
+    }
+    Ok(Member { id: Id::random(), path: device.name().to_owned(), size_bytes, state, since })
+}
+
+/// Writes empty logs and the label to a member.
+pub(crate) fn label(config: &Config, index: usize, device: &dyn BlockDevice) -> Result<()> {
+    for (ordinal, volume) in config.volumes.iter().enumerate() {
+        let log = Drl::new(config.id, ordinal, volume.layout.size_bytes().div_ceil(volume.region_bytes));
+        log.write(device, &log.pages())?;
+    }
+    Label { member: config.members[index].id, config: config.clone() }.write(device)
+}
+
+fn plan(new: &NewGroup, devices: &[&Arc<dyn BlockDevice>]) -> Result<Config> {
+    let spares_from = new.members.len() + new.log_members.len();
+    let state = |index| if index < spares_from { MemberState::Active } else { MemberState::Spare };
+    let members = devices.iter().enumerate().map(|(index, device)| member_of(&***device, state(index), 1)).collect::<Result<Vec<_>>>()?;
+    let block = devices.iter().map(|device| u64::from(device.geometry().logical_block_size)).max().unwrap_or(512);
+    let extent = |index: usize| Extent { member: index as u16, start: DATA_START_MIN, len: members[index].size_bytes - DATA_START_MIN };
+    let extents = |range: std::ops::Range<usize>| range.map(extent).collect::<Vec<_>>();
+    let mut volumes = vec![volume(Role::Data, new, new.data.lay(&extents(0..new.members.len()), block)?)?];
+    if !new.log_members.is_empty() {
+        let shape = if new.log_members.len() == 1 { crate::Shape::Concat } else { crate::Shape::Mirror };
+        let layout = Arrangement { shape, ..new.data }.lay(&extents(new.members.len()..spares_from), block)?;
+        volumes.push(volume(Role::Log, new, layout)?);
+    }
+    let config = Config { id: Id::random(), name: new.name.clone(), event: 1, clean: true, data_start: DATA_START_MIN, members, volumes };
+    config.fault().map_or(Ok(config), |what| Err(Error::invalid(what)))
+}
+
+fn volume(role: Role, new: &NewGroup, layout: Layout) -> Result<VolumeConfig> {
+    let least = layout.size_bytes().div_ceil(REGIONS_MAX).next_power_of_two();
+    let region_bytes = new.region_bytes.unwrap_or(REGION_BYTES_DEFAULT.max(least));
+    if !region_bytes.is_power_of_two() || region_bytes < REGION_BYTES_MIN.max(least) {
+        let least = REGION_BYTES_MIN.max(least);
+        return Err(Error::invalid(format!("regions of {region_bytes} bytes are not possible here: take a power of two from {least} on")));
+    }
+    Ok(VolumeConfig { role, region_bytes, layout })
+}

@@ -1,0 +1,341 @@
+//! An open group: import, what runs in the background, and the close that leaves nothing in doubt.
+//!
+//! ```text
+//!   labels ──assemble()──► who is here, who came back, who is missing
+//!     import()   labels durable: in use ─► dirty region logs joined ─► crash? their regions are unsynced ─► volumes usable at once
+//!     background unsynced and behind regions, spares, clean-up          (background.rs)
+//!     close      flush ─► logs emptied ─► labels durable: clean
+//! ```
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use block::{BlockDevice, Geometry};
+use parking_lot::Mutex;
+
+use crate::assemble::{Assembly, Found, assemble};
+use crate::core::{Core, Redundancy};
+use crate::drl::Drl;
+use crate::live::Live;
+use crate::parallel::Lanes;
+use crate::regions::{BEHIND, Regions, UNSYNCED};
+use crate::shared::{Lives, Shared};
+use crate::{Config, Error, ErrorKind, Label, MemberState, MemberStatistics, Result, Role, VolumeConfig};
+
+/// How to open a group.
+#[derive(Debug, Clone)]
+pub struct ImportOptions {
+    /// Writes nothing to any member.
+    pub read_only: bool,
+    /// Opens the group although members are missing, as long as the others hold everything. Those that are missing count as failed from then on.
+    pub degraded: bool,
+    /// Runs a thread that resynchronises, rebuilds and tidies up. Without it, that happens when regions are used and when it is asked for.
+    pub background: bool,
+}
+
+impl Default for ImportOptions {
+    fn default() -> Self {
+        Self { read_only: false, degraded: false, background: true }
+    }
+}
+
+/// How far the members are from holding the same everywhere.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SyncProgress {
+    /// Bytes that are still to be compared or copied.
+    pub pending_bytes: u64,
+    /// Bytes of all volumes with more than one copy.
+    pub total_bytes: u64,
+}
+
+/// An open group. Cheap to clone; it is closed, and its members are free, when the last clone and the last of its volumes are gone.
+#[derive(Debug, Clone)]
+pub struct Group {
+    pub(crate) open: Arc<Closer>,
+}
+
+/// Ends the background thread and closes the group when the last user goes.
+#[derive(Debug)]
+pub(crate) struct Closer {
+    pub inner: Arc<Inner>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub shared: Arc<Shared>,
+    pub cores: Vec<Arc<Core>>,
+    /// Rank 0: held while members take each other's places and while it is found that one is up to date.
+    pub maintenance: Mutex<()>,
+}
+
+impl Group {
+    /// Opens a group on devices that the caller has claimed, in any order.
+    ///
+    /// # Errors
+    /// `NotAMember`, `NewerFormat`, `Corrupt`, `Foreign`, `Duplicated`, `Outdated`, `Diverged`, `Missing`: each names the device or the member,
+    /// and nothing was written. `Broken` when what is there does not hold everything, `Device` when a member fails meanwhile.
+    pub fn import(devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> Result<Self> {
+        let mut found = Vec::new();
+        for device in devices {
+            let label = Label::read(&**device)?;
+            found.push(Found { name: device.name().to_owned(), size_bytes: device.size_bytes(), label });
+        }
+        let assembly = assemble(&found)?;
+        refuse_missing(&assembly, options)?;
+        let inner = Arc::new(open(&assembly, devices, options)?);
+        let background = options.background && !options.read_only && inner.cores.iter().any(|core| core.redundancy.is_some());
+        let thread = if background { Some(crate::background::start(&inner)?) } else { None };
+        Ok(Self { open: Arc::new(Closer { inner, thread }) })
+    }
+
+    /// Returns the volume with a role as a block device; `None` where the group has none.
+    #[must_use]
+    pub fn volume(&self, role: Role) -> Option<Arc<dyn BlockDevice>> {
+        let core = self.open.inner.cores.iter().find(|core| core.role == role)?;
+        Some(Arc::new(crate::device::VolumeDevice { core: Arc::clone(core), open: Arc::clone(&self.open) }))
+    }
+
+    /// Returns the configuration as it is now.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        self.open.inner.shared.config()
+    }
+
+    /// Returns what each member did, by its index; `None` for one that is away.
+    #[must_use]
+    pub fn statistics(&self) -> Vec<Option<MemberStatistics>> {
+        self.open.inner.shared.lives().iter().map(|live| live.as_ref().map(|live| live.statistics())).collect()
+    }
+
+    /// Sets the statistics to zero.
+    pub fn reset_statistics(&self) {
+        self.open.inner.shared.lives().iter().flatten().for_each(|live| live.reset_statistics());
+    }
+
+    /// Returns how far resynchronisation and rebuild are.
+    #[must_use]
+    pub fn progress(&self) -> SyncProgress {
+        let mut progress = SyncProgress::default();
+        for core in &self.open.inner.cores {
+            if let Some(redundancy) = &core.redundancy {
+                progress.total_bytes += core.size_bytes;
+                progress.pending_bytes += core.pending() * redundancy.regions.range(0).1;
+            }
+        }
+        progress
+    }
+
+    /// Brings everything up to date from the calling thread: regions in doubt, members that came back, spares for members that failed.
+    ///
+    /// # Errors
+    /// `Broken` or `Device` when what is to be copied cannot be read.
+    pub fn sync(&self) -> Result<()> {
+        self.open.inner.relocate()?;
+        for core in &self.open.inner.cores {
+            let mut from = 0;
+            while let Some(next) = core.sync_next(from)? {
+                from = next;
+            }
+        }
+        self.open.inner.finish()
+    }
+
+    /// Takes regions out of the dirty region log that were not written to since the last call. The background thread calls it now and then.
+    ///
+    /// # Errors
+    /// `Broken` or `Device`.
+    pub fn clean_up(&self) -> Result<u64> {
+        self.open.inner.cores.iter().try_fold(0, |sum, core| Ok(sum + core.clean_up()?))
+    }
+
+    /// Adds a member that waits for another to fail.
+    ///
+    /// # Errors
+    /// `Foreign` when the device is a member already, `Invalid` when the group is full or the device too small, `Device`.
+    pub fn add_spare(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        self.open.inner.add_spare(device)?;
+        self.open.inner.shared.bell.ring();
+        Ok(())
+    }
+
+    /// Puts a new device in the place of a member, which leaves; what it holds is copied from the others.
+    ///
+    /// # Errors
+    /// `Invalid` when there is no such member, the device is too small, or the others do not hold everything; `Foreign`, `Device`.
+    pub fn replace(&self, member: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        self.open.inner.replace(member, device)?;
+        self.open.inner.shared.bell.ring();
+        Ok(())
+    }
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        self.inner.shared.bell.state.lock().stop = true;
+        self.inner.shared.bell.wake.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // It reports its own failures; one that panicked leaves its regions to the next import.
+            let _ended = thread.join();
+        }
+        if let Err(error) = self.inner.close() {
+            tracing::warn!(group = self.inner.shared.name, %error, "the group was not closed in order; the next import compares what was dirty");
+        }
+    }
+}
+
+impl Inner {
+    /// Leaves nothing in doubt, where that is possible.
+    fn close(&self) -> Result<()> {
+        if self.shared.read_only {
+            return Ok(());
+        }
+        for core in &self.cores {
+            core.flush()?;
+            // The first look finds regions touched, the second takes them.
+            core.clean_up()?;
+            core.clean_up()?;
+        }
+        let doubt = |core: &Arc<Core>| core.redundancy.as_ref().is_some_and(|redundancy| redundancy.regions.count_with(UNSYNCED) > 0);
+        if self.cores.iter().any(doubt) {
+            return Ok(());
+        }
+        self.shared.change(|config| {
+            config.clean = true;
+            Ok(())
+        })
+    }
+}
+
+fn refuse_missing(assembly: &Assembly, options: &ImportOptions) -> Result<()> {
+    if assembly.missing.is_empty() && assembly.config.survives_without(&[]) {
+        return Ok(());
+    }
+    let config = &assembly.config;
+    let names = |wanted: &dyn Fn(usize) -> bool| {
+        let wanted = (0..config.members.len()).filter(|index| wanted(*index)).map(|index| &config.members[index]);
+        wanted.map(|member| format!("{} ({})", member.path, member.id)).collect::<Vec<_>>().join(", ")
+    };
+    let missing = names(&|index| assembly.missing.contains(&index));
+    if !config.survives_without(&assembly.missing) {
+        let gone = names(&|index| {
+            assembly.missing.contains(&index) || config.members[index].state != MemberState::Active && config.volume_on(index).is_some()
+        });
+        let message = format!("group {} is not whole without {gone}: nothing was written; connect one of them and import again", config.name);
+        return Err(Error::new(ErrorKind::Broken, message));
+    }
+    if options.degraded {
+        return Ok(());
+    }
+    let message =
+        format!("group {}: {missing} was not found, and the others hold everything: connect it, or import degraded to go on without it", config.name);
+    Err(Error::new(ErrorKind::Missing, message))
+}
+
+/// Opens what was assembled.
+fn open(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> Result<Inner> {
+    let was_clean = assembly.config.clean;
+    let mut config = assembly.config.clone();
+    let device = |index: usize| assembly.places[index].map(|at| &devices[at]);
+    let mut lives: Lives = Vec::new();
+    for (index, member) in config.members.iter().enumerate() {
+        let away = member.state == MemberState::Failed && !assembly.returned.contains(&index);
+        lives.push(device(index).filter(|_| !away).map(|device| Live::new(member.id, Arc::clone(device), member.state)));
+    }
+    if !options.read_only {
+        // A group that goes on without members leaps ahead of what they could have seen of an update that was under way when they left.
+        config.event += if assembly.missing.is_empty() { 0 } else { 15 };
+    }
+    let shared = Arc::new(Shared::new(config, lives, options.read_only));
+    if !options.read_only {
+        shared.change(|config| {
+            config.clean = false;
+            assembly.missing.iter().for_each(|index| config.set_state(*index, MemberState::Failed));
+            assembly.returned.iter().for_each(|index| config.set_state(*index, MemberState::Stale));
+            for (index, member) in config.members.iter_mut().enumerate() {
+                if let Some(device) = device(index) {
+                    device.name().clone_into(&mut member.path);
+                }
+            }
+            Ok(())
+        })?;
+    }
+    let config = shared.config();
+    let cores = config.volumes.iter().enumerate().map(|(ordinal, volume)| open_volume(&shared, &config, ordinal, volume, was_clean));
+    let cores = cores.collect::<Result<Vec<_>>>()?;
+    Ok(Inner { shared, cores, maintenance: Mutex::new(()) })
+}
+
+fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &VolumeConfig, was_clean: bool) -> Result<Arc<Core>> {
+    let lives = shared.lives();
+    let mut members: Vec<usize> = volume.layout.extents().iter().map(|extent| extent.member.into()).collect();
+    members.sort_unstable();
+    members.dedup();
+    let geometry = geometry(volume, &lives, &members, shared.read_only);
+    let block = u64::from(geometry.logical_block_size);
+    if volume.layout.unit_bytes().is_some_and(|unit| !unit.is_multiple_of(block)) {
+        let message = format!("group {}: a member has blocks of {block} bytes now, of which the stripe unit is no multiple", config.name);
+        return Err(Error::invalid(message));
+    }
+    let size_bytes = volume.layout.size_bytes();
+    let name = if volume.role == Role::Data { config.name.clone() } else { format!("{}/{}", config.name, volume.role.name()) };
+    let mut core = Core {
+        shared: Arc::clone(shared),
+        role: volume.role,
+        name,
+        layout: volume.layout.clone(),
+        geometry,
+        size_bytes: size_bytes - size_bytes % block,
+        redundancy: None,
+        members,
+        settled: was_clean || !shared.read_only,
+        lanes: Lanes::default(),
+        latched: false.into(),
+        latch: Mutex::new(None),
+    };
+    if volume.layout.copies() > 1 && !shared.read_only {
+        core.redundancy = Some(redundancy(config, ordinal, volume, &core, &lives, was_clean)?);
+        let redundancy = core.redundancy.as_ref().expect("it was just set");
+        let log = redundancy.log.lock();
+        core.write_log(&log, &log.pages(), true)?;
+    }
+    Ok(Arc::new(core))
+}
+
+/// Joins the members' dirty region logs and says what follows from them.
+fn redundancy(config: &Config, ordinal: usize, volume: &VolumeConfig, core: &Core, lives: &Lives, was_clean: bool) -> Result<Redundancy> {
+    let regions = Regions::new(core.size_bytes, volume.region_bytes);
+    let mut log = Drl::new(config.id, ordinal, volume.layout.size_bytes().div_ceil(volume.region_bytes));
+    for live in core.members.iter().filter_map(|member| lives[*member].as_ref()) {
+        log.absorb(&*live.device)?;
+    }
+    let behind = core.members.iter().any(|member| config.members[*member].state == MemberState::Stale);
+    let flags = if was_clean { 0 } else { UNSYNCED } | if behind { BEHIND } else { 0 };
+    for region in log.dirty().filter(|region| *region < regions.count()) {
+        regions.set_dirty(region);
+        regions.set(region, flags);
+    }
+    Ok(Redundancy { regions, log: Mutex::new(log) })
+}
+
+/// Combines what the members state: the strictest of everything.
+fn geometry(volume: &VolumeConfig, lives: &Lives, members: &[usize], read_only: bool) -> Geometry {
+    let all: Vec<Geometry> = members.iter().filter_map(|member| lives[*member].as_ref()).map(|live| live.device.geometry()).collect();
+    let most = |field: &dyn Fn(&Geometry) -> u32| all.iter().map(field).max().unwrap_or(512);
+    let logical_block_size = most(&|geometry| geometry.logical_block_size);
+    // A write that an untorn unit holds stays on one member, at an offset that is a multiple of its length there too.
+    let untorn = all.iter().map(|geometry| geometry.untorn_unit).min().unwrap_or(512);
+    let kept_by_unit = volume.layout.unit_bytes().map_or(u64::MAX, |unit| 1 << unit.trailing_zeros());
+    let kept_by_starts = volume.layout.extents().iter().map(|extent| 1_u64 << extent.start.trailing_zeros().min(62)).min().unwrap_or(512);
+    let lengths = if matches!(volume.layout, crate::Layout::Concat(_)) { volume.layout.extents() } else { Vec::new() };
+    let kept_by_lengths = lengths.iter().map(|extent| 1_u64 << extent.len.trailing_zeros().min(62)).min().unwrap_or(u64::MAX);
+    let untorn = u64::from(untorn).min(kept_by_unit).min(kept_by_starts).min(kept_by_lengths) as u32;
+    Geometry {
+        logical_block_size,
+        physical_block_size: most(&|geometry| geometry.physical_block_size),
+        buffer_align: most(&|geometry| geometry.buffer_align),
+        untorn_unit: untorn.max(logical_block_size),
+        volatile_cache: all.iter().any(|geometry| geometry.volatile_cache),
+        read_only: read_only || all.iter().any(|geometry| geometry.read_only),
+    }
+}

@@ -1,0 +1,194 @@
+//! The label: what makes a device a member of a group.
+//!
+//! ```text
+//!   0          label A          two copies at fixed places, so that a device that grows or loses its head is still known
+//!   1 MiB      label B
+//!   2 MiB      dirty region logs, 256 KiB for each volume
+//!   2.5 MiB    kept free for a parity log and the journal of a relayout
+//!   data_start data
+//! ```
+//! An update writes A, flushes, writes B, flushes: at every moment one copy is whole. The copy with the larger event counts.
+//!
+//! * I-LAB-1: a label is encoded into its slot or not at all.
+
+use block::{AlignedBuf, BlockDevice};
+
+use crate::wire::{Fault, Reader, crc32c};
+use crate::{Config, Error, ErrorKind, Id, Result};
+
+/// Where the copies begin.
+pub(crate) const COPIES: [u64; 2] = [0, 1 << 20];
+/// The most bytes that a copy has.
+pub(crate) const SLOT_BYTES: usize = 64 << 10;
+/// Where data begins at the earliest, and by default.
+pub(crate) const DATA_START_MIN: u64 = 4 << 20;
+
+const MAGIC: &[u8; 8] = b"BEDPGRUP";
+const VERSION: u32 = 1;
+/// Magic, version, checksum and length stand before what only this version knows.
+const HEAD_BYTES: usize = 72;
+
+/// A label: what the group is, and which of its members this is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Label {
+    /// The identity of the member that carries the label.
+    pub member: Id,
+    /// The group as of the last change that reached this member.
+    pub config: Config,
+}
+
+/// Why bytes are no label.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// There is none.
+    Absent,
+    /// It is of a newer version.
+    Newer(u32),
+    /// It does not parse.
+    Corrupt(Fault),
+}
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        Self::Corrupt(fault)
+    }
+}
+
+impl Label {
+    /// Returns the bytes of one copy.
+    ///
+    /// # Errors
+    /// `Invalid` when the group has more members than a label is able to name.
+    pub(crate) fn encode(&self) -> Result<Vec<u8>> {
+        let mut out = Vec::with_capacity(4096);
+        out.extend(MAGIC);
+        out.extend(VERSION.to_le_bytes());
+        out.extend([0; 8]);
+        out.extend(u32::from(self.config.clean).to_le_bytes());
+        out.extend(self.config.id.0);
+        out.extend(self.member.0);
+        out.extend(self.config.event.to_le_bytes());
+        out.extend([0; 8]);
+        assert_eq!(out.len(), HEAD_BYTES, "the head has its length");
+        self.config.encode(&mut out);
+        if out.len() > SLOT_BYTES {
+            return Err(Error::invalid(format!("the label of group {} would have {} bytes, more than {SLOT_BYTES}", self.config.name, out.len())));
+        }
+        let len = out.len() as u32;
+        out[16..20].copy_from_slice(&len.to_le_bytes());
+        let crc = crc32c(&out);
+        out[12..16].copy_from_slice(&crc.to_le_bytes());
+        // I-LAB-1
+        assert!(out.len() <= SLOT_BYTES, "a label fits its slot");
+        Ok(out)
+    }
+
+    /// Reads one copy out of its slot.
+    pub(crate) fn decode(slot: &[u8]) -> std::result::Result<Self, Refusal> {
+        let mut reader = Reader::new(slot);
+        if reader.take(8, "the magic number").ok() != Some(&MAGIC[..]) {
+            return Err(Refusal::Absent);
+        }
+        let version = reader.u32("the version")?;
+        if version > VERSION {
+            return Err(Refusal::Newer(version));
+        }
+        let crc = reader.u32("the checksum")?;
+        let len = reader.u32("the length")? as usize;
+        if version == 0 || len < HEAD_BYTES || len > slot.len() {
+            return Err(Fault::new(8, format!("version {version} with a length of {len} is not possible")).into());
+        }
+        let mut covered = slot[..len].to_vec();
+        covered[12..16].fill(0);
+        if crc32c(&covered) != crc {
+            return Err(Fault::new(12, "the checksum does not fit").into());
+        }
+        let mut reader = Reader::new(&slot[..len]);
+        reader.take(20, "the head")?;
+        let flags = reader.u32("the flags")?;
+        let (group, member) = (reader.id("the group")?, reader.id("the member")?);
+        let event = reader.u64("the event")?;
+        reader.take(8, "the rest of the head")?;
+        let config = Config::decode(&mut reader, group, event, flags & 1 != 0)?;
+        if config.index_of(member).is_none() {
+            return Err(Fault::new(40, "the group has no such member").into());
+        }
+        Ok(Self { member, config })
+    }
+
+    /// Reads a device's label.
+    ///
+    /// # Errors
+    /// `NotAMember`, `NewerFormat`, `Corrupt` with offset and field, `Device`.
+    pub fn read(device: &dyn BlockDevice) -> Result<Self> {
+        let mut copies = Vec::new();
+        for offset in COPIES {
+            copies.push(read_copy(device, offset));
+        }
+        let best = copies.iter().flatten().max_by_key(|label| label.config.event).cloned();
+        if let Some(label) = best {
+            return Ok(label);
+        }
+        // Neither copy is whole: the one that says more says what is wrong.
+        let rank = |error: &Error| match error.kind {
+            ErrorKind::NewerFormat => 0,
+            ErrorKind::Corrupt => 1,
+            ErrorKind::Device => 2,
+            _ => 3,
+        };
+        let refusal = copies.into_iter().filter_map(std::result::Result::err).min_by_key(rank);
+        Err(refusal.unwrap_or_else(|| Error::new(ErrorKind::NotAMember, format!("{} carries no label", device.name()))))
+    }
+
+    /// Writes both copies, each durable before the next.
+    ///
+    /// # Errors
+    /// `Device`, or `Invalid` as for [`encode`](Self::encode).
+    pub(crate) fn write(&self, device: &dyn BlockDevice) -> Result<()> {
+        let bytes = self.encode()?;
+        let block = (device.geometry().logical_block_size as usize).max(4096);
+        let mut buf = AlignedBuf::zeroed(bytes.len().next_multiple_of(block));
+        buf[..bytes.len()].copy_from_slice(&bytes);
+        for offset in COPIES {
+            device.write_at(&buf, offset)?;
+            device.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Takes the label off a device, so that nobody takes it for a member any more.
+    ///
+    /// # Errors
+    /// `Device`.
+    pub fn erase(device: &dyn BlockDevice) -> Result<()> {
+        let buf = AlignedBuf::zeroed((device.geometry().logical_block_size as usize).max(4096));
+        for offset in COPIES.into_iter().rev() {
+            device.write_at(&buf, offset)?;
+        }
+        Ok(device.flush()?)
+    }
+}
+
+fn read_copy(device: &dyn BlockDevice, offset: u64) -> Result<Label> {
+    let name = device.name();
+    if device.size_bytes() < offset + SLOT_BYTES as u64 {
+        return Err(Error::new(ErrorKind::NotAMember, format!("{name} carries no label: it is too small for one")));
+    }
+    let mut slot = AlignedBuf::zeroed(SLOT_BYTES);
+    device.read_at(&mut slot, offset)?;
+    Label::decode(&slot).map_err(|refusal| match refusal {
+        Refusal::Absent => Error::new(ErrorKind::NotAMember, format!("{name} carries no label of a Bedplate group")),
+        Refusal::Newer(version) => Error::new(
+            ErrorKind::NewerFormat,
+            format!("{name}: the label is of version {version}, and this software knows {VERSION}: use the newer one"),
+        ),
+        Refusal::Corrupt(fault) => {
+            let at = offset + fault.offset as u64;
+            Error::new(ErrorKind::Corrupt, format!("{name}: the label does not parse at byte {at}: {}", fault.what))
+        }
+    })
+}
+
+#[cfg(test)]
+#[path = "label_tests.rs"]
+mod tests;

@@ -1,0 +1,149 @@
+//! Labels: written, torn, turned over bit by bit, made up.
+
+use block::{BlockDevice, MemoryDevice};
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::*;
+use crate::{Concat, Extent, Layout, Member, MemberState, Mirror, Role, Stripe, VolumeConfig};
+
+fn config() -> Config {
+    let size = 64 << 20;
+    let extent = |member| Layout::Extent(Extent { member, start: DATA_START_MIN, len: 32 << 20 });
+    let pair = |a, b| Layout::Mirror(Mirror::new(vec![extent(a), extent(b)]));
+    let member = |n: u8| Member { id: Id([n; 16]), path: format!("/dev/disk{n}"), size_bytes: size, state: MemberState::Active, since: 1 };
+    let mut members: Vec<Member> = (1..=7).map(member).collect();
+    members[6].state = MemberState::Spare;
+    Config {
+        id: Id([9; 16]),
+        name: "tank".into(),
+        event: 3,
+        clean: true,
+        data_start: DATA_START_MIN,
+        members,
+        volumes: vec![
+            VolumeConfig { role: Role::Data, region_bytes: 1 << 20, layout: Layout::Stripe(Stripe::new(65_536, vec![pair(0, 1), pair(2, 3)])) },
+            VolumeConfig { role: Role::Log, region_bytes: 1 << 20, layout: Layout::Concat(Concat::new(vec![pair(4, 5)])) },
+        ],
+    }
+}
+
+fn label() -> Label {
+    Label { member: Id([2; 16]), config: config() }
+}
+
+/// Gives bytes the checksum that makes them believable.
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes[12..16].fill(0);
+    let len = u32::from_le_bytes(bytes[16..20].try_into().unwrap()) as usize;
+    let crc = crc32c(&bytes[..len.min(bytes.len())]);
+    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn a_label_comes_back_from_its_device() {
+    let device = MemoryDevice::new(8 << 20);
+    assert_eq!(Label::read(&*device).unwrap_err().kind, ErrorKind::NotAMember);
+    label().write(&*device).unwrap();
+    assert_eq!(Label::read(&*device).unwrap(), label());
+    Label::erase(&*device).unwrap();
+    assert_eq!(Label::read(&*device).unwrap_err().kind, ErrorKind::NotAMember);
+}
+
+#[test]
+fn one_copy_is_enough_and_the_newer_counts() {
+    let device = MemoryDevice::new(8 << 20);
+    label().write(&*device).unwrap();
+    let mut newer = label();
+    newer.config.event += 1;
+    let mut buf = AlignedBuf::zeroed(4096);
+    let bytes = newer.encode().unwrap();
+    buf[..bytes.len()].copy_from_slice(&bytes);
+    device.write_at(&buf, COPIES[0]).unwrap();
+    assert_eq!(Label::read(&*device).unwrap(), newer);
+    device.write_at(&AlignedBuf::zeroed(4096), COPIES[0]).unwrap();
+    assert_eq!(Label::read(&*device).unwrap(), label());
+}
+
+#[test]
+fn a_newer_version_is_refused_by_name() {
+    let device = MemoryDevice::new(8 << 20);
+    let mut bytes = label().encode().unwrap();
+    bytes[8] = 2;
+    let mut buf = AlignedBuf::zeroed(4096);
+    buf[..bytes.len()].copy_from_slice(&sealed(bytes));
+    device.write_at(&buf, 0).unwrap();
+    let error = Label::read(&*device).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NewerFormat);
+    assert!(error.message.contains("memory") && error.message.contains("version 2"), "{error}");
+}
+
+/// I-LAB-1: a group that no label is able to name is refused.
+#[test]
+fn i_lab_1_a_label_that_does_not_fit_is_refused() {
+    let mut long = label();
+    long.config.members = (0..128_u8).map(|n| Member { id: Id([n; 16]), path: "x".repeat(1024), ..config().members[0].clone() }).collect();
+    assert_eq!(long.encode().unwrap_err().kind, ErrorKind::Invalid);
+}
+
+#[test]
+fn a_thousand_random_labels_are_refused_or_read_without_a_panic() {
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(5);
+    let good = label().encode().unwrap();
+    let (mut refused, mut read) = (0, 0);
+    for round in 0..1000 {
+        let mut bytes = good.clone();
+        if round % 2 == 0 {
+            // A believable head, and noise behind it.
+            for byte in &mut bytes[HEAD_BYTES..] {
+                *byte = rng.random_range(0..=255_u16) as u8;
+            }
+        } else {
+            for _ in 0..rng.random_range(1..6_usize) {
+                let at = rng.random_range(20..bytes.len());
+                bytes[at] = rng.random_range(0..=255_u16) as u8;
+            }
+        }
+        match Label::decode(&sealed(bytes)) {
+            Ok(label) => {
+                assert_eq!(label.config.fault(), None);
+                let layout = &label.config.volumes[0].layout;
+                assert!(layout.locate(layout.size_bytes() - 1).len > 0);
+                read += 1;
+            }
+            Err(Refusal::Corrupt(_)) => refused += 1,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    println!("labels: {refused} refused, {read} read");
+    assert!(refused > 600);
+}
+
+#[test]
+fn no_flipped_bit_goes_unnoticed() {
+    let good = label().encode().unwrap();
+    for bit in 0..good.len() * 8 {
+        let mut bytes = good.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(Label::decode(&bytes).is_err(), "bit {bit}");
+    }
+}
+
+#[test]
+fn layouts_that_do_not_fit_their_members_are_refused() {
+    type Change = &'static dyn Fn(&mut Config);
+    let broken: [(&str, Change); 5] = [
+        ("overlap", &|c| c.volumes[1].layout = c.volumes[0].layout.clone()),
+        ("does not lie", &|c| c.members[1].size_bytes = 5 << 20),
+        ("same identity", &|c| c.members[1].id = c.members[0].id),
+        ("within the labels", &|c| c.data_start = 4096),
+        ("regions", &|c| c.volumes[0].region_bytes = 3 << 20),
+    ];
+    for (word, change) in broken {
+        let mut label = label();
+        change(&mut label.config);
+        let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else { panic!("{word}") };
+        assert!(fault.what.contains(word), "{fault:?}");
+    }
+}

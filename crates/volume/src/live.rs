@@ -1,0 +1,195 @@
+//! A member that is open: its device, its state, and what is known of how busy it is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
+
+use block::{BlockDevice, Result};
+
+use crate::stats::Meter;
+use crate::{Id, MemberState, MemberStatistics};
+
+/// An open member. Its state follows the configuration's and is never ahead of what the labels of the others say durably.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub id: Id,
+    pub device: Arc<dyn BlockDevice>,
+    state: AtomicU8,
+    /// Operations under way.
+    busy: AtomicU32,
+    /// Where the last read ended: a stream that goes on there costs a disk no seek.
+    head: AtomicU64,
+    /// How many writes completed.
+    written: AtomicU64,
+    /// How many of them a flush covers.
+    flushed: AtomicU64,
+    reads: Meter,
+    writes: Meter,
+    flushes: Meter,
+    corrected: AtomicU64,
+}
+
+impl Live {
+    pub fn new(id: Id, device: Arc<dyn BlockDevice>, state: MemberState) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            device,
+            state: AtomicU8::new(state as u8),
+            busy: AtomicU32::new(0),
+            head: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
+            reads: Meter::default(),
+            writes: Meter::default(),
+            flushes: Meter::default(),
+            corrected: AtomicU64::new(0),
+        })
+    }
+
+    pub fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    #[inline]
+    pub fn is_active(&self) -> bool {
+        self.state.load(Ordering::Acquire) == MemberState::Active as u8
+    }
+
+    /// Says whether writes go to it.
+    #[inline]
+    pub fn takes_writes(&self) -> bool {
+        let state = self.state.load(Ordering::Acquire);
+        state == MemberState::Active as u8 || state == MemberState::Stale as u8
+    }
+
+    pub fn is_failed(&self) -> bool {
+        self.state.load(Ordering::Acquire) == MemberState::Failed as u8
+    }
+
+    pub fn set_state(&self, state: MemberState) {
+        self.state.store(state as u8, Ordering::Release);
+    }
+
+    /// Returns how little it costs to read at `offset`: the least busy member first, among equals the one whose head is there.
+    #[inline]
+    pub fn cost(&self, offset: u64) -> (u32, bool) {
+        (self.busy.load(Ordering::Relaxed), self.head.load(Ordering::Relaxed) != offset)
+    }
+
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) > 0
+    }
+
+    pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let start = self.begin();
+        let result = self.device.read_at(buf, offset);
+        self.end_read(start, offset + buf.len() as u64, buf.len() as u64, result.is_ok());
+        result
+    }
+
+    pub fn write(&self, buf: &[u8], offset: u64) -> Result<()> {
+        let start = self.begin();
+        let result = self.device.write_at(buf, offset);
+        self.end_write(start, buf.len() as u64, result.is_ok());
+        result
+    }
+
+    pub fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        let start = self.begin();
+        let result = self.device.write_zeroes(offset, len);
+        self.end_write(start, len, result.is_ok());
+        result
+    }
+
+    pub fn discard(&self, offset: u64, len: u64) -> Result<bool> {
+        let start = self.begin();
+        let result = self.device.discard(offset, len);
+        self.end_write(start, 0, result.is_ok());
+        result
+    }
+
+    /// Makes what was written durable; nothing where a flush covers it already.
+    pub fn flush(&self) -> Result<()> {
+        let Some(covers) = self.needs_flush() else { return Ok(()) };
+        let start = self.begin();
+        let result = self.device.flush();
+        self.end_flush(start, covers, result.is_ok());
+        result
+    }
+
+    /// Returns the ordinal of the last write that a flush begun now covers; `None` where an earlier flush did.
+    pub fn needs_flush(&self) -> Option<u64> {
+        let written = self.written.load(Ordering::Acquire);
+        (self.flushed.load(Ordering::Acquire) < written).then_some(written)
+    }
+
+    pub fn begin(&self) -> Instant {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        Instant::now()
+    }
+
+    /// Notes a read of `len` bytes that ended at offset `end`.
+    pub fn end_read(&self, start: Instant, end: u64, len: u64, ok: bool) {
+        self.busy.fetch_sub(1, Ordering::Relaxed);
+        self.head.store(end, Ordering::Relaxed);
+        self.reads.note(start, len, ok);
+    }
+
+    pub fn end_write(&self, start: Instant, len: u64, ok: bool) {
+        self.busy.fetch_sub(1, Ordering::Relaxed);
+        // One that failed may have written all the same.
+        self.written.fetch_add(1, Ordering::AcqRel);
+        self.writes.note(start, len, ok);
+    }
+
+    pub fn end_flush(&self, start: Instant, covers: u64, ok: bool) {
+        self.busy.fetch_sub(1, Ordering::Relaxed);
+        if ok {
+            self.flushed.fetch_max(covers, Ordering::AcqRel);
+        }
+        self.flushes.note(start, 0, ok);
+    }
+
+    pub fn note_corrected(&self) {
+        self.corrected.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn statistics(&self) -> MemberStatistics {
+        MemberStatistics {
+            reads: self.reads.statistics(),
+            writes: self.writes.statistics(),
+            flushes: self.flushes.statistics(),
+            corrected: self.corrected.load(Ordering::Relaxed),
+            queue_depth: self.busy.load(Ordering::Relaxed).into(),
+        }
+    }
+
+    pub fn reset_statistics(&self) {
+        self.corrected.store(0, Ordering::Relaxed);
+        [&self.reads, &self.writes, &self.flushes].into_iter().for_each(Meter::reset);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use block::{Fault, FaultRule, FlushFault, SimulatedDevice, Trigger};
+
+    use super::*;
+
+    #[test]
+    fn a_flush_is_spared_only_when_one_covers_every_write() {
+        let device = SimulatedDevice::new(1 << 20, 1);
+        let live = Live::new(Id([1; 16]), Arc::clone(&device) as _, MemberState::Active);
+        live.flush().unwrap();
+        assert_eq!(device.counters().flushes, 0);
+        live.write(&block::AlignedBuf::zeroed(512), 0).unwrap();
+        device.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1)));
+        assert!(live.flush().is_err());
+        live.flush().unwrap();
+        live.flush().unwrap();
+        assert_eq!(device.counters().flushes, 1);
+        assert_eq!((live.statistics().writes.operations, live.statistics().flushes.errors), (1, 1));
+        live.reset_statistics();
+        assert_eq!(live.statistics(), MemberStatistics::default());
+    }
+}

@@ -1,0 +1,145 @@
+//! Members that come: spares, replacements, and the spare that takes a failed member's place by itself (hot relocation).
+//!
+//! A new member takes the *index* of the one it replaces, so layouts and regions stay as they are. In order: the bits of everything the place
+//! holds become durable; the label of the new member and of all others say that it is stale; its regions count as behind; they are copied.
+//! A crash in between leaves either the old membership or a stale member with all its bits set.
+
+use std::sync::Arc;
+
+use block::BlockDevice;
+
+use crate::config::MEMBERS_MAX;
+use crate::create::{member_of, refuse_member};
+use crate::group::Inner;
+use crate::live::Live;
+use crate::regions::BEHIND;
+use crate::shared::Lives;
+use crate::{Config, Error, Member, MemberState, Result};
+
+impl Inner {
+    pub fn add_spare(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        let _members_stay = self.maintenance.lock();
+        refuse_member(device)?;
+        self.shared.change_members(|config, lives| {
+            if config.members.len() >= MEMBERS_MAX {
+                return Err(Error::invalid(format!("group {} has {MEMBERS_MAX} members, and more do not fit a label", config.name)));
+            }
+            let member = member_of(&**device, MemberState::Spare, config.event + 1)?;
+            lives.push(Some(Live::new(member.id, Arc::clone(device), MemberState::Spare)));
+            config.members.push(member);
+            Ok(())
+        })
+    }
+
+    pub fn replace(&self, index: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        let _members_stay = self.maintenance.lock();
+        refuse_member(device)?;
+        let config = self.shared.config();
+        let Some(old) = config.members.get(index).filter(|_| config.volume_on(index).is_some()) else {
+            return Err(Error::invalid(format!("group {} has no data on a member {index}", config.name)));
+        };
+        if !config.survives_without(&[index]) {
+            return Err(Error::invalid(format!("group {} is not whole without {}: it cannot be replaced", config.name, old.path)));
+        }
+        let member = member_of(&**device, MemberState::Stale, config.event + 1)?;
+        refuse_small(&config, index, &member)?;
+        self.take_place(index, |config, lives| {
+            lives[index] = Some(Live::new(member.id, Arc::clone(device), MemberState::Stale));
+            config.members[index] = member.clone();
+            config.members[index].since = config.event + 1;
+        })
+    }
+
+    /// Lets spares take the places of members that failed.
+    pub fn relocate(&self) -> Result<()> {
+        if self.shared.read_only {
+            return Ok(());
+        }
+        let _members_stay = self.maintenance.lock();
+        loop {
+            let (config, lives) = (self.shared.config(), self.shared.lives());
+            let failed = |index: &usize| config.members[*index].state == MemberState::Failed && config.volume_on(*index).is_some();
+            let Some((index, spare)) = (0..config.members.len()).filter(failed).find_map(|index| Some((index, spare_for(&config, &lives, index)?)))
+            else {
+                return Ok(());
+            };
+            tracing::warn!(group = self.shared.name, failed = config.members[index].path, spare = config.members[spare].path, "a spare takes over");
+            self.take_place(index, |config, lives| {
+                config.members.swap(index, spare);
+                lives.swap(index, spare);
+                lives[spare] = None;
+                config.set_state(index, MemberState::Stale);
+            })?;
+        }
+    }
+
+    /// Lets `change` put another device in the place of a member.
+    fn take_place(&self, index: usize, change: impl FnOnce(&mut Config, &mut Lives)) -> Result<()> {
+        let concerned: Vec<_> = self.cores.iter().filter(|core| core.members.contains(&index)).collect();
+        for core in &concerned {
+            let Some(redundancy) = &core.redundancy else {
+                return Err(Error::invalid(format!("volume {} has one copy of everything: its members cannot be replaced", core.name)));
+            };
+            for region in core.regions_on(index) {
+                core.mark(redundancy, region, region)?;
+            }
+        }
+        self.shared.change_members(|config, lives| {
+            change(config, lives);
+            Ok(())
+        })?;
+        for core in &concerned {
+            let redundancy = core.redundancy.as_ref().expect("it was just found");
+            for region in core.regions_on(index) {
+                redundancy.regions.set(region, BEHIND);
+            }
+            let log = redundancy.log.lock();
+            core.write_log(&log, &log.pages(), true)?;
+        }
+        Ok(())
+    }
+
+    /// Lets members that are up to date be read, when nothing is behind any more.
+    pub fn finish(&self) -> Result<()> {
+        let _members_stay = self.maintenance.lock();
+        for core in &self.cores {
+            let config = self.shared.config();
+            let stale: Vec<usize> = core.members.iter().copied().filter(|index| config.members[*index].state == MemberState::Stale).collect();
+            if stale.is_empty() || core.pending() > 0 {
+                continue;
+            }
+            core.flush()?;
+            self.shared.change(|config| {
+                for index in stale {
+                    if config.members[index].state == MemberState::Stale {
+                        config.set_state(index, MemberState::Active);
+                        tracing::info!(group = config.name, member = config.members[index].path, "the member is up to date");
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn needed_bytes(config: &Config, index: usize) -> u64 {
+    let extents = config.volumes.iter().flat_map(|volume| volume.layout.extents());
+    extents.filter(|extent| usize::from(extent.member) == index).map(|extent| extent.start + extent.len).max().unwrap_or(0)
+}
+
+fn refuse_small(config: &Config, index: usize, member: &Member) -> Result<()> {
+    let needed = needed_bytes(config, index);
+    if member.size_bytes >= needed {
+        return Ok(());
+    }
+    let (new, old) = (&member.path, &config.members[index].path);
+    Err(Error::invalid(format!("{new} has {} bytes, and {needed} are needed to take the place of {old}", member.size_bytes)))
+}
+
+/// Returns the smallest spare that is large enough.
+fn spare_for(config: &Config, lives: &Lives, index: usize) -> Option<usize> {
+    let needed = needed_bytes(config, index);
+    let spare = |at: &usize| config.members[*at].state == MemberState::Spare && config.members[*at].size_bytes >= needed && lives[*at].is_some();
+    (0..config.members.len()).filter(spare).min_by_key(|at| config.members[*at].size_bytes)
+}

@@ -1,0 +1,162 @@
+//! Several members at once from one thread: submission and completion pairs that positioned calls borrow.
+//!
+//! A call that concerns one member goes to its device directly. One that concerns several takes a lane, submits to all but the last, serves
+//! the last from its own thread, and collects: no thread is woken, and the members work side by side.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use block::{AlignedBuf, Completion, DeviceQueue, Operation, QueueOptions, Request, RequestKind, Result, Segment};
+use parking_lot::Mutex;
+
+use crate::live::Live;
+
+/// One member's part of a call.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub live: Arc<Live>,
+    pub kind: RequestKind,
+    /// What is written or receives what is read, segment behind segment; `None` for a flush.
+    pub buf: Option<AlignedBuf>,
+    pub segments: Vec<Segment>,
+}
+
+/// How a job ended.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub live: Arc<Live>,
+    pub result: Result<()>,
+    pub buf: Option<AlignedBuf>,
+}
+
+/// The queues of one borrower, made when they are first needed.
+#[derive(Default)]
+struct Lane {
+    queues: Vec<(Arc<Live>, Box<dyn DeviceQueue>)>,
+}
+
+/// Lanes that nobody borrows now.
+#[derive(Default)]
+pub(crate) struct Lanes {
+    idle: Mutex<Vec<Lane>>,
+}
+
+impl std::fmt::Debug for Lanes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Lanes({} idle)", self.idle.lock().len())
+    }
+}
+
+/// A job on its way.
+struct Flying {
+    live: Arc<Live>,
+    kind: RequestKind,
+    start: Instant,
+    end: u64,
+    len: u64,
+    covers: u64,
+    done: Option<(Result<()>, Option<AlignedBuf>)>,
+}
+
+impl Lanes {
+    /// Carries out jobs side by side, and `own` from the calling thread meanwhile.
+    pub fn run<T>(&self, jobs: Vec<Job>, own: impl FnOnce() -> T) -> (Vec<Done>, T) {
+        let mut lane = self.idle.lock().pop().unwrap_or_default();
+        let mut flying = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            lane.start(job, &mut flying);
+        }
+        let outcome = own();
+        let whole = lane.collect(&mut flying);
+        if whole {
+            self.idle.lock().push(lane);
+        }
+        let done = flying.into_iter().map(|job| {
+            let (result, buf) = job.done.expect("every job was collected");
+            Done { live: job.live, result, buf }
+        });
+        (done.collect(), outcome)
+    }
+
+    /// Closes the queues of members that are no longer in use.
+    pub fn forget(&self, gone: &Arc<Live>) {
+        for lane in self.idle.lock().iter_mut() {
+            lane.queues.retain(|(live, _)| !Arc::ptr_eq(live, gone));
+        }
+    }
+}
+
+impl Lane {
+    fn queue(&mut self, live: &Arc<Live>) -> Result<&mut Box<dyn DeviceQueue>> {
+        if let Some(at) = self.queues.iter().position(|(known, _)| Arc::ptr_eq(known, live)) {
+            return Ok(&mut self.queues[at].1);
+        }
+        let queue = live.device.queue(&QueueOptions { depth_max: 16, ..QueueOptions::default() })?;
+        self.queues.push((Arc::clone(live), queue));
+        Ok(&mut self.queues.last_mut().expect("one was pushed").1)
+    }
+
+    fn start(&mut self, job: Job, flying: &mut Vec<Flying>) {
+        let token = flying.len() as u64;
+        let end = job.segments.last().map_or(0, |segment| segment.offset + u64::from(segment.len));
+        let len = job.segments.iter().map(|segment| u64::from(segment.len)).sum();
+        let covers = job.live.needs_flush().unwrap_or(0);
+        let start = job.live.begin();
+        let mut flight = Flying { live: Arc::clone(&job.live), kind: job.kind, start, end, len, covers, done: None };
+        let first = job.segments.first().copied().unwrap_or(Segment { offset: 0, len: 0 });
+        let rest = job.segments.get(1..).unwrap_or_default().to_vec();
+        let request = Request { token, kind: job.kind, buf: job.buf, first, rest };
+        let pushed = match self.queue(&job.live) {
+            Ok(queue) => queue.push(request).map_err(|_| refused(&job.live, "the queue is full")).and_then(|()| queue.submit()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = pushed {
+            flight.end(Err(error), None);
+        }
+        flying.push(flight);
+    }
+
+    /// Waits for all jobs. Returns whether the lane may be used again: after a queue failed nobody knows what is in it.
+    fn collect(&mut self, flying: &mut [Flying]) -> bool {
+        let mut completions: Vec<Completion> = Vec::new();
+        let mut whole = true;
+        while let Some(waiting) = flying.iter().position(|job| job.done.is_none()) {
+            let live = Arc::clone(&flying[waiting].live);
+            let collected = self.queue(&live).and_then(|queue| queue.complete(1, &mut completions));
+            if let Err(error) = collected {
+                whole = false;
+                flying[waiting].end(Err(error), None);
+            }
+            for completion in completions.drain(..) {
+                // A completion that comes twice ends a job once.
+                if let Some(job) = flying.get_mut(completion.token as usize).filter(|job| job.done.is_none()) {
+                    job.end(completion.result, completion.buf);
+                }
+            }
+        }
+        whole && self.queues.iter().all(|(_, queue)| queue.in_flight() == 0)
+    }
+}
+
+impl Flying {
+    fn end(&mut self, result: Result<()>, buf: Option<AlignedBuf>) {
+        let ok = result.is_ok();
+        match self.kind {
+            RequestKind::Read => self.live.end_read(self.start, self.end, self.len, ok),
+            RequestKind::Write => self.live.end_write(self.start, self.len, ok),
+            RequestKind::Flush => self.live.end_flush(self.start, self.covers, ok),
+        }
+        self.done = Some((result, buf));
+    }
+}
+
+fn refused(live: &Live, detail: &str) -> block::Error {
+    block::Error {
+        kind: block::ErrorKind::Io,
+        operation: Operation::Queue,
+        device: live.name().to_owned(),
+        offset: None,
+        detail: detail.to_owned(),
+        errno: None,
+    }
+}

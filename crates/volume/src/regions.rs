@@ -1,0 +1,204 @@
+//! What is known of every region of a volume with redundancy, in one atomic word each.
+//!
+//! ```text
+//!   clean ──mark()──► dirty ──write──► dirty, touched ──clean_up() twice, nothing in flight──► clean
+//!     a crash, or a member that comes back:  unsynced / behind ──sync_region()──► dirty
+//! ```
+//! * I-REG-1: a region is locked only while no write is under way in it, so what is copied there is not older than what was written.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const WRITERS: u32 = 0xffff;
+/// The region's bit in the dirty region log is durable.
+const DIRTY: u32 = 1 << 16;
+/// Written since the last clean-up looked.
+const TOUCHED: u32 = 1 << 17;
+/// Somebody copies the region between its members; writes wait.
+const LOCKED: u32 = 1 << 18;
+/// After a crash: its copies may differ, and nobody may read it before they agree.
+pub(crate) const UNSYNCED: u32 = 1 << 19;
+/// A stale member does not hold it yet; the active ones agree.
+pub(crate) const BEHIND: u32 = 1 << 20;
+
+/// What keeps a writer out of a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// Its bit is to be set first.
+    Clean,
+    /// It is being copied.
+    Locked,
+    /// It is to be resynchronised first.
+    Unsynced,
+}
+
+#[derive(Debug)]
+pub(crate) struct Regions {
+    shift: u32,
+    size_bytes: u64,
+    states: Box<[AtomicU32]>,
+}
+
+impl Regions {
+    pub fn new(size_bytes: u64, region_bytes: u64) -> Self {
+        let count = usize::try_from(size_bytes.div_ceil(region_bytes)).expect("the log bounds the number of regions");
+        Self { shift: region_bytes.trailing_zeros(), size_bytes, states: (0..count).map(|_| AtomicU32::new(0)).collect() }
+    }
+
+    pub fn count(&self) -> u64 {
+        self.states.len() as u64
+    }
+
+    /// Returns the first and the last region of a range that is not empty.
+    #[inline]
+    pub fn span(&self, offset: u64, len: u64) -> (u64, u64) {
+        (offset >> self.shift, (offset + len - 1) >> self.shift)
+    }
+
+    /// Returns first address and length of a region.
+    pub fn range(&self, region: u64) -> (u64, u64) {
+        let start = region << self.shift;
+        (start, (1_u64 << self.shift).min(self.size_bytes - start))
+    }
+
+    fn state(&self, region: u64) -> &AtomicU32 {
+        &self.states[region as usize]
+    }
+
+    #[inline]
+    pub fn is_unsynced(&self, region: u64) -> bool {
+        self.state(region).load(Ordering::Acquire) & UNSYNCED != 0
+    }
+
+    pub fn is_dirty(&self, region: u64) -> bool {
+        self.has(region, DIRTY)
+    }
+
+    pub fn has(&self, region: u64, flags: u32) -> bool {
+        self.state(region).load(Ordering::Acquire) & flags != 0
+    }
+
+    pub fn set(&self, region: u64, flags: u32) {
+        self.state(region).fetch_or(flags, Ordering::AcqRel);
+    }
+
+    pub fn set_dirty(&self, region: u64) {
+        self.set(region, DIRTY);
+    }
+
+    /// Counts a writer in, unless something has to happen first.
+    #[inline]
+    pub fn enter(&self, region: u64) -> Result<(), Obstacle> {
+        let state = self.state(region);
+        let mut now = state.load(Ordering::Acquire);
+        loop {
+            if now & (DIRTY | LOCKED | UNSYNCED) != DIRTY {
+                return Err(match now {
+                    now if now & LOCKED != 0 => Obstacle::Locked,
+                    now if now & UNSYNCED != 0 => Obstacle::Unsynced,
+                    _ => Obstacle::Clean,
+                });
+            }
+            assert!(now & WRITERS < WRITERS, "fewer writes are under way than a region counts");
+            match state.compare_exchange_weak(now, (now + 1) | TOUCHED, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(()),
+                Err(changed) => now = changed,
+            }
+        }
+    }
+
+    #[inline]
+    pub fn leave(&self, region: u64) {
+        let before = self.state(region).fetch_sub(1, Ordering::AcqRel);
+        assert!(before & WRITERS > 0, "who leaves a region has entered it");
+    }
+
+    /// Locks a region against writers; gives up when those under way do not end in time, because their owner may be the one who waits.
+    pub fn lock(&self, region: u64, patience: Duration) -> bool {
+        let state = self.state(region);
+        if state.fetch_or(LOCKED, Ordering::AcqRel) & LOCKED != 0 {
+            return false;
+        }
+        let start = Instant::now();
+        while state.load(Ordering::Acquire) & WRITERS != 0 {
+            if start.elapsed() > patience {
+                state.fetch_and(!LOCKED, Ordering::AcqRel);
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        true
+    }
+
+    /// Unlocks a region and takes flags off it.
+    pub fn unlock(&self, region: u64, done: u32) {
+        let before = self.state(region).fetch_and(!(LOCKED | done), Ordering::AcqRel);
+        // I-REG-1
+        assert!(before & LOCKED != 0 && before & WRITERS == 0, "nobody writes to a locked region");
+    }
+
+    /// Takes a region that nobody writes to, and nobody wrote to since the last call, out of the dirty ones; its next writer marks it again.
+    pub fn retire(&self, region: u64) -> bool {
+        let state = self.state(region);
+        let now = state.load(Ordering::Acquire);
+        if now & DIRTY == 0 || now & (WRITERS | LOCKED | UNSYNCED | BEHIND) != 0 {
+            return false;
+        }
+        if now & TOUCHED != 0 {
+            state.fetch_and(!TOUCHED, Ordering::AcqRel);
+            return false;
+        }
+        state.compare_exchange(now, now & !DIRTY, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Returns the first region from `from` on that has one of the flags.
+    pub fn next_with(&self, flags: u32, from: u64) -> Option<u64> {
+        let from = usize::try_from(from).unwrap_or(usize::MAX).min(self.states.len());
+        self.states[from..].iter().position(|state| state.load(Ordering::Acquire) & flags != 0).map(|at| (from + at) as u64)
+    }
+
+    /// Returns how many regions have one of the flags.
+    pub fn count_with(&self, flags: u32) -> u64 {
+        self.states.iter().filter(|state| state.load(Ordering::Relaxed) & flags != 0).count() as u64
+    }
+
+    pub fn count_dirty(&self) -> u64 {
+        self.count_with(DIRTY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// I-REG-1
+    #[test]
+    fn i_reg_1_a_region_is_locked_only_when_nobody_writes() {
+        let regions = Regions::new(1 << 20, 1 << 16);
+        assert_eq!((regions.count(), regions.span(65_535, 2), regions.range(15)), (16, (0, 1), (983_040, 65_536)));
+        assert_eq!(regions.enter(3), Err(Obstacle::Clean));
+        regions.set_dirty(3);
+        regions.enter(3).unwrap();
+        assert!(!regions.lock(3, Duration::ZERO));
+        regions.leave(3);
+        assert!(regions.lock(3, Duration::ZERO));
+        assert_eq!(regions.enter(3), Err(Obstacle::Locked));
+        assert!(!regions.lock(3, Duration::ZERO));
+        regions.unlock(3, 0);
+        assert_eq!(regions.enter(3), Ok(()));
+    }
+
+    #[test]
+    fn a_region_is_retired_when_two_looks_in_a_row_find_it_idle() {
+        let regions = Regions::new(1 << 20, 1 << 16);
+        regions.set_dirty(0);
+        regions.enter(0).unwrap();
+        assert!(!regions.retire(0));
+        regions.leave(0);
+        assert!(!regions.retire(0), "it was touched");
+        assert!(regions.retire(0));
+        assert_eq!((regions.enter(0), regions.count_dirty()), (Err(Obstacle::Clean), 0));
+        regions.set(5, UNSYNCED);
+        assert_eq!((regions.enter(5), regions.next_with(UNSYNCED, 0), regions.next_with(UNSYNCED, 6)), (Err(Obstacle::Unsynced), Some(5), None));
+    }
+}

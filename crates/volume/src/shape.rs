@@ -1,0 +1,115 @@
+//! From what a user asks for to a layout: which member takes which place.
+
+use crate::{Concat, Error, Extent, Layout, Mirror, Result, Stripe};
+
+/// The arrangements that a group is created with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// One member behind the other.
+    Concat,
+    /// Units dealt out over all members.
+    Stripe,
+    /// Every member holds everything.
+    Mirror,
+    /// A stripe over mirrors: RAID 1+0.
+    StripeMirror,
+    /// A mirror over stripes: RAID 0+1.
+    MirrorStripe,
+}
+
+impl Shape {
+    /// All of them with the names that commands take.
+    pub const ALL: [(Self, &'static str); 5] = [
+        (Self::Concat, "concat"),
+        (Self::Stripe, "stripe"),
+        (Self::Mirror, "mirror"),
+        (Self::StripeMirror, "stripe-mirror"),
+        (Self::MirrorStripe, "mirror-stripe"),
+    ];
+}
+
+/// The stripe unit where none is asked for.
+pub const UNIT_BYTES_DEFAULT: u64 = 64 << 10;
+
+/// How the members of a volume are arranged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrangement {
+    /// The arrangement.
+    pub shape: Shape,
+    /// The stripe unit in bytes.
+    pub unit_bytes: u64,
+    /// How many copies of everything there are, where the shape nests mirrors and stripes; 2 to 4. A plain mirror has one on every member.
+    pub plexes: usize,
+}
+
+impl Arrangement {
+    /// Lays the arrangement over extents.
+    ///
+    /// # Errors
+    /// `Invalid` with the reason when the members do not fit it.
+    pub(crate) fn lay(&self, extents: &[Extent], block: u64) -> Result<Layout> {
+        let members = extents.len();
+        let leaves = |extents: &[Extent]| extents.iter().copied().map(Layout::Extent).collect::<Vec<_>>();
+        let stripe = |columns| Layout::Stripe(Stripe::new(self.unit_bytes, columns));
+        let striped = !matches!(self.shape, Shape::Concat | Shape::Mirror);
+        if striped && (self.unit_bytes == 0 || !self.unit_bytes.is_multiple_of(block)) {
+            let unit = self.unit_bytes;
+            return Err(Error::invalid(format!("a stripe unit of {unit} bytes is not a multiple of {block}, the largest block of the members")));
+        }
+        let nested = matches!(self.shape, Shape::StripeMirror | Shape::MirrorStripe);
+        if nested && (!(2..=4).contains(&self.plexes) || members < 2 * self.plexes || !members.is_multiple_of(self.plexes)) {
+            let plexes = self.plexes;
+            return Err(Error::invalid(format!(
+                "{members} members do not make {plexes} copies over equal stripes: give 2 to 4 copies and at least twice as many members, a multiple"
+            )));
+        }
+        match (self.shape, members) {
+            (_, 0) => Err(Error::invalid("a volume needs a member")),
+            (Shape::Concat, 1) => Ok(Layout::Extent(extents[0])),
+            (Shape::Concat, _) => Ok(Layout::Concat(Concat::new(leaves(extents)))),
+            (Shape::Stripe, 1) => Err(Error::invalid("a stripe needs at least two members")),
+            (Shape::Stripe, _) => Ok(stripe(leaves(extents))),
+            (Shape::Mirror, 2..=4) => Ok(Layout::Mirror(Mirror::new(leaves(extents)))),
+            (Shape::Mirror, _) => Err(Error::invalid(format!("a mirror has 2 to 4 members and not {members}; see stripe-mirror for more"))),
+            (Shape::StripeMirror, _) => {
+                Ok(stripe(extents.chunks(self.plexes).map(|mirrored| Layout::Mirror(Mirror::new(leaves(mirrored)))).collect()))
+            }
+            (Shape::MirrorStripe, _) => {
+                Ok(Layout::Mirror(Mirror::new(extents.chunks(members / self.plexes).map(|striped| stripe(leaves(striped))).collect())))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extents(count: u16) -> Vec<Extent> {
+        (0..count).map(|member| Extent { member, start: 4 << 20, len: 1 << 20 }).collect()
+    }
+
+    #[test]
+    fn members_take_their_places_in_the_order_given() {
+        let lay = |shape, members, plexes| Arrangement { shape, unit_bytes: 65_536, plexes }.lay(&extents(members), 512);
+        let second = |layout: &Layout| layout.locate(65_536).copies().iter().map(|copy| copy.member).collect::<Vec<_>>();
+        assert_eq!(second(&lay(Shape::StripeMirror, 4, 2).unwrap()), vec![2, 3]);
+        assert_eq!(second(&lay(Shape::MirrorStripe, 4, 2).unwrap()), vec![1, 3]);
+        assert_eq!(second(&lay(Shape::MirrorStripe, 6, 3).unwrap()), vec![1, 3, 5]);
+        for (shape, name) in Shape::ALL {
+            let layout = lay(shape, 4, 2).unwrap();
+            assert_eq!((layout.name(), layout.fault()), (name, None));
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_the_reason() {
+        let refusal =
+            |shape, members, unit_bytes, plexes| Arrangement { shape, unit_bytes, plexes }.lay(&extents(members), 4096).unwrap_err().message;
+        assert!(refusal(Shape::Stripe, 2, 6144, 2).contains("multiple of 4096"));
+        assert!(refusal(Shape::Mirror, 5, 65_536, 2).contains("2 to 4"));
+        assert!(refusal(Shape::StripeMirror, 5, 65_536, 2).contains("5 members"));
+        assert!(refusal(Shape::Stripe, 1, 65_536, 2).contains("two members"));
+        assert!(refusal(Shape::Concat, 0, 65_536, 2).contains("needs a member"));
+    }
+}

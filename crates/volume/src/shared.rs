@@ -1,0 +1,158 @@
+//! What the volumes of an open group share: the configuration, the open members, and the one way in which a member leaves.
+//!
+//! ```text
+//!   active ──fail()──► failed ──(comes back)──► stale ──finish()──► active
+//!   spare ──relocate()──► stale            labels of all others are durable before the state changes for anybody (I-GRP-1)
+//! ```
+//! * I-GRP-1: a member counts as failed only once the labels of all that remain say so durably; a write that it missed is acknowledged only
+//!   after that. So whoever finds that member later knows that it is outdated.
+
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::live::Live;
+use crate::{Config, Error, ErrorKind, Label, MemberState, Result};
+
+/// The open members by their index; `None` for one that is away.
+pub(crate) type Lives = Vec<Option<Arc<Live>>>;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub name: String,
+    pub read_only: bool,
+    /// Rank 2: after a dirty region log's lock, before nothing.
+    config: Mutex<Config>,
+    /// A leaf lock.
+    lives: RwLock<Arc<Lives>>,
+    pub bell: Bell,
+}
+
+/// Wakes the background thread. A leaf lock.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    pub state: Mutex<Calls>,
+    pub wake: Condvar,
+}
+
+/// What the background thread is called for.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Calls {
+    pub work: bool,
+    pub stop: bool,
+}
+
+impl Bell {
+    /// Says that there is something to do.
+    pub fn ring(&self) {
+        self.state.lock().work = true;
+        self.wake.notify_one();
+    }
+}
+
+impl Shared {
+    pub fn new(config: Config, lives: Lives, read_only: bool) -> Self {
+        Self { name: config.name.clone(), read_only, config: Mutex::new(config), lives: RwLock::new(Arc::new(lives)), bell: Bell::default() }
+    }
+
+    #[inline]
+    pub fn lives(&self) -> Arc<Lives> {
+        Arc::clone(&self.lives.read())
+    }
+
+    pub fn config(&self) -> Config {
+        self.config.lock().clone()
+    }
+
+    /// Takes a member out because an operation on it failed. Returns once the others know durably; at once if they knew.
+    ///
+    /// # Errors
+    /// `Broken` when the data is not whole without it.
+    pub fn fail(&self, live: &Arc<Live>, why: &block::Error) -> Result<()> {
+        let mut config = self.config.lock();
+        let Some(index) = config.index_of(live.id).filter(|index| config.members[*index].state != MemberState::Failed) else { return Ok(()) };
+        if config.members[index].state == MemberState::Active && !config.survives_without(&[index]) {
+            return Err(self.broken(&config, index, why));
+        }
+        if self.read_only {
+            // Nothing is written: whoever opens the group for writing finds the member as it is then.
+            config.set_state(index, MemberState::Failed);
+            live.set_state(MemberState::Failed);
+            return Ok(());
+        }
+        tracing::warn!(group = self.name, member = live.name(), error = %why, "the member failed and leaves the group; the others go on");
+        let mut next = config.clone();
+        next.set_state(index, MemberState::Failed);
+        let published = self.publish(&mut config, next);
+        self.bell.ring();
+        published
+    }
+
+    fn broken(&self, config: &Config, index: usize, why: &block::Error) -> Error {
+        let lost: Vec<&str> = config.members.iter().filter(|member| member.state == MemberState::Failed).map(|member| member.path.as_str()).collect();
+        let earlier = if lost.is_empty() { String::new() } else { format!(", after {} failed earlier", lost.join(" and ")) };
+        let message = format!("group {} is not whole without {}, which failed{earlier}: {why}", self.name, config.members[index].path);
+        Error { kind: ErrorKind::Broken, message, source: Some(why.clone()) }
+    }
+
+    /// Changes the configuration: `change` gets the next one and says whether to go on.
+    pub fn change(&self, change: impl FnOnce(&mut Config) -> Result<()>) -> Result<()> {
+        let mut config = self.config.lock();
+        let mut next = config.clone();
+        change(&mut next)?;
+        self.publish(&mut config, next)
+    }
+
+    /// Changes the configuration together with the open members.
+    pub fn change_members(&self, change: impl FnOnce(&mut Config, &mut Lives) -> Result<()>) -> Result<()> {
+        let mut config = self.config.lock();
+        let (mut next, mut lives) = (config.clone(), (*self.lives()).clone());
+        change(&mut next, &mut lives)?;
+        let before = std::mem::replace(&mut *self.lives.write(), Arc::new(lives));
+        let published = self.publish(&mut config, next);
+        if published.is_err() {
+            *self.lives.write() = before;
+        }
+        published
+    }
+
+    /// Writes the labels of all members that are not failed, and only then lets the configuration count. Members whose label cannot be
+    /// written leave with it.
+    fn publish(&self, config: &mut Config, mut next: Config) -> Result<()> {
+        let lives = self.lives();
+        next.event = config.event + 1;
+        loop {
+            let mut lost = Vec::new();
+            for (index, live) in lives.iter().enumerate() {
+                let Some(live) = live.as_ref().filter(|_| next.members[index].state != MemberState::Failed) else { continue };
+                let label = Label { member: live.id, config: next.clone() };
+                if let Err(error) = label.write(&*live.device) {
+                    tracing::warn!(group = self.name, member = live.name(), %error, "the label cannot be written; the member leaves the group");
+                    lost.push((index, error));
+                }
+            }
+            let Some((first, error)) = lost.first() else { break };
+            let failed: Vec<usize> = lost.iter().map(|(index, _)| *index).collect();
+            if !next.survives_without(&failed) {
+                let path = &next.members[*first].path;
+                let message = format!("group {} is not whole without {path}, whose label cannot be written: {error}", self.name);
+                return Err(Error { kind: ErrorKind::Broken, message, source: error.source.clone() });
+            }
+            next.event += 1;
+            for index in failed {
+                next.members[index].state = MemberState::Failed;
+                next.members[index].since = next.event;
+            }
+        }
+        for (index, live) in lives.iter().enumerate() {
+            if let Some(live) = live {
+                live.set_state(next.members[index].state);
+            }
+        }
+        *config = next;
+        // I-GRP-1
+        let known = |index: usize| lives[index].as_ref().is_none_or(|live| live.is_failed() == (config.members[index].state == MemberState::Failed));
+        assert!((0..lives.len()).all(known), "members are in the state that the labels say");
+        Ok(())
+    }
+}

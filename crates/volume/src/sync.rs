@@ -1,0 +1,159 @@
+//! Making copies agree: after a crash, for a member that came back or is new, and taking bits of the dirty region log back afterwards.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use block::{AlignedBuf, Operation, Result};
+
+use crate::core::{Core, Redundancy};
+use crate::layout::Run;
+use crate::live::Live;
+use crate::plan::live_of;
+use crate::regions::{BEHIND, UNSYNCED};
+use crate::shared::Lives;
+
+/// How much is copied at once.
+const CHUNK_BYTES: usize = 256 << 10;
+
+impl Core {
+    /// Makes one region's copies agree. Returns whether it was done; not so when somebody else is at it or writes there now.
+    ///
+    /// After a crash every active copy is as good as another: what was durable is on all of them, what was not may be any of them. What is
+    /// chosen has to stay, so the copies are durable before anybody reads the region.
+    pub fn sync_region(&self, region: u64) -> Result<bool> {
+        let Some(redundancy) = &self.redundancy else { return Ok(true) };
+        if !redundancy.regions.lock(region, Duration::from_millis(10)) {
+            return Ok(false);
+        }
+        let result = self.copy_region(redundancy, region);
+        redundancy.regions.unlock(region, if result.is_ok() { UNSYNCED | BEHIND } else { 0 });
+        result.map(|()| true)
+    }
+
+    fn copy_region(&self, redundancy: &Redundancy, region: u64) -> Result<()> {
+        let in_doubt = redundancy.regions.has(region, UNSYNCED);
+        let behind = redundancy.regions.has(region, BEHIND);
+        let (start, len) = redundancy.regions.range(region);
+        let mut changed = BTreeSet::new();
+        let (mut at, end) = (start, start + len);
+        while at < end {
+            let run = self.layout.locate(at);
+            let len = run.len.min(end - at).min(CHUNK_BYTES as u64) as usize;
+            let lives = self.shared.lives();
+            changed.extend(self.sync_run(&lives, &run, at, len, in_doubt, behind)?);
+            at += len as u64;
+        }
+        if in_doubt {
+            let lives = self.shared.lives();
+            let flushed = changed.into_iter().filter_map(|member| lives[usize::from(member)].clone()).map(|live| (live.flush(), live));
+            return self.settle(flushed.filter_map(|(result, live)| Some((live, result.err()?))).collect());
+        }
+        Ok(())
+    }
+
+    /// Copies one run from its first good copy to those that differ or are stale; returns the members that were written.
+    fn sync_run(&self, lives: &Lives, run: &Run, at: u64, len: usize, in_doubt: bool, behind: bool) -> Result<Vec<u16>> {
+        let copies = || run.copies().iter().filter_map(|copy| Some((copy.member, live_of(lives, copy.member)?, copy.offset)));
+        let stale = copies().filter(|(_, live, _)| behind && !live.is_active() && live.takes_writes());
+        let doubtful = copies().filter(|(_, live, _)| in_doubt && live.is_active());
+        if stale.clone().next().is_none() && doubtful.clone().count() < 2 {
+            return Ok(Vec::new());
+        }
+        let (source, bytes) = self.read_first(lives, run, at, len)?;
+        let (mut written, mut failures) = (Vec::new(), Vec::new());
+        let mut theirs = AlignedBuf::zeroed(len);
+        for (member, live, offset) in stale.chain(doubtful) {
+            let differs = !live.is_active() || live.read(&mut theirs, offset).is_err() || theirs[..] != bytes[..];
+            if Arc::ptr_eq(live, &source) || !differs {
+                continue;
+            }
+            match live.write(&bytes, offset) {
+                Ok(()) => written.push(member),
+                Err(error) => failures.push((Arc::clone(live), error)),
+            }
+        }
+        self.settle(failures)?;
+        Ok(written)
+    }
+
+    /// Reads a run from the first active copy that is readable.
+    fn read_first(&self, lives: &Lives, run: &Run, at: u64, len: usize) -> Result<(Arc<Live>, AlignedBuf)> {
+        let mut bytes = AlignedBuf::zeroed(len);
+        let mut failure = None;
+        for (live, offset) in run.copies().iter().filter_map(|copy| Some((live_of(lives, copy.member)?, copy.offset))) {
+            if live.is_active() {
+                match live.read(&mut bytes, offset) {
+                    Ok(()) => return Ok((Arc::clone(live), bytes)),
+                    Err(error) => failure = Some(error),
+                }
+            }
+        }
+        Err(failure.unwrap_or_else(|| self.no_copy(Operation::Read, at)))
+    }
+
+    /// Takes bits of regions back that nobody wrote to lately and whose copies are durable. Returns how many. Nothing while a member misses
+    /// writes: its bits stay.
+    pub fn clean_up(&self) -> Result<u64> {
+        let Some(redundancy) = &self.redundancy else { return Ok(0) };
+        let mut log = redundancy.log.lock();
+        let retired: Vec<u64> = log.dirty().filter(|region| redundancy.regions.retire(*region)).collect();
+        if retired.is_empty() {
+            return Ok(0);
+        }
+        let flushed = self.flush();
+        // A member that left just now may lack what was written before; one that leaves later has it durably.
+        if flushed.is_err() || !self.is_whole() {
+            retired.iter().for_each(|region| redundancy.regions.set_dirty(*region));
+            return flushed.map(|()| 0);
+        }
+        let pages = log.change(retired.iter().copied(), false);
+        self.write_log(&log, &pages, false)?;
+        Ok(retired.len() as u64)
+    }
+
+    /// Says whether every member of the volume is there and up to date.
+    pub fn is_whole(&self) -> bool {
+        let lives = self.shared.lives();
+        self.members.iter().all(|member| lives[*member].as_ref().is_some_and(|live| live.is_active()))
+    }
+
+    /// Returns the regions that have an extent on a member.
+    pub fn regions_on(&self, member: usize) -> Vec<u64> {
+        let Some(redundancy) = &self.redundancy else { return Vec::new() };
+        let mut regions = Vec::new();
+        for region in 0..redundancy.regions.count() {
+            let (mut at, len) = redundancy.regions.range(region);
+            let end = at + len;
+            while at < end {
+                let run = self.layout.locate(at);
+                if run.copies().iter().any(|copy| usize::from(copy.member) == member) {
+                    regions.push(region);
+                    break;
+                }
+                at += run.len;
+            }
+        }
+        regions
+    }
+
+    /// Returns how many regions a member still has to be brought up to date in, or are in doubt after a crash.
+    pub fn pending(&self) -> u64 {
+        self.redundancy.as_ref().map_or(0, |redundancy| redundancy.regions.count_with(BEHIND | UNSYNCED))
+    }
+
+    /// Makes the next pending region from `from` on agree. Returns where to go on; `None` when no region is pending.
+    pub fn sync_next(&self, from: u64) -> Result<Option<u64>> {
+        let Some(redundancy) = &self.redundancy else { return Ok(None) };
+        let pending = |from| redundancy.regions.next_with(BEHIND | UNSYNCED, from);
+        let Some(region) = pending(from).or_else(|| pending(0)) else { return Ok(None) };
+        self.sync_region(region)?;
+        Ok(Some(region + 1))
+    }
+
+    /// Says whether anybody uses the members now.
+    pub fn is_busy(&self) -> bool {
+        let lives = self.shared.lives();
+        self.members.iter().filter_map(|member| lives[*member].as_ref()).any(|live| live.is_busy())
+    }
+}

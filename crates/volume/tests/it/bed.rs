@@ -1,0 +1,232 @@
+//! The ground of these tests: groups on simulated members, one clock over all of them, and power cuts at any moment of it.
+
+use std::sync::Arc;
+
+use block::{
+    AlignedBuf, BlockDevice, Completion, CrashChoice, DeviceCounters, DeviceQueue, EngineReport, Geometry, MemoryDevice, QueueOptions, Request,
+    Result, SimulatedDevice,
+};
+use parking_lot::Mutex;
+use volume::{Arrangement, Group, ImportOptions, NewGroup, Shape};
+
+pub const MEMBER_BYTES: u64 = (4 << 20) + (1 << 20);
+pub const REGION_BYTES: u64 = 64 << 10;
+
+/// What every member's log held after each operation of any member: the clock of a power cut that hits all at once.
+pub type Clock = Arc<Mutex<Vec<Vec<usize>>>>;
+
+/// Simulated members under one clock.
+pub struct Bed {
+    pub members: Vec<Arc<SimulatedDevice>>,
+    pub clock: Clock,
+}
+
+/// A member that moves the clock with everything it does.
+#[derive(Debug)]
+struct Watched {
+    name: String,
+    index: usize,
+    all: Vec<Arc<SimulatedDevice>>,
+    clock: Clock,
+}
+
+impl Watched {
+    fn tick(&self) {
+        tick(&self.all, &self.clock);
+    }
+
+    fn own(&self) -> &SimulatedDevice {
+        &self.all[self.index]
+    }
+}
+
+fn tick(all: &[Arc<SimulatedDevice>], clock: &Clock) {
+    let mut clock = clock.lock();
+    let now: Vec<usize> = all.iter().map(|member| member.operation_count()).collect();
+    if clock.last() != Some(&now) {
+        clock.push(now);
+    }
+}
+
+impl BlockDevice for Watched {
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn geometry(&self) -> Geometry {
+        self.own().geometry()
+    }
+    fn size_bytes(&self) -> u64 {
+        self.own().size_bytes()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.own().read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        let result = self.own().write_at(buf, offset);
+        self.tick();
+        result
+    }
+    fn flush(&self) -> Result<()> {
+        let result = self.own().flush();
+        self.tick();
+        result
+    }
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        let result = self.own().write_zeroes(offset, len);
+        self.tick();
+        result
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<bool> {
+        self.own().discard(offset, len)
+    }
+    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
+        Ok(Box::new(WatchedQueue { queue: self.own().queue(options)?, all: self.all.clone(), clock: Arc::clone(&self.clock) }))
+    }
+    fn engine(&self) -> EngineReport {
+        self.own().engine()
+    }
+    fn counters(&self) -> DeviceCounters {
+        self.own().counters()
+    }
+}
+
+struct WatchedQueue {
+    queue: Box<dyn DeviceQueue>,
+    all: Vec<Arc<SimulatedDevice>>,
+    clock: Clock,
+}
+
+impl DeviceQueue for WatchedQueue {
+    fn depth_max(&self) -> usize {
+        self.queue.depth_max()
+    }
+    fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+    fn push(&mut self, request: Request) -> std::result::Result<(), Request> {
+        self.queue.push(request)
+    }
+    fn submit(&mut self) -> Result<()> {
+        self.queue.submit()
+    }
+    fn complete(&mut self, min: usize, out: &mut Vec<Completion>) -> Result<usize> {
+        let result = self.queue.complete(min, out);
+        tick(&self.all, &self.clock);
+        result
+    }
+    fn take_buffer(&mut self) -> Option<AlignedBuf> {
+        self.queue.take_buffer()
+    }
+    fn give_buffer(&mut self, buf: AlignedBuf) {
+        self.queue.give_buffer(buf);
+    }
+}
+
+impl Bed {
+    pub fn new(count: usize, seed: u64) -> Self {
+        let members = (0..count as u64).map(|n| SimulatedDevice::new(MEMBER_BYTES, seed * 100 + n)).collect();
+        Self { members, clock: Clock::default() }
+    }
+
+    /// Returns the members as a group opens them.
+    pub fn devices(&self) -> Vec<Arc<dyn BlockDevice>> {
+        (0..self.members.len()).map(|index| self.device(index)).collect()
+    }
+
+    pub fn device(&self, index: usize) -> Arc<dyn BlockDevice> {
+        let (all, clock) = (self.members.clone(), Arc::clone(&self.clock));
+        Arc::new(Watched { name: format!("member{index}"), index, all, clock })
+    }
+
+    /// Makes a group of all members but the last `spares`.
+    pub fn create(&self, shape: Shape, plexes: usize, spares: usize) {
+        let mut devices = self.devices();
+        let spares = devices.split_off(devices.len() - spares);
+        volume::create(&new_group(shape, plexes, devices, spares)).unwrap();
+        self.settle();
+    }
+
+    /// Makes everything durable; crash points begin here.
+    pub fn settle(&self) {
+        self.members.iter().for_each(|member| member.settle());
+        self.clock.lock().clear();
+        tick(&self.members, &self.clock);
+    }
+
+    pub fn import(&self) -> Group {
+        Group::import(&self.devices(), &quiet()).unwrap()
+    }
+
+    /// Returns every moment at which the power can go: between any two operations of any two members.
+    pub fn moments(&self) -> Vec<Vec<usize>> {
+        let clock = self.clock.lock();
+        let mut moments: Vec<Vec<usize>> = Vec::new();
+        for now in clock.iter() {
+            let mut step = moments.last().cloned().unwrap_or_else(|| now.clone());
+            for (index, to) in now.iter().enumerate() {
+                while step[index] < *to {
+                    step[index] += 1;
+                    moments.push(step.clone());
+                }
+            }
+            if moments.is_empty() {
+                moments.push(now.clone());
+            }
+        }
+        moments
+    }
+
+    /// Returns what the members hold after the power went at a moment. Choices: 0 nothing unflushed arrives, 1 everything, 2 only the last write
+    /// of each member, 3 only the last write of one member; others by their seed.
+    pub fn after_cut(&self, moment: &[usize], choice: u64) -> Vec<Arc<MemoryDevice>> {
+        let lucky = moment.iter().sum::<usize>() % moment.len();
+        let of = |index: usize, member: &SimulatedDevice| match choice {
+            0 => CrashChoice::LoseAll,
+            1 => CrashChoice::KeepAll,
+            2 => CrashChoice::Keep(member.unflushed(moment[index]).last().copied().into_iter().collect()),
+            3 if index == lucky => CrashChoice::Keep(member.unflushed(moment[index]).last().copied().into_iter().collect()),
+            3 => CrashChoice::LoseAll,
+            seed => CrashChoice::Seeded(seed * 31 + index as u64),
+        };
+        self.members.iter().enumerate().map(|(index, member)| member.crash_image(moment[index], &of(index, member))).collect()
+    }
+}
+
+/// Import without a thread of its own, so that tests say when what happens.
+pub fn quiet() -> ImportOptions {
+    ImportOptions { background: false, ..ImportOptions::default() }
+}
+
+pub fn new_group(shape: Shape, plexes: usize, members: Vec<Arc<dyn BlockDevice>>, spares: Vec<Arc<dyn BlockDevice>>) -> NewGroup {
+    NewGroup {
+        name: "tank".into(),
+        data: Arrangement { shape, unit_bytes: 16 << 10, plexes },
+        members,
+        log_members: Vec::new(),
+        spares,
+        region_bytes: Some(REGION_BYTES),
+        force: false,
+    }
+}
+
+/// Returns a buffer whose every sector says who wrote it: the sector's address and the write's number.
+pub fn stamped(address: u64, len: usize, write: u64) -> AlignedBuf {
+    let mut buf = AlignedBuf::zeroed(len);
+    for (at, sector) in buf.chunks_mut(512).enumerate() {
+        for word in sector.chunks_mut(16) {
+            word[..8].copy_from_slice(&(address + 512 * at as u64).to_le_bytes());
+            word[8..].copy_from_slice(&write.to_le_bytes());
+        }
+    }
+    buf
+}
+
+/// Returns the number of the write that a sector shows, checking that the whole sector is of one write and in its place; 0: never written.
+pub fn stamp_of(sector: &[u8], address: u64) -> u64 {
+    let write = u64::from_le_bytes(sector[8..16].try_into().unwrap());
+    for word in sector.chunks(16) {
+        let (at, number) = (u64::from_le_bytes(word[..8].try_into().unwrap()), u64::from_le_bytes(word[8..].try_into().unwrap()));
+        assert!((write == 0 && at == 0 && number == 0) || (at == address && number == write), "sector {address} is torn or misplaced");
+    }
+    write
+}

@@ -1,0 +1,9 @@
+//! Volumes on simulated devices: what they hold, what they survive, whom they refuse.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod bed;
+mod crash;
+mod data;
+mod membership;
+mod refusals;

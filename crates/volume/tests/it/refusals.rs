@@ -1,0 +1,155 @@
+//! Who is refused, by name, and that nothing was written to anybody.
+
+use std::sync::Arc;
+
+use block::{AlignedBuf, BlockDevice, DeviceOptions, SimulatedDevice};
+use volume::{ErrorKind, Group, ImportOptions, Role, Shape};
+
+use super::bed::{Bed, MEMBER_BYTES, new_group, quiet};
+
+fn refused(devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> volume::Error {
+    Group::import(devices, options).unwrap_err()
+}
+
+/// Runs an import that is refused and asserts that nobody was written to.
+fn refused_untouched(bed: &Bed, devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> volume::Error {
+    let before: Vec<usize> = bed.members.iter().map(|member| member.operation_count()).collect();
+    let error = refused(devices, options);
+    assert_eq!(bed.members.iter().map(|member| member.operation_count()).collect::<Vec<_>>(), before, "{error}");
+    error
+}
+
+#[test]
+fn a_missing_member_is_named_and_the_group_opens_without_it_only_when_told() {
+    let bed = Bed::new(2, 1);
+    bed.create(Shape::Mirror, 2, 0);
+    let error = refused_untouched(&bed, &[bed.device(0)], &quiet());
+    assert!(error.kind == ErrorKind::Missing && error.message.contains("member1") && error.message.contains("degraded"), "{error}");
+    let degraded = ImportOptions { degraded: true, ..quiet() };
+    drop(Group::import(&[bed.device(0)], &degraded).unwrap());
+    // From then on the group knows, and says no more.
+    drop(Group::import(&[bed.device(0)], &quiet()).unwrap());
+}
+
+#[test]
+fn two_that_are_gone_are_refused_clearly_and_nothing_is_written() {
+    let bed = Bed::new(4, 2);
+    bed.create(Shape::StripeMirror, 2, 0);
+    let degraded = ImportOptions { degraded: true, ..quiet() };
+    let error = refused_untouched(&bed, &[bed.device(2), bed.device(3)], &degraded);
+    assert!(error.kind == ErrorKind::Broken && error.message.contains("member0") && error.message.contains("member1"), "{error}");
+    assert!(error.message.contains("nothing was written"), "{error}");
+    // One of each mirror is enough.
+    drop(Group::import(&[bed.device(1), bed.device(2)], &degraded).unwrap());
+}
+
+#[test]
+fn a_stripe_needs_all_its_members() {
+    let bed = Bed::new(3, 3);
+    bed.create(Shape::Stripe, 2, 0);
+    let error = refused_untouched(&bed, &[bed.device(0), bed.device(2)], &ImportOptions { degraded: true, ..quiet() });
+    assert!(error.kind == ErrorKind::Broken && error.message.contains("member1"), "{error}");
+}
+
+#[test]
+fn foreign_and_unlabelled_devices_are_named() {
+    let (bed, other) = (Bed::new(2, 4), Bed::new(2, 5));
+    bed.create(Shape::Mirror, 2, 0);
+    other.create(Shape::Mirror, 2, 0);
+    let error = refused_untouched(&bed, &[bed.device(0), bed.device(1), other.device(1)], &quiet());
+    assert_eq!(error.kind, ErrorKind::Foreign);
+    let blank = SimulatedDevice::new(MEMBER_BYTES, 1);
+    let error = refused_untouched(&bed, &[bed.device(0), blank], &quiet());
+    assert!(error.kind == ErrorKind::NotAMember && error.message.contains("simulated"), "{error}");
+    let error = refused_untouched(&bed, &[bed.device(0), bed.device(0)], &quiet());
+    assert_eq!(error.kind, ErrorKind::Duplicated);
+    assert_eq!(refused(&[], &quiet()).kind, ErrorKind::Missing);
+}
+
+#[test]
+fn members_that_went_on_without_each_other_are_refused() {
+    let bed = Bed::new(2, 6);
+    bed.create(Shape::Mirror, 2, 0);
+    let degraded = ImportOptions { degraded: true, ..quiet() };
+    for index in [0, 1] {
+        let group = Group::import(&[bed.device(index)], &degraded).unwrap();
+        group.volume(Role::Data).unwrap().write_at(&AlignedBuf::from_slice(&[index as u8 + 1; 512]), 0).unwrap();
+    }
+    let error = refused_untouched(&bed, &bed.devices(), &quiet());
+    assert!(error.kind == ErrorKind::Diverged && error.message.contains("member0") && error.message.contains("member1"), "{error}");
+}
+
+#[test]
+fn a_member_that_was_replaced_while_away_is_outdated() {
+    let bed = Bed::new(3, 7);
+    let mut devices = bed.devices();
+    let new = devices.pop().unwrap();
+    volume::create(&new_group(Shape::Mirror, 2, devices, Vec::new())).unwrap();
+    let group = Group::import(&[bed.device(0)], &ImportOptions { degraded: true, ..quiet() }).unwrap();
+    group.replace(1, &new).unwrap();
+    group.sync().unwrap();
+    drop(group);
+    let error = refused_untouched(&bed, &bed.devices(), &quiet());
+    assert!(error.kind == ErrorKind::Outdated && error.message.contains("member1"), "{error}");
+    drop(Group::import(&[bed.device(2), bed.device(0)], &quiet()).unwrap());
+}
+
+#[test]
+fn a_device_named_twice_or_a_member_of_another_group_makes_no_group() {
+    let bed = Bed::new(3, 8);
+    bed.create(Shape::Mirror, 3, 0);
+    let error = volume::create(&new_group(Shape::Mirror, 2, bed.devices(), Vec::new())).unwrap_err();
+    assert!(error.kind == ErrorKind::Foreign && error.message.contains("member0") && error.message.contains("tank"), "{error}");
+    let one = bed.device(0);
+    let twice = new_group(Shape::Mirror, 2, vec![Arc::clone(&one), one], Vec::new());
+    assert_eq!(volume::create(&twice).unwrap_err().kind, ErrorKind::Duplicated);
+    let mut named = new_group(Shape::Mirror, 2, bed.devices(), Vec::new());
+    named.force = true;
+    for name in ["", "a/b", "-x", "a:b"] {
+        assert_eq!(volume::create(&volume::NewGroup { name: name.into(), ..named.clone() }).unwrap_err().kind, ErrorKind::Invalid);
+    }
+    let odd = volume::NewGroup { region_bytes: Some(3 << 16), ..named };
+    assert_eq!(volume::create(&odd).unwrap_err().kind, ErrorKind::Invalid);
+}
+
+#[test]
+fn a_member_that_somebody_uses_is_busy() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths: Vec<_> = (0..2).map(|n| dir.path().join(format!("m{n}"))).collect();
+    paths.iter().for_each(|path| block::create_image(path, MEMBER_BYTES, false).unwrap());
+    let open = || paths.iter().map(|path| block::open(path, &DeviceOptions::default())).collect::<Result<Vec<_>, _>>();
+    let devices = open().unwrap();
+    volume::create(&new_group(Shape::Mirror, 2, devices.clone(), Vec::new())).unwrap();
+    let group = Group::import(&devices, &ImportOptions::default()).unwrap();
+    drop(devices);
+    let error = open().unwrap_err();
+    assert!(error.kind == block::ErrorKind::Busy && error.to_string().contains("m0"), "{error}");
+    let device = group.volume(Role::Data).unwrap();
+    drop(group);
+    assert!(open().is_err(), "a volume in use keeps its group open");
+    drop(device);
+    drop(open().unwrap());
+}
+
+#[test]
+fn a_group_that_is_only_looked_at_is_not_written_to() {
+    let bed = Bed::new(2, 9);
+    bed.create(Shape::Mirror, 2, 0);
+    let group = bed.import();
+    let device = group.volume(Role::Data).unwrap();
+    device.write_at(&AlignedBuf::from_slice(&[5; 4096]), 0).unwrap();
+    device.flush().unwrap();
+    // The power goes: the group was not closed.
+    let now = bed.clock.lock().last().unwrap().clone();
+    let members: Vec<Arc<SimulatedDevice>> =
+        bed.after_cut(&now, 1).iter().map(|member| SimulatedDevice::over(&member.snapshot(), &block::SimulatedOptions::default())).collect();
+    let options = ImportOptions { read_only: true, ..quiet() };
+    let looked = Group::import(&members.iter().map(|member| Arc::clone(member) as _).collect::<Vec<_>>(), &options).unwrap();
+    let volume = looked.volume(Role::Data).unwrap();
+    let mut back = AlignedBuf::zeroed(4096);
+    volume.read_at(&mut back, 0).unwrap();
+    assert_eq!(back[..], [5; 4096]);
+    assert_eq!(volume.write_at(&back, 0).unwrap_err().kind, block::ErrorKind::ReadOnly);
+    drop((volume, looked));
+    assert!(members.iter().all(|member| member.operation_count() == 0));
+}
