@@ -46,7 +46,7 @@ impl FileSystem {
     /// # Errors
     /// `NotAVolume`, `NewerFormat`, `Corrupt` with offset and field, `NotFound` when the log device is missing or another volume's, device errors.
     pub fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, options: MountOptions) -> Result<Self> {
-        let fs = mount::mount(device, log, options, mount::LogDamage::Refuse)?;
+        let fs = mount::mount(device, log, options)?;
         let daemon = if fs.options.read_only { None } else { Some(Daemon::start(&fs).map_err(no_thread)?) };
         Ok(Self { inner: Arc::new(Inner { daemon: Mutex::new(daemon), fs }) })
     }

@@ -167,7 +167,7 @@ impl Inode {
             gid: row.gid,
             rdev: row.rdev,
             size: if row.kind == FileKind::File { self.size.load(Ordering::Acquire) } else { row.size },
-            allocated_bytes: row.blocks * u64::from(block_size),
+            allocated_bytes: row.blocks.saturating_mul(block_size.into()),
             atime: lazy(&self.lazy_atime, row.atime),
             mtime,
             ctime: if mtime == row.mtime { row.ctime } else { row.ctime.max(mtime) },

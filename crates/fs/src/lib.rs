@@ -8,6 +8,9 @@ mod daemon;
 mod decode;
 mod error;
 mod extent;
+#[cfg(any(test, feature = "forge"))]
+#[doc(hidden)]
+pub mod forge;
 mod format;
 mod info;
 mod inode;

@@ -8,7 +8,7 @@
 //!
 //! A read-only mount stops after the free space: rows from the log stay in memory, and what the tree would write stays in an overlay.
 
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,11 +17,11 @@ use uuid::Uuid;
 
 use crate::log::{LogDeviceHead, LogParts, LogPlace, ReplayReport, replay};
 use crate::meta::{MetaStore, Region, open_tree, stored_position};
-use crate::row::{ExtentRow, Table, split_extent_key, split_key};
+use crate::row::{ExtentRow, Table, inode_key, split_extent_key, split_key};
 use crate::space::{Claim, Claims, Owner, Space, SpaceClass, Want};
 use crate::state::{EPOCH, Fs, NEXT_INO, Parts};
 use crate::superblock::{ByteRun, Found, Superblock};
-use crate::{BlockNo, Epoch, Error, ErrorKind, InodeNo, MountOptions, RecoveryReport, Result};
+use crate::{BlockNo, Epoch, Error, ErrorKind, FileKind, InodeNo, MountOptions, RecoveryReport, Result};
 
 /// A volume read up to the end of its log, nothing changed on it.
 pub(crate) struct Loaded {
@@ -32,48 +32,29 @@ pub(crate) struct Loaded {
     pub(crate) replayed: ReplayReport,
 }
 
-/// What to do about a log that lost acknowledged records to damage: a mount that writes would take the loss for good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LogDamage {
-    Refuse,
-    Accept,
-}
-
-/// Mounts; see [`FileSystem::mount`](crate::FileSystem::mount).
-pub(crate) fn mount(
-    device: Arc<dyn BlockDevice>,
-    log: Option<Arc<dyn BlockDevice>>,
-    options: MountOptions,
-    log_damage: LogDamage,
-) -> Result<Arc<Fs>> {
+/// Mounts; see [`FileSystem::mount`](crate::FileSystem::mount). What is refused is refused before anything is
+/// written, except for what the tree notes in its own file when it is opened and closed, and the length of that file in the superblock.
+pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, options: MountOptions) -> Result<Arc<Fs>> {
     let started = Instant::now();
     if device.geometry().read_only && !options.read_only {
         return Err(Error::new(ErrorKind::ReadOnly, format!("{} is read-only: mount it read-only (-o ro)", device.name())));
     }
     let loaded = load(device, log, options.read_only, options.metadata_cache_bytes)?;
-    if let Some(damage) = &loaded.replayed.damaged
-        && !options.read_only
-        && log_damage == LogDamage::Refuse
-    {
-        let name = loaded.device.name();
-        return Err(Error::corrupt(format!(
-            "{name}: {damage}: mount read-only (-o ro) to save what is there, or let a check mend it and take the loss"
-        )));
+    if !options.read_only {
+        refuse_damage(&loaded)?;
     }
     let superblock = &loaded.found.superblock;
-    let (space, extents) = build_space(&loaded.meta, superblock)?;
-    let space = Arc::new(space);
+    let (next_ino, epoch) = if options.read_only { (0, 0) } else { (next_ino(&loaded.meta)?, setting_u32(&loaded.meta, EPOCH)?) };
+    let orphans = count_rows(&loaded.meta, Table::Orphan)?;
+    let (space, extents) = if options.read_only { build_space(&loaded)? } else { begin_writing(&loaded)? };
     if !options.read_only {
-        space.keep_for_metadata(superblock.metadata_len / u64::from(superblock.block_size));
-        loaded.meta.region().set_grow(grow_from(&space, superblock.block_size));
-        loaded.meta.start(loaded.log_parts.clone(), loaded.replayed.next)?;
         loaded.meta.region().update_superblock(|superblock| superblock.clean = false)?;
     }
     let recovery = RecoveryReport {
         needed: !superblock.clean,
         records: loaded.replayed.records,
         log_end: loaded.replayed.end.clone(),
-        orphans: count_rows(&loaded.meta, Table::Orphan)?,
+        orphans,
         second_superblock: loaded.found.second,
         extents,
         duration_us: u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
@@ -81,9 +62,9 @@ pub(crate) fn mount(
     let fs = Fs::new(Parts {
         log_device: loaded.log_parts.log.clone(),
         block_size: superblock.block_size,
-        epoch: Epoch(setting_u32(&loaded.meta, EPOCH)?),
+        epoch: Epoch(epoch),
         inode_count: loaded.meta.row_count(Table::Inode)?,
-        next_ino: setting_u64(&loaded.meta, NEXT_INO)?,
+        next_ino,
         device: loaded.device,
         options,
         meta: loaded.meta,
@@ -94,6 +75,27 @@ pub(crate) fn mount(
         remove_orphans(&fs)?;
     }
     Ok(fs)
+}
+
+/// Refuses what a mount that writes would make worse or take for good.
+fn refuse_damage(loaded: &Loaded) -> Result<()> {
+    let Some(damage) = &loaded.replayed.damaged else { return Ok(()) };
+    let name = loaded.device.name();
+    Err(Error::corrupt(format!("{name}: {damage}: mount read-only (-o ro) to save what is there, or let a check mend it and take the loss")))
+}
+
+/// Ends recovery: rebuilds the free space, makes both superblock copies whole, and makes what was replayed durable.
+pub(crate) fn begin_writing(loaded: &Loaded) -> Result<(Arc<Space>, u64)> {
+    let superblock = &loaded.found.superblock;
+    let (space, extents) = build_space(loaded)?;
+    space.keep_for_metadata(superblock.metadata_len / u64::from(superblock.block_size));
+    if loaded.found.bad_copy.is_some() {
+        // Before the good copy is ever written again: while one is damaged, the other is all there is.
+        Superblock::restore_copies(&loaded.device)?;
+    }
+    loaded.meta.region().set_grow(grow_from(&space, superblock.block_size));
+    loaded.meta.start(loaded.log_parts.clone(), loaded.replayed.next)?;
+    Ok((space, extents))
 }
 
 /// Reads a volume and replays its log in memory.
@@ -171,13 +173,13 @@ fn attach_log(device: &Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, 
 }
 
 /// Rebuilds the free space from what is in use; returns it and the number of extents.
-fn build_space(meta: &MetaStore, superblock: &Superblock) -> Result<(Space, u64)> {
-    let (claims, extents) = collect_claims(meta, superblock, Err)?;
-    Ok((claims.into_space()?, extents))
+fn build_space(loaded: &Loaded) -> Result<(Arc<Space>, u64)> {
+    let (claims, extents) = collect_claims(&loaded.meta, &loaded.found.superblock, |_, error| Err(error))?;
+    Ok((Arc::new(claims.into_space()?), extents))
 }
 
-/// Collects every claim; what does not decode or lies outside goes to `bad`, which decides whether to go on.
-pub(crate) fn collect_claims(meta: &MetaStore, superblock: &Superblock, mut bad: impl FnMut(Error) -> Result<()>) -> Result<(Claims, u64)> {
+/// Collects every claim; what does not decode (`false`) or lies outside (`true`) goes to `bad`, which decides whether to go on.
+pub(crate) fn collect_claims(meta: &MetaStore, superblock: &Superblock, mut bad: impl FnMut(bool, Error) -> Result<()>) -> Result<(Claims, u64)> {
     let block = u64::from(superblock.block_size);
     let mut claims = Claims::new(superblock.block_size, superblock.size_bytes / block);
     for region in meta.region().superblock().regions() {
@@ -187,11 +189,12 @@ pub(crate) fn collect_claims(meta: &MetaStore, superblock: &Superblock, mut bad:
     let mut extents = 0;
     meta.scan_all(Table::Extent, |key, value| {
         extents += 1;
-        let claim = split_extent_key(key).and_then(|(ino, at)| {
-            let row = ExtentRow::decode(value)?;
-            claims.mark_used(Claim::new(row.start, row.len.into(), Owner::Extent(ino, at)))
-        });
-        claim.or_else(&mut bad)?;
+        match split_extent_key(key).and_then(|place| Ok((place, ExtentRow::decode(value)?))) {
+            Ok(((ino, at), row)) => {
+                claims.mark_used(Claim::new(row.start, row.len.into(), Owner::Extent(ino, at))).or_else(|error| bad(true, error))?;
+            }
+            Err(error) => bad(false, error)?,
+        }
         Ok(ControlFlow::Continue(()))
     })?;
     Ok((claims, extents))
@@ -221,8 +224,19 @@ fn setting_u32(meta: &MetaStore, name: &[u8]) -> Result<u32> {
     setting(meta, name).map(u32::from_le_bytes)
 }
 
-fn setting_u64(meta: &MetaStore, name: &[u8]) -> Result<u64> {
-    setting(meta, name).map(u64::from_le_bytes)
+/// Returns the number from which inode numbers are free. One that is in use would be given twice.
+fn next_ino(meta: &MetaStore) -> Result<u64> {
+    let next = u64::from_le_bytes(setting(meta, NEXT_INO)?);
+    let mut used = None;
+    meta.scan(Table::Inode, Bound::Included(&inode_key(InodeNo(next))), Bound::Unbounded, |key, _| {
+        used = Some(split_key(key)?.0);
+        Ok(ControlFlow::Break(()))
+    })?;
+    match used {
+        None if InodeNo(next).is_possible() => Ok(next),
+        None => Err(Error::corrupt(format!("the setting 'next_ino' is {next}, which is no number of an inode: run a check"))),
+        Some(used) => Err(Error::corrupt(format!("the next inode is to be number {next}, but number {} exists: run a check", used.0))),
+    }
 }
 
 fn count_rows(meta: &MetaStore, table: Table) -> Result<u64> {
@@ -242,14 +256,22 @@ fn remove_orphans(fs: &Arc<Fs>) -> Result<()> {
         Ok(ControlFlow::Continue(()))
     })?;
     for ino in orphans {
-        let inode = fs.inode(ino)?;
-        if inode.lost_name() {
-            fs.reclaim(&inode)?;
-        } else {
-            crate::io::resume_truncate(fs, &inode)?;
+        match remove_orphan(fs, ino) {
+            // Nothing depends on it but the space it holds, and a check finds it.
+            Err(e) if matches!(e.kind, ErrorKind::Corrupt | ErrorKind::NotFound) => tracing::warn!("inode {} is not removed now: {e}", ino.0),
+            other => other?,
         }
     }
     Ok(())
+}
+
+fn remove_orphan(fs: &Arc<Fs>, ino: InodeNo) -> Result<()> {
+    let inode = fs.inode(ino)?;
+    match inode.kind {
+        _ if inode.lost_name() => fs.reclaim(&inode),
+        FileKind::File => crate::io::resume_truncate(fs, &inode),
+        _ => Err(Error::corrupt("only a file can wait for the end of a truncation")),
+    }
 }
 
 /// Makes everything durable, closes the tree and marks the volume clean.

@@ -122,9 +122,9 @@ pub enum FindingKind {
     Log,
     /// A row does not decode.
     Row,
-    /// An extent lies outside the volume or over a reserved region.
+    /// An extent lies outside the volume or beyond the largest file.
     ExtentRange,
-    /// Two extents claim the same block.
+    /// An extent claims a block that another one, or the volume itself, claims too; or a file has two extents over one of its blocks.
     ExtentOverlap,
     /// A name points to an inode that does not exist.
     DanglingName,
@@ -136,8 +136,20 @@ pub enum FindingKind {
     AllocatedSize,
     /// An extent, attribute or name belongs to an inode that does not exist.
     Leftover,
-    /// A directory is reachable from itself or has more than one parent.
+    /// A directory is reachable from itself or has more than one name.
     DirectoryLoop,
+    /// A name that no directory may hold: empty, `.`, `..`, too long, with a `/` or a NUL in it.
+    BadName,
+    /// A name says another kind of file than its inode.
+    NameKind,
+    /// A directory names another one as its parent than the one that its name stands in.
+    Parent,
+    /// Permission bits that do not exist.
+    Mode,
+    /// A size that the inode cannot have.
+    Size,
+    /// A setting of the volume is missing or impossible.
+    Setting,
 }
 
 /// One inconsistency.
@@ -145,8 +157,12 @@ pub enum FindingKind {
 pub struct Finding {
     /// Its class.
     pub kind: FindingKind,
-    /// One sentence that names the place.
+    /// One sentence that says what is wrong, and where.
     pub message: String,
+    /// What `repair` does about it or, where that would need a guess, what a person can do.
+    pub remedy: String,
+    /// Whether there is one right answer, so that `repair` can mend it.
+    pub repairable: bool,
     /// Whether `repair` mended it.
     pub mended: bool,
 }
@@ -169,6 +185,12 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
+    /// Returns whether everything that is wrong has one right answer.
+    #[must_use]
+    pub fn is_repairable(&self) -> bool {
+        self.findings.iter().all(|finding| finding.repairable)
+    }
+
     /// Returns whether nothing is wrong, or everything was mended.
     #[must_use]
     pub fn is_sound(&self) -> bool {

@@ -126,8 +126,8 @@ impl Fs {
     /// Returns a loaded inode, reading it where needed.
     pub(crate) fn inode(&self, ino: InodeNo) -> Result<Arc<Inode>> {
         self.inodes.get_or_load(ino, self.meta.sealed_lsn(), || match self.meta.get(Table::Inode, &inode_key(ino))? {
-            Some(bytes) => InodeRow::decode(&bytes),
-            None => Err(Error::new(ErrorKind::NotFound, format!("there is no inode {}", ino.0))),
+            Some(bytes) if ino.is_possible() => InodeRow::decode(&bytes),
+            _ => Err(Error::new(ErrorKind::NotFound, format!("there is no inode {}", ino.0))),
         })
     }
 

@@ -35,7 +35,7 @@ pub(crate) const CHUNKS_MAX: usize = 128;
 
 const MAGIC: &[u8; 8] = b"BEDPLATE";
 /// Bytes of a copy that carry content.
-const CONTENT_BYTES: usize = 4096;
+pub(crate) const CONTENT_BYTES: usize = 4096;
 const CRC_AT: usize = 12;
 
 /// A run of bytes on the volume.
@@ -71,6 +71,13 @@ pub(crate) struct Superblock {
     pub(crate) chunks: Vec<ByteRun>,
 }
 
+/// Gives a copy the checksum that its bytes ask for.
+pub(crate) fn seal(copy: &mut [u8]) {
+    copy[CRC_AT..CRC_AT + 4].fill(0);
+    let crc = crc32c(copy);
+    copy[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+}
+
 /// A superblock and how it was found.
 #[derive(Debug)]
 pub(crate) struct Found {
@@ -79,11 +86,13 @@ pub(crate) struct Found {
     pub(crate) damage: Vec<String>,
     /// Whether copy B had to be used.
     pub(crate) second: bool,
+    /// The address of the copy that has to be written again, if one has.
+    pub(crate) bad_copy: Option<u64>,
 }
 
 impl Superblock {
     /// Encodes to [`CONTENT_BYTES`] bytes.
-    fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         assert!(self.chunks.len() <= CHUNKS_MAX, "a superblock holds {CHUNKS_MAX} chunks");
         let mut out = Vec::with_capacity(CONTENT_BYTES);
         out.extend_from_slice(MAGIC);
@@ -102,13 +111,12 @@ impl Superblock {
             out.extend_from_slice(&chunk.len.to_le_bytes());
         }
         out.resize(CONTENT_BYTES, 0);
-        let crc = crc32c(&out);
-        out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        seal(&mut out);
         out
     }
 
     /// Decodes one copy; `at` is its address for messages.
-    fn decode(bytes: &[u8], at: u64) -> Result<Self> {
+    pub(crate) fn decode(bytes: &[u8], at: u64) -> Result<Self> {
         let mut r = Reader::new(bytes, "a superblock");
         if r.take(8)? != MAGIC {
             return Err(Error::new(ErrorKind::NotAVolume, format!("no Bedplate superblock at byte {at}: the magic number is missing")));
@@ -191,13 +199,21 @@ impl Superblock {
 
     /// Writes whatever it is; I-SB-2 is the caller's.
     pub(crate) fn write_unchecked(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        [0, COPY_B].into_iter().try_for_each(|at| self.write_copy(device, at))
+    }
+
+    fn write_copy(&self, device: &Arc<dyn BlockDevice>, at: u64) -> Result<()> {
         let mut buf = AlignedBuf::zeroed(CONTENT_BYTES.max(device.geometry().logical_block_size as usize));
         buf[..CONTENT_BYTES].copy_from_slice(&self.encode());
-        for at in [0, COPY_B] {
-            device.write_at(&buf, at)?;
-            device.flush()?;
-        }
-        Ok(())
+        device.write_at(&buf, at)?;
+        Ok(device.flush()?)
+    }
+
+    /// Writes a damaged copy again from the other one; does nothing where both are whole. The good copy is not touched (I-SB-1): while the other
+    /// is damaged, a write of the good one that tears would be the end of the volume.
+    pub(crate) fn restore_copies(device: &Arc<dyn BlockDevice>) -> Result<()> {
+        let found = Self::read(device)?;
+        found.bad_copy.map_or(Ok(()), |at| found.superblock.write_copy(device, at))
     }
 
     /// Reads both copies and returns the newer whole one.
@@ -219,15 +235,25 @@ impl Superblock {
         };
         match (copy(0), copy(COPY_B)) {
             (Ok(a), Ok(b)) if a.uuid == b.uuid && b.generation > a.generation => {
-                Ok(Found { superblock: b, damage: vec!["superblock A (byte 0) is older than copy B".into()], second: true })
+                Ok(Found { superblock: b, damage: vec!["superblock A (byte 0) is older than copy B".into()], second: true, bad_copy: Some(0) })
             }
             // One update behind: a crash came between the two writes (I-SB-1).
             (Ok(a), Ok(b)) if a == b || (a.uuid == b.uuid && a.generation == b.generation + 1) => {
-                Ok(Found { superblock: a, damage: Vec::new(), second: false })
+                Ok(Found { superblock: a, damage: Vec::new(), second: false, bad_copy: None })
             }
-            (Ok(a), Ok(_)) => Ok(Found { superblock: a, damage: vec![format!("superblock B (byte {COPY_B}) differs from copy A")], second: false }),
-            (Ok(a), Err(e)) => Ok(Found { superblock: a, damage: vec![e.message], second: false }),
-            (Err(e), Ok(b)) if e.kind != ErrorKind::NewerFormat => Ok(Found { superblock: b, damage: vec![e.message], second: true }),
+            (Ok(a), Ok(_)) => Ok(Found {
+                superblock: a,
+                damage: vec![format!("superblock B (byte {COPY_B}) differs from copy A")],
+                second: false,
+                bad_copy: Some(COPY_B),
+            }),
+            (Ok(a), Err(e)) if e.kind != ErrorKind::NewerFormat => {
+                Ok(Found { superblock: a, damage: vec![e.message], second: false, bad_copy: Some(COPY_B) })
+            }
+            (Err(e), Ok(b)) if e.kind != ErrorKind::NewerFormat => {
+                Ok(Found { superblock: b, damage: vec![e.message], second: true, bad_copy: Some(0) })
+            }
+            (Ok(_), Err(e)) => Err(Error { message: format!("{}: {}", device.name(), e.message), ..e }),
             (Err(mut e), second) => {
                 if e.kind == ErrorKind::NotAVolume && second.as_ref().is_err_and(|b| b.kind != ErrorKind::NotAVolume) {
                     e = second.expect_err("tested above");

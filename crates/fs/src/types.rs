@@ -11,6 +11,11 @@ pub struct InodeNo(pub u64);
 impl InodeNo {
     /// The root directory.
     pub const ROOT: Self = Self(1);
+
+    /// Whether a volume may hold it: numbers are given in order, so none that is far away was ever given.
+    pub(crate) fn is_possible(self) -> bool {
+        (1..1 << 62).contains(&self.0)
+    }
 }
 
 /// Ordinal of a block on the volume; its byte address is this times the block size.

@@ -21,7 +21,7 @@ use crate::text;
 pub struct Arguments {
     #[command(flatten)]
     volume: Volume,
-    /// Mend what can be mended without guessing
+    /// Mend what is wrong where all of it has one right answer; write nothing otherwise
     #[arg(long)]
     repair: bool,
 }
@@ -88,17 +88,24 @@ impl fmt::Display for Checked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (volume, report) = (self.volume.display(), &self.report);
         for finding in &report.findings {
-            writeln!(f, "{}{}", finding.message, if finding.mended { " (mended)" } else { "" })?;
+            match finding.mended {
+                true => writeln!(f, "{} (mended)", finding.message)?,
+                false => writeln!(f, "{}; {}", finding.message, finding.remedy)?,
+            }
         }
         let looked = self.looked();
         let found = text::count(report.findings.len() as u64, "fault");
         match self.verdict {
             Verdict::Clean => write!(f, "{volume}: clean{looked}"),
             Verdict::Mended => write!(f, "{volume}: {found}, all mended{looked}"),
-            Verdict::Broken if self.repair => {
-                write!(f, "{volume}: broken, {found}{looked}; what is not mended needs a guess: copy out what reads well")
+            Verdict::Broken if report.is_repairable() => {
+                write!(f, "{volume}: broken, {found}{looked}; 'bedplate check --repair {volume}' mends it")
             }
-            Verdict::Broken => write!(f, "{volume}: broken, {found}{looked}; 'bedplate check --repair {volume}' mends what has one right answer"),
+            Verdict::Broken => {
+                let untouched = if self.repair { "nothing was written" } else { "a repair would write nothing" };
+                write!(f, "{volume}: broken, {found}{looked}; {untouched}, because not all of it has one right answer: ")?;
+                write!(f, "'bedplate salvage {volume} DIRECTORY' copies out what can be read")
+            }
         }
     }
 }

@@ -1,55 +1,68 @@
-//! Extents: inside the volume, apart from each other, and owned.
+//! Extents: inside the volume, apart from each other, in order within the file, and owned.
 
-use std::ops::ControlFlow;
-
-use super::{Inodes, Notes};
-use crate::meta::MetaStore;
+use super::Examined;
+use super::inodes::hex;
+use crate::io::Grid;
 use crate::mount::collect_claims;
 use crate::row::{ExtentRow, RowChange, Table, split_extent_key};
-use crate::superblock::Superblock;
-use crate::{FileKind, FindingKind, InodeNo, Result};
+use crate::{ErrorKind, FileKind, FindingKind, InodeNo, Result};
 
-pub(super) fn check(meta: &MetaStore, superblock: &Superblock, inodes: &mut Inodes, notes: &mut Notes) -> Result<()> {
-    check_claims(meta, superblock, notes)?;
-    check_owners(meta, inodes, notes)
-}
+/// What a person can do about blocks that are not where they should be.
+const LOOK_AT_BOTH: &str = "only their content tells whose they are: copy out both with 'bedplate salvage'";
 
 /// Range and overlap on the volume.
-fn check_claims(meta: &MetaStore, superblock: &Superblock, notes: &mut Notes) -> Result<()> {
-    let (mut claims, extents) = collect_claims(meta, superblock, |e| {
-        notes.broken(FindingKind::ExtentRange, e.message);
+pub(super) fn check_claims(examined: &mut Examined<'_>) -> Result<()> {
+    let notes = &mut examined.notes;
+    let (mut claims, extents) = collect_claims(examined.meta, examined.superblock, |decoded, e| {
+        if e.kind != ErrorKind::Corrupt {
+            return Err(e);
+        }
+        let (kind, message) =
+            if decoded { (FindingKind::ExtentRange, e.message) } else { (FindingKind::Row, format!("an extent row cannot be read: {e}")) };
+        notes.broken(kind, message, "nothing tells where the data is: copy out the rest with 'bedplate salvage'");
         Ok(())
     })?;
     notes.report.extents = extents;
     claims.overlaps(|a, b, run| {
-        notes.broken(
-            FindingKind::ExtentOverlap,
-            format!("{} and {} both claim {} blocks from block {}", a.owner(), b.owner(), run.blocks, run.start.0),
-        );
+        let message = format!("{} and {} both claim {} blocks from block {}", a.owner(), b.owner(), run.blocks, run.start.0);
+        notes.broken(FindingKind::ExtentOverlap, message, LOOK_AT_BOTH);
     });
     Ok(())
 }
 
 /// Order within the file, and an owner that is a regular file.
-fn check_owners(meta: &MetaStore, inodes: &mut Inodes, notes: &mut Notes) -> Result<()> {
+pub(super) fn check_owners(examined: &mut Examined<'_>) -> Result<()> {
     let mut before = (InodeNo(0), 0);
-    meta.scan_all(Table::Extent, |key, value| {
+    let blocks_max = Grid::FILE_BYTES_MAX / u64::from(examined.superblock.block_size);
+    examined.each_row(Table::Extent, |examined, key, value| {
         let (Ok((ino, at)), Ok(row)) = (split_extent_key(key), ExtentRow::decode(value)) else {
-            return Ok(ControlFlow::Continue(())); // named by `check_claims`
+            return; // named by `check_claims`
         };
+        let notes = &mut examined.notes;
+        let end = at.0.saturating_add(row.len.into());
         if before.0 == ino && before.1 > at.0 {
-            notes.broken(FindingKind::ExtentOverlap, format!("inode {} has two extents over its block {}", ino.0, at.0));
+            notes.broken(FindingKind::ExtentOverlap, format!("inode {} has two extents over its block {}", ino.0, at.0), LOOK_AT_BOTH);
         }
-        before = (ino, at.0.saturating_add(row.len.into()));
-        match inodes.get_mut(&ino) {
-            Some(known) if known.row.kind == FileKind::File => known.blocks += u64::from(row.len),
-            Some(_) => notes.broken(FindingKind::Leftover, format!("inode {} is no regular file but has an extent at its block {}", ino.0, at.0)),
-            None => notes.mendable(
+        before = (ino, end);
+        if end > blocks_max {
+            let message = format!("inode {} has an extent at its block {}, behind the end of the largest file", ino.0, at.0);
+            notes.broken(FindingKind::ExtentRange, message, "nothing tells where in the file the data belongs: copy it out with 'bedplate salvage'");
+        }
+        match examined.inodes.get_mut(&ino) {
+            Some(known) if known.row.kind == FileKind::File => {
+                known.blocks = known.blocks.saturating_add(row.len.into());
+                known.blocks_end = end;
+            }
+            Some(_) => {
+                let message = format!("inode {} is no regular file but has an extent at its block {}", ino.0, at.0);
+                notes.broken(FindingKind::Leftover, message, "it may have been a file: copy out the volume with 'bedplate salvage'");
+            }
+            None => notes.mend_by(
+                RowChange::delete(Table::Extent, key.to_vec()),
                 FindingKind::Leftover,
-                format!("an extent of {} blocks belongs to inode {}, which does not exist", row.len, ino.0),
-                vec![RowChange::delete(Table::Extent, key.to_vec())],
+                format!("an extent of {} blocks belongs to inode {}, which does not exist (row {})", row.len, ino.0, hex(key)),
+                "a repair frees its blocks",
             ),
         }
-        Ok(ControlFlow::Continue(()))
     })
 }

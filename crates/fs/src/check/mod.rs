@@ -1,92 +1,126 @@
 //! Checking an unmounted volume, and mending what can be mended without guessing.
 //!
-//! A check changes nothing: the log is replayed in memory and the tree's own writes go to an overlay. Only `repair` writes, and only
-//! what has one right answer: superblock copies, link counts, allocated sizes, rows that belong to no inode, names that lead nowhere.
-//! What would need a guess (two extents over one block, an inode nobody names, a damaged tree) is reported and left alone.
+//! A check changes nothing: the log is replayed in memory and the tree's own writes go to an overlay. Then [`STEPS`] look at the rows, each at
+//! what it knows about; a table that comes new gets a step of its own.
+//!
+//! Only a repair writes, and only where *everything* that is wrong has one right answer: what needs a guess in one place makes every other
+//! answer doubtful, so then nothing is written at all and what reads well is to be copied out. The repairs of all steps are one log record:
+//! a power cut leaves the volume as it was or mended.
+//!
+//! Invariants:
+//! - I-CHK-1: a check, and a repair that refuses, write nothing.
+//! - I-CHK-2: a repair that is cut short leaves a volume that a repair can mend.
 
+mod attributes;
 mod extents;
+mod inodes;
+mod lost;
 mod names;
+mod notes;
+mod repair;
+mod settings;
+#[cfg(test)]
+mod tests;
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use block::BlockDevice;
 
-use crate::log::{Record, RecordKind};
 use crate::meta::{MetaStore, Region, guarded, open_tree};
-use crate::mount::{Loaded, LogDamage, load, mount};
-use crate::row::{InodeRow, RowChange, Table, inode_key, split_key};
+use crate::mount::{Loaded, load};
+use crate::row::Table;
 use crate::superblock::Superblock;
-use crate::{CheckReport, Error, ErrorKind, FileKind, Finding, FindingKind, InodeNo, Result};
+use crate::{CheckReport, Error, ErrorKind, FindingKind, InodeNo, Result};
+use inodes::Inodes;
+use notes::Notes;
 
 /// Cap of the tree's cache during a check.
 const CACHE_BYTES: u64 = 64 << 20;
 
-/// What the check knows of an inode.
-#[derive(Debug)]
-struct Known {
-    row: InodeRow,
-    /// Names found.
-    names: u32,
-    /// Subdirectories found in it.
-    subdirectories: u32,
-    /// Directory that named it last.
-    named_in: InodeNo,
-    /// Blocks of its extents.
-    blocks: u64,
-    orphan: bool,
+/// What to do where the tree itself is damaged.
+const COPY_OUT: &str = "copy out what can still be read with 'bedplate salvage'";
+
+/// What the steps look at and leave for each other.
+struct Examined<'a> {
+    meta: &'a MetaStore,
+    superblock: &'a Superblock,
+    inodes: Inodes,
+    /// Names of the root that a `lost+found` must not take.
+    taken: BTreeSet<Vec<u8>>,
+    /// The `lost+found` that a repair makes.
+    lost_and_found: Option<InodeNo>,
+    notes: Notes,
 }
 
-type Inodes = HashMap<InodeNo, Known>;
-
-/// Findings, and the row changes that would mend them.
-#[derive(Debug, Default)]
-struct Notes {
-    report: CheckReport,
-    repairs: Vec<RowChange>,
-    /// For each finding, whether `repairs` mend it.
-    mendable: Vec<bool>,
-}
-
-impl Notes {
-    fn broken(&mut self, kind: FindingKind, message: impl Into<String>) {
-        self.report.findings.push(Finding { kind, message: message.into(), mended: false });
-        self.mendable.push(false);
-    }
-
-    fn mendable(&mut self, kind: FindingKind, message: impl Into<String>, repairs: Vec<RowChange>) {
-        self.report.findings.push(Finding { kind, message: message.into(), mended: false });
-        self.mendable.push(true);
-        self.repairs.extend(repairs);
+impl Examined<'_> {
+    /// Visits every row of a table with what the steps know.
+    fn each_row(&mut self, table: Table, mut visit: impl FnMut(&mut Self, &[u8], &[u8])) -> Result<()> {
+        let meta = self.meta;
+        meta.scan_all(table, |key, value| {
+            visit(self, key, value);
+            Ok(ControlFlow::Continue(()))
+        })
     }
 }
+
+/// The steps, in order: a later one relies on what earlier ones noted.
+const STEPS: [fn(&mut Examined<'_>) -> Result<()>; 9] = [
+    inodes::read,
+    inodes::read_orphans,
+    extents::check_claims,
+    extents::check_owners,
+    names::check,
+    attributes::check,
+    names::check_tree,
+    inodes::check_counts,
+    settings::check,
+];
 
 /// Checks; see [`FileSystem::check`](crate::FileSystem::check).
 pub(crate) fn check(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>, repair: bool) -> Result<CheckReport> {
-    let mut notes = Notes::default();
-    if let Err(e) = check_tree(device) {
-        match e.kind {
-            ErrorKind::Corrupt => notes.broken(FindingKind::Metadata, e.message),
-            _ => return Err(e),
-        }
-        return Ok(notes.report);
+    let mut notes = examine(device, log)?;
+    if repair && !notes.report.findings.is_empty() && notes.report.is_repairable() {
+        repair::mend(device, log, &mut notes)?;
     }
-    let loaded = match load(Arc::clone(device), log.cloned(), true, CACHE_BYTES) {
+    Ok(notes.report)
+}
+
+/// Looks at everything; writes nothing (I-CHK-1).
+fn examine(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>) -> Result<Notes> {
+    let mut notes = Notes::default();
+    let loaded = check_tree(device).and_then(|()| load(Arc::clone(device), log.cloned(), true, CACHE_BYTES));
+    let loaded = match loaded {
         Ok(loaded) => loaded,
         Err(e) if e.kind == ErrorKind::Corrupt => {
-            notes.broken(FindingKind::Metadata, e.message);
-            return Ok(notes.report);
+            notes.broken(FindingKind::Metadata, e.message, COPY_OUT);
+            return Ok(notes);
         }
         Err(e) => return Err(e),
     };
     check_head(&loaded, &mut notes);
-    check_rows(&loaded.meta, &loaded.found.superblock, &mut notes)?;
-    drop(loaded);
-    if repair && notes.mendable.contains(&true) {
-        mend(device, log, &mut notes)?;
+    let mut examined = Examined {
+        meta: &loaded.meta,
+        superblock: &loaded.found.superblock,
+        inodes: Inodes::new(),
+        taken: BTreeSet::new(),
+        lost_and_found: None,
+        notes,
+    };
+    for step in STEPS {
+        match step(&mut examined) {
+            // A page of the tree that nobody can read: what comes after it would be told wrong.
+            Err(e) if e.kind == ErrorKind::Corrupt => {
+                examined.notes.broken(FindingKind::Metadata, e.message, COPY_OUT);
+                return Ok(examined.notes);
+            }
+            other => other?,
+        }
     }
-    Ok(notes.report)
+    let Examined { inodes, mut notes, .. } = examined;
+    inodes::note_repairs(&inodes, &mut notes);
+    Ok(notes)
 }
 
 /// Asks the tree to check itself, on an overlay.
@@ -108,115 +142,10 @@ fn check_head(loaded: &Loaded, notes: &mut Notes) {
     notes.report.clean_unmount = loaded.found.superblock.clean;
     notes.report.log_records = loaded.replayed.records;
     for damage in &loaded.found.damage {
-        notes.mendable(FindingKind::Superblock, damage, Vec::new());
+        notes.mendable(FindingKind::Superblock, damage, "a repair writes it again from the other copy");
     }
     if let Some(damage) = &loaded.replayed.damaged {
         // There is nothing to guess: what is lost is lost, and a new incarnation of the log starts behind what was saved.
-        notes.mendable(FindingKind::Log, damage, Vec::new());
+        notes.mendable(FindingKind::Log, damage, "a repair keeps the records before them and takes the loss");
     }
-}
-
-fn check_rows(meta: &MetaStore, superblock: &Superblock, notes: &mut Notes) -> Result<()> {
-    let mut inodes = read_inodes(meta, notes)?;
-    read_orphans(meta, &mut inodes, notes)?;
-    extents::check(meta, superblock, &mut inodes, notes)?;
-    names::check(meta, &mut inodes, notes)?;
-    check_attributes(meta, &inodes, notes)?;
-    check_counts(&inodes, notes);
-    names::check_tree(&inodes, notes);
-    Ok(())
-}
-
-fn read_inodes(meta: &MetaStore, notes: &mut Notes) -> Result<Inodes> {
-    let mut inodes = HashMap::new();
-    meta.scan_all(Table::Inode, |key, value| {
-        let decoded = split_key(key).and_then(|(ino, rest)| match rest {
-            [] => Ok((ino, InodeRow::decode(value)?)),
-            _ => Err(Error::corrupt("an inode key has bytes too many")),
-        });
-        match decoded {
-            Ok((ino, row)) => {
-                let known = Known { row, names: 0, subdirectories: 0, named_in: InodeNo(0), blocks: 0, orphan: false };
-                inodes.insert(ino, known);
-            }
-            Err(e) => notes.broken(FindingKind::Row, format!("inode row {}: {e}", key.escape_ascii())),
-        }
-        Ok(ControlFlow::Continue(()))
-    })?;
-    notes.report.inodes = inodes.len() as u64;
-    Ok(inodes)
-}
-
-fn read_orphans(meta: &MetaStore, inodes: &mut Inodes, notes: &mut Notes) -> Result<()> {
-    meta.scan_all(Table::Orphan, |key, _| {
-        match split_key(key).ok().and_then(|(ino, _)| inodes.get_mut(&ino)) {
-            Some(known) => known.orphan = true,
-            None => notes.mendable(
-                FindingKind::Leftover,
-                format!("an orphan entry {} belongs to no inode", key.escape_ascii()),
-                vec![RowChange::delete(Table::Orphan, key.to_vec())],
-            ),
-        }
-        Ok(ControlFlow::Continue(()))
-    })
-}
-
-fn check_attributes(meta: &MetaStore, inodes: &Inodes, notes: &mut Notes) -> Result<()> {
-    meta.scan_all(Table::Xattr, |key, _| {
-        match split_key(key) {
-            Ok((ino, _)) if inodes.contains_key(&ino) => {}
-            Ok((ino, name)) => notes.mendable(
-                FindingKind::Leftover,
-                format!("attribute '{}' belongs to inode {}, which does not exist", name.escape_ascii(), ino.0),
-                vec![RowChange::delete(Table::Xattr, key.to_vec())],
-            ),
-            Err(e) => notes.broken(FindingKind::Row, e.message),
-        }
-        Ok(ControlFlow::Continue(()))
-    })
-}
-
-/// Compares what inodes say of themselves with what was found.
-fn check_counts(inodes: &Inodes, notes: &mut Notes) {
-    for (ino, known) in inodes {
-        let expected = match known.row.kind {
-            FileKind::Directory if known.orphan => 0,
-            FileKind::Directory => 2 + known.subdirectories,
-            _ => known.names,
-        };
-        let mut mended = known.row.clone();
-        (mended.nlink, mended.blocks) = (expected, known.blocks);
-        let repair = vec![RowChange::put(Table::Inode, inode_key(*ino), mended.encode())];
-        let reachable = known.names > 0 || known.orphan || *ino == InodeNo::ROOT;
-        if !reachable {
-            notes.broken(FindingKind::Unreachable, format!("inode {} ({} bytes) has no name", ino.0, known.row.size));
-            continue;
-        }
-        if known.row.nlink != expected {
-            let message = format!("inode {} counts {} links, {expected} were found", ino.0, known.row.nlink);
-            notes.mendable(FindingKind::LinkCount, message, repair.clone());
-        }
-        if known.row.blocks != known.blocks {
-            let message = format!("inode {} counts {} allocated blocks, its extents have {}", ino.0, known.row.blocks, known.blocks);
-            notes.mendable(FindingKind::AllocatedSize, message, repair);
-        }
-    }
-}
-
-/// Recovers the volume for good and commits the repairs.
-fn mend(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>, notes: &mut Notes) -> Result<()> {
-    let options = crate::MountOptions::default();
-    if notes.repairs.is_empty() && notes.report.findings.iter().all(|finding| finding.kind != FindingKind::Log) {
-        // Only superblock copies differ: any rewrite of both mends them.
-        let superblock = Superblock::read(device)?.superblock;
-        Region::new(Arc::clone(device), superblock, false).update_superblock(|_| {})?;
-    } else {
-        let fs = mount(Arc::clone(device), log.cloned(), options, LogDamage::Accept)?;
-        fs.meta.commit(Record { kind: RecordKind::Setting, rows: std::mem::take(&mut notes.repairs), exposes: None, barrier: false });
-        crate::mount::unmount(&fs)?;
-    }
-    for (finding, mendable) in notes.report.findings.iter_mut().zip(&notes.mendable) {
-        finding.mended = *mendable;
-    }
-    Ok(())
 }

@@ -42,8 +42,12 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(test, feature = "forge"))]
+pub(crate) use batch::seal_batches;
 pub(crate) use device::LogDeviceHead;
 pub(crate) use place::{LogParts, LogPlace, LogPosition};
+#[cfg(any(test, feature = "forge"))]
+pub(crate) use record::encode_record;
 pub(crate) use record::{Exposure, Record, RecordKind};
 pub(crate) use replay::{ReplayReport, replay};
 

@@ -137,7 +137,7 @@ impl Record {
     }
 
     /// Takes the first record off `payload` (hostile bytes); allocates no more than the payload's size times a small constant.
-    pub(super) fn decode(payload: &mut Reader<'_>) -> Result<Self> {
+    pub(crate) fn decode(payload: &mut Reader<'_>) -> Result<Self> {
         let len = payload.u32()? as usize;
         let Some(body) = len.checked_sub(4) else { return Err(Error::corrupt(format!("a log record claims a length of {len} bytes"))) };
         let mut r = Reader::new(payload.take(body)?, "a log record");
@@ -190,6 +190,14 @@ fn decode_exposure(r: &mut Reader<'_>) -> Result<Exposure> {
         return Err(Error::corrupt("a log record exposes an impossible range of the data device"));
     }
     Ok(exposure)
+}
+
+/// Encodes one record.
+#[cfg(any(test, feature = "forge"))]
+pub(crate) fn encode_record(record: &Record) -> Vec<u8> {
+    let mut out = vec![0; record.encoded_len()];
+    record.encode(&mut out);
+    out
 }
 
 /// Fills a slice front to back.

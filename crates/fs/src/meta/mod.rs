@@ -23,4 +23,6 @@ mod tests;
 
 pub(crate) use guard::guarded;
 pub(crate) use region::{GrowRegion, Region};
+#[cfg(any(test, feature = "forge"))]
+pub(crate) use store::write_rows;
 pub(crate) use store::{MetaStore, format_tree, open_tree, stored_position};

@@ -96,7 +96,7 @@ pub(crate) fn stored_position(db: &Tree) -> Result<LogPosition> {
     LogPosition::decode(&row.ok_or_else(|| Error::corrupt("the metadata tree holds no log position"))?)
 }
 
-fn write_rows<'a>(db: &Tree, position: &LogPosition, rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>) -> Result<()> {
+pub(crate) fn write_rows<'a>(db: &Tree, position: &LogPosition, rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>) -> Result<()> {
     guarded(|| write_rows_unguarded(db, position, rows))
 }
 

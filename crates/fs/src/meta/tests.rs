@@ -25,7 +25,7 @@ fn volume() -> Arc<SimulatedDevice> {
 }
 
 fn mount(device: Arc<dyn BlockDevice>) -> Arc<Fs> {
-    crate::mount::mount(device, None, quiet(), crate::mount::LogDamage::Refuse).unwrap()
+    crate::mount::mount(device, None, quiet()).unwrap()
 }
 
 fn set(fs: &Fs, name: &[u8], value: Vec<u8>) {

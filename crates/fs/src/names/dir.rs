@@ -17,7 +17,7 @@ impl Fs {
             b".." => self.inode(self.parent(dir)?)?,
             _ => {
                 self.directory(dir)?;
-                self.inode(self.need(dir, name)?.ino)?
+                self.named(dir, self.need(dir, name)?)?
             }
         };
         Ok(inode.stat(self.block_size))

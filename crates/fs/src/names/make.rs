@@ -11,13 +11,19 @@ use crate::state::Fs;
 use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, NewFile, Result};
 
 const SET_GID: u32 = 0o2000;
-const MODE_BITS: u32 = 0o7777;
+/// The permission bits that there are.
+pub(crate) const MODE_BITS: u32 = 0o7777;
 /// Longest target of a symbolic link in bytes.
 const TARGET_BYTES_MAX: usize = 4095;
 /// Most names one inode may have.
 const LINKS_MAX: u32 = 1 << 31;
 /// Blocks that must be available before a new inode is accepted.
 const METADATA_BLOCKS: u64 = 1;
+
+/// Whether a symbolic link may lead there.
+pub(crate) fn target_is_possible(target: &[u8]) -> bool {
+    (1..=TARGET_BYTES_MAX).contains(&target.len()) && !target.contains(&0)
+}
 
 /// What is to be made.
 pub(crate) struct Making<'a> {
@@ -64,7 +70,7 @@ impl Fs {
     }
 
     pub(crate) fn symlink(&self, dir: InodeNo, name: &[u8], target: &[u8], new: NewFile) -> Result<Attr> {
-        if target.is_empty() || target.len() > TARGET_BYTES_MAX || target.contains(&0) {
+        if !target_is_possible(target) {
             return Err(Error::new(
                 ErrorKind::Invalid,
                 format!("the target of a symbolic link has 1 to {TARGET_BYTES_MAX} bytes without NUL, not {}", target.len()),

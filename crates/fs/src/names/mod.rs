@@ -11,7 +11,9 @@ mod remove;
 mod rename;
 mod xattr;
 
+pub(crate) use make::{MODE_BITS, target_is_possible};
 pub use path::split_mode_suffix;
+pub(crate) use xattr::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 
 use std::sync::Arc;
 
@@ -52,6 +54,24 @@ impl Fs {
         self.meta.get(Table::Dentry, &pair_key(dir, name))?.map(|bytes| DentryRow::decode(&bytes)).transpose()
     }
 
+    /// Returns the inode that a name in `dir` points to. A name that says another kind than its inode, or that leads back to its own directory,
+    /// is damage: whoever locked both would lock one inode twice, or walk in circles.
+    pub(crate) fn named(&self, dir: InodeNo, row: DentryRow) -> Result<Arc<Inode>> {
+        let damaged = |what: &str| {
+            let message = format!("a name in directory {} leads to inode {}, {what}: run a check", dir.0, row.ino.0);
+            Err(Error::corrupt(message))
+        };
+        if row.ino == dir {
+            return damaged("that directory itself");
+        }
+        match self.inode(row.ino) {
+            Ok(inode) if inode.kind == row.kind => Ok(inode),
+            Ok(_) => damaged("which is of another kind"),
+            Err(e) if e.kind == ErrorKind::NotFound => damaged("which does not exist"),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Returns what a name points to, or `NotFound`.
     pub(crate) fn need(&self, dir: InodeNo, name: &[u8]) -> Result<DentryRow> {
         self.find(dir, name)?.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("'{}' does not exist", name.escape_ascii())))
@@ -79,7 +99,8 @@ fn delete_name(dir: InodeNo, name: &[u8]) -> RowChange {
 #[must_use]
 fn touch_directory<'a>(dir: &'a Inode, links: i32, rows: &mut Vec<RowChange>) -> AttrGuard<'a> {
     let mut attr = dir.attr_lock();
-    attr.row.nlink = attr.row.nlink.checked_add_signed(links).expect("a directory counts each subdirectory once");
+    // A damaged count must not end the mount: a check finds it.
+    attr.row.nlink = attr.row.nlink.saturating_add_signed(links);
     let now = Fs::now();
     attr.settle_times();
     attr.row.mtime = now;

@@ -20,7 +20,7 @@ impl Fs {
             if dentry.kind == FileKind::Directory {
                 return Err(Error::new(ErrorKind::IsDirectory, format!("'{}' is a directory", name.escape_ascii())));
             }
-            let inode = self.inode(dentry.ino)?;
+            let inode = self.named(dir, dentry)?;
             let mut rows = vec![delete_name(dir, name)];
             let locks = (touch_directory(&parent, 0, &mut rows), drop_name(&inode, &mut rows));
             let lsn = self.commit(RecordKind::Unlink, rows);
@@ -39,7 +39,7 @@ impl Fs {
         let inode = {
             let _names = self.names.lock();
             let parent = self.directory(dir)?;
-            let inode = self.inode(self.need(dir, name)?.ino)?;
+            let inode = self.named(dir, self.need(dir, name)?)?;
             if inode.kind != FileKind::Directory {
                 return Err(Error::new(ErrorKind::NotDirectory, format!("'{}' is not a directory", name.escape_ascii())));
             }

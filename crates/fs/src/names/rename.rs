@@ -11,6 +11,9 @@ use crate::row::{DentryRow, RowChange};
 use crate::state::Fs;
 use crate::{Error, ErrorKind, FileKind, InodeNo, NewFile, RenameMode, Result};
 
+/// No directory lies deeper. A path to it would have far more bytes than the system takes; only damage leads through more parents.
+const DEPTH_MAX: u32 = 1 << 20;
+
 /// A name in its directory.
 struct Place<'a> {
     dir: Arc<Inode>,
@@ -60,7 +63,7 @@ impl Fs {
             return Ok(());
         }
         let mut dir = to.dir.ino;
-        loop {
+        for _ in 0..DEPTH_MAX {
             if dir == moved.ino {
                 return Err(Error::new(ErrorKind::Invalid, "a directory cannot move below itself"));
             }
@@ -69,6 +72,7 @@ impl Fs {
             }
             dir = self.parent(dir)?;
         }
+        Err(Error::corrupt(format!("directory {} lies more than {DEPTH_MAX} directories deep or in a circle: run a check", to.dir.ino.0)))
     }
 
     fn replace(
@@ -79,8 +83,8 @@ impl Fs {
         target: Option<DentryRow>,
         mode: RenameMode,
     ) -> Result<Option<Arc<Inode>>> {
-        let replaced = target.map(|target| self.replaceable(source, target, to.name, mode)).transpose()?;
-        let moved = self.inode(source.ino)?;
+        let replaced = target.map(|target| self.replaceable(source, target, to, mode)).transpose()?;
+        let moved = self.named(from.dir.ino, source)?;
         let is_dir = i32::from(source.kind == FileKind::Directory);
         let replaced_dir = i32::from(replaced.as_ref().is_some_and(|inode| inode.kind == FileKind::Directory));
         let mut rows = vec![delete_name(from.dir.ino, from.name), to.put(source)];
@@ -106,22 +110,22 @@ impl Fs {
         Ok(replaced)
     }
 
-    fn replaceable(&self, source: DentryRow, target: DentryRow, name: &[u8], mode: RenameMode) -> Result<Arc<Inode>> {
-        let name_text = name.escape_ascii();
+    fn replaceable(&self, source: DentryRow, target: DentryRow, to: &Place<'_>, mode: RenameMode) -> Result<Arc<Inode>> {
+        let name_text = to.name.escape_ascii();
         if mode == RenameMode::NoReplace {
             return Err(Error::new(ErrorKind::Exists, format!("'{name_text}' exists")));
         }
         match (source.kind == FileKind::Directory, target.kind == FileKind::Directory) {
             (true, false) => return Err(Error::new(ErrorKind::NotDirectory, format!("'{name_text}' is not a directory"))),
             (false, true) => return Err(Error::new(ErrorKind::IsDirectory, format!("'{name_text}' is a directory"))),
-            (true, true) => self.need_empty(target.ino, name)?,
+            (true, true) => self.need_empty(target.ino, to.name)?,
             (false, false) => {}
         }
-        self.inode(target.ino)
+        self.named(to.dir.ino, target)
     }
 
     fn exchange(&self, from: &Place<'_>, source: DentryRow, to: &Place<'_>, target: DentryRow) -> Result<()> {
-        let (moved, other) = (self.inode(source.ino)?, self.inode(target.ino)?);
+        let (moved, other) = (self.named(from.dir.ino, source)?, self.named(to.dir.ino, target)?);
         let mut rows = vec![from.put(target), to.put(source)];
         let mut locks = Vec::with_capacity(4);
         if from.dir.ino == to.dir.ino {

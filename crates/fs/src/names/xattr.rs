@@ -9,7 +9,9 @@ use crate::state::Fs;
 use crate::{Error, ErrorKind, InodeNo, Result};
 
 /// Longest value in bytes (`XATTR_SIZE_MAX`).
-const VALUE_BYTES_MAX: usize = 65536;
+pub(crate) const XATTR_VALUE_BYTES_MAX: usize = 65536;
+/// Longest name in bytes.
+pub(crate) const XATTR_NAME_BYTES_MAX: usize = NAME_BYTES_MAX;
 
 fn missing(ino: InodeNo, name: &[u8]) -> Error {
     Error::new(ErrorKind::NoAttribute, format!("inode {} has no attribute '{}'", ino.0, name.escape_ascii()))
@@ -22,11 +24,11 @@ impl Fs {
     }
 
     pub(crate) fn set_xattr(&self, ino: InodeNo, name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
-        if name.is_empty() || name.len() > NAME_BYTES_MAX || value.len() > VALUE_BYTES_MAX {
+        if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX || value.len() > XATTR_VALUE_BYTES_MAX {
             return Err(Error::new(
                 ErrorKind::Range,
                 format!(
-                    "an attribute has 1 to {NAME_BYTES_MAX} bytes of name and up to {VALUE_BYTES_MAX} of value, not {} and {}",
+                    "an attribute has 1 to {XATTR_NAME_BYTES_MAX} bytes of name and up to {XATTR_VALUE_BYTES_MAX} of value, not {} and {}",
                     name.len(),
                     value.len()
                 ),

@@ -1,0 +1,181 @@
+//! Volumes that lie: writes what no mount would write, with every checksum right, and lends the decoders to fuzzers.
+//!
+//! Only built for tests and fuzzers (`forge`): damage that a checksum finds is harmless, so what has to be tried is damage that none finds.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use block::{AlignedBuf, BlockDevice};
+
+use crate::decode::Reader;
+use crate::log::{self, LogDeviceHead, LogPosition, Record};
+use crate::meta::{MetaStore, Region, open_tree, stored_position, write_rows};
+use crate::row::{DentryRow, ExtentRow, InodeRow, Table, split_extent_key, split_key};
+use crate::superblock::{self, COPY_B, Superblock};
+use crate::{Lsn, Result};
+
+/// Bytes of the tree's cache while a volume is forged.
+const CACHE_BYTES: u64 = 1 << 20;
+/// Name of the setting that says where replay goes on.
+const POSITION: &[u8] = b"log_position";
+
+/// One row as it stands in the metadata: table (1 inode, 2 name, 3 extent, 4 extended attribute, 5 orphan, 6 setting), key, value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowImage {
+    /// Number of the table.
+    pub table: u8,
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value; `None` removes the row.
+    pub value: Option<Vec<u8>>,
+}
+
+/// A region of a volume that holds no file data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegionPlace {
+    /// What it is: `superblock`, `log` or `metadata`.
+    pub name: &'static str,
+    /// First byte.
+    pub start: u64,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+/// Returns the regions of a volume, in the order superblock A, superblock B, log (when it is on the volume), metadata chunks.
+///
+/// # Errors
+/// As a mount, where no superblock decodes.
+pub fn regions(device: &Arc<dyn BlockDevice>) -> Result<Vec<RegionPlace>> {
+    let superblock = Superblock::read(device)?.superblock;
+    let copies = 2;
+    let log = usize::from(!superblock.log_separate);
+    let name = |index| match index {
+        index if index < copies => "superblock",
+        index if index < copies + log => "log",
+        _ => "metadata",
+    };
+    let regions = superblock.regions().into_iter().enumerate();
+    Ok(regions.map(|(index, run)| RegionPlace { name: name(index), start: run.start, len: run.len }).collect())
+}
+
+/// Returns every row of the tree, without what the log holds beyond it.
+///
+/// # Errors
+/// As a mount.
+pub fn rows(device: &Arc<dyn BlockDevice>) -> Result<Vec<RowImage>> {
+    let region = Arc::new(Region::new(Arc::clone(device), Superblock::read(device)?.superblock, true));
+    let meta = MetaStore::new(open_tree(&region, CACHE_BYTES)?, region, Arc::clone(device))?;
+    let mut rows = Vec::new();
+    for table in Table::ALL {
+        meta.scan_all(table, |key, value| {
+            rows.push(RowImage { table: table as u8, key: key.to_vec(), value: Some(value.to_vec()) });
+            Ok(ControlFlow::Continue(()))
+        })?;
+    }
+    Ok(rows)
+}
+
+/// Puts rows into the tree as they are. What the log holds is replayed over them at the next mount.
+///
+/// # Errors
+/// `NoSpace` when they do not fit the metadata region as it is; otherwise as a mount.
+pub fn put_rows(device: &Arc<dyn BlockDevice>, rows: &[RowImage]) -> Result<()> {
+    let region = Arc::new(Region::new(Arc::clone(device), Superblock::read(device)?.superblock, false));
+    let db = open_tree(&region, CACHE_BYTES)?;
+    let mut position = stored_position(&db)?;
+    let mut changes = Vec::with_capacity(rows.len());
+    for row in rows {
+        let table = Table::from_code(row.table)?;
+        match &row.value {
+            Some(value) if table == Table::Setting && row.key == POSITION && value.len() == 32 => position = any_position(value)?,
+            value => changes.push((table, row.key.as_slice(), value.as_deref())),
+        }
+    }
+    write_rows(&db, &position, changes.into_iter())
+}
+
+/// Reads a position without asking whether it is possible.
+fn any_position(bytes: &[u8]) -> Result<LogPosition> {
+    let mut r = Reader::new(bytes, "a position");
+    Ok(LogPosition { incarnation: r.u64()?, sequence: r.u64()?, offset: r.u64()?, applied: Lsn(r.u64()?) })
+}
+
+/// Gives whatever stands at the places of the superblock's copies and of log writes the checksum that its bytes ask for.
+///
+/// # Errors
+/// Those of the device.
+pub fn reseal(device: &Arc<dyn BlockDevice>, log: Option<RegionPlace>) -> Result<()> {
+    let mut copy = AlignedBuf::zeroed(superblock::CONTENT_BYTES.max(device.geometry().logical_block_size as usize));
+    for at in [0, COPY_B] {
+        device.read_at(&mut copy, at)?;
+        if copy.iter().any(|byte| *byte != 0) {
+            superblock::seal(&mut copy[..superblock::CONTENT_BYTES]);
+            device.write_at(&copy, at)?;
+        }
+    }
+    let Some(log) = log else { return Ok(()) };
+    let mut ring = AlignedBuf::zeroed(usize::try_from(log.len).expect("a forged log is small"));
+    device.read_at(&mut ring, log.start)?;
+    if log::seal_batches(&mut ring) > 0 {
+        device.write_at(&ring, log.start)?;
+    }
+    Ok(())
+}
+
+/// Decodes a copy of the superblock, its checksum made right first. What decodes encodes to the same.
+pub fn decode_superblock(bytes: &[u8]) {
+    let mut copy = bytes.to_vec();
+    copy.resize(superblock::CONTENT_BYTES, 0);
+    superblock::seal(&mut copy);
+    if let Ok(superblock) = Superblock::decode(&copy, 0) {
+        let again = Superblock::decode(&superblock.encode(), 0).expect("what was decoded can be encoded");
+        assert_eq!(superblock, again);
+    }
+}
+
+/// Decodes the payload of a log write, record by record. What decodes encodes to the same.
+pub fn decode_log_records(bytes: &[u8]) {
+    let mut payload = Reader::new(bytes, "the payload of a log write");
+    while payload.len() > 0 {
+        let Ok(record) = Record::decode(&mut payload) else { return };
+        let encoded = log::encode_record(&record);
+        let again = Record::decode(&mut Reader::new(&encoded, "a record")).expect("what was decoded can be encoded");
+        // A record behind a barrier needs no checksum of what it exposes, so none is written.
+        assert_eq!((record.kind, &record.rows, record.barrier), (again.kind, &again.rows, again.barrier));
+    }
+}
+
+/// Replays a ring that is the whole of `device`, every checksum in it made right first. Returns how many records came out of it.
+///
+/// # Errors
+/// As a mount.
+pub fn replay_ring(device: &Arc<dyn BlockDevice>, volume: [u8; 16]) -> Result<u64> {
+    let mut ring = AlignedBuf::zeroed(usize::try_from(device.size_bytes()).expect("a forged log is small"));
+    device.read_at(&mut ring, 0)?;
+    log::seal_batches(&mut ring);
+    device.write_at(&ring, 0)?;
+    let place = log::LogPlace { separate: false, start_byte: 0, len_bytes: device.size_bytes() };
+    let parts = log::LogParts { data: Arc::clone(device), log: None, volume: uuid::Uuid::from_bytes(volume), place };
+    Ok(log::replay(&parts, LogPosition::START, |_, _| Ok(()))?.records)
+}
+
+/// Decodes the head of a log device.
+pub fn decode_log_head(device: &Arc<dyn BlockDevice>) {
+    if let Ok(Some(head)) = LogDeviceHead::read(device) {
+        assert!(head.place.start_byte + head.place.len_bytes <= device.size_bytes(), "a head that decodes lies within its device");
+    }
+}
+
+/// Decodes a row of a table; what decodes encodes to the same.
+pub fn decode_row(table: u8, key: &[u8], value: &[u8]) {
+    let Ok(table) = Table::from_code(table) else { return };
+    let _split = split_key(key);
+    let encoded = match table {
+        Table::Inode => InodeRow::decode(value).map(|row| row.encode()),
+        Table::Dentry => DentryRow::decode(value).map(DentryRow::encode),
+        Table::Extent => split_extent_key(key).and_then(|_| ExtentRow::decode(value).map(ExtentRow::encode)),
+        Table::Setting => LogPosition::decode(value).map(|position| position.encode()),
+        Table::Xattr | Table::Orphan => Ok(value.to_vec()),
+    };
+    assert!(encoded.is_err() || encoded.is_ok_and(|encoded| encoded == value), "what was decoded encodes to the same");
+}
