@@ -19,6 +19,8 @@ mod buffers;
 mod data;
 mod dirs;
 mod errno;
+#[cfg(feature = "forge")]
+mod forge;
 mod hints;
 mod mount;
 mod mountinfo;
@@ -33,6 +35,9 @@ mod workers;
 mod xattrs;
 
 pub use attach::unmount;
+#[cfg(feature = "forge")]
+#[doc(hidden)]
+pub use forge::serve_connection;
 pub use mount::Mount;
 pub use mountpoint::holders_of;
 pub use settings::{MountSettings, WriteBack};

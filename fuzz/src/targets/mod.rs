@@ -1,0 +1,37 @@
+//! One function a decoder: any bytes in, and nothing out but a panic where a promise is broken.
+
+mod fuse;
+mod image;
+mod log;
+mod metadata;
+mod text;
+
+/// A decoder to be fuzzed.
+pub struct Target {
+    /// Its name, and that of the directory of its corpus.
+    pub name: &'static str,
+    /// Takes any bytes.
+    pub run: fn(&[u8]),
+}
+
+/// All of them. A label of a volume of several devices gets its line here when it exists.
+pub const TARGETS: [Target; 11] = [
+    Target { name: "superblock", run: fs::forge::decode_superblock },
+    Target { name: "log_head", run: log::head },
+    Target { name: "log_records", run: log::records },
+    Target { name: "log_ring", run: log::ring },
+    Target { name: "rows", run: rows },
+    Target { name: "metadata", run: metadata::run },
+    Target { name: "image", run: image::run },
+    Target { name: "sizes", run: text::sizes },
+    Target { name: "mount_options", run: text::mount_options },
+    Target { name: "names", run: text::names },
+    Target { name: "fuse", run: fuse::run },
+];
+
+/// Decodes one row: table, length of the key, key, value.
+fn rows(data: &[u8]) {
+    let mut input = crate::input::Input::new(data);
+    let (table, key) = (input.u8(), input.u8());
+    fs::forge::decode_row(table, input.bytes(key.into()), input.rest());
+}
