@@ -5,6 +5,7 @@
 
 mod bad_input;
 mod bed;
+mod crashlab;
 mod fio;
 mod full_volume;
 mod ledger;
@@ -114,6 +115,8 @@ const TESTS: &[Test] = &[
     Test { name: "sqlite-wal", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: sqlite::wal },
     Test { name: "sqlite-rollback", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: sqlite::rollback },
     Test { name: "postgres", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 420, run: postgres::killed },
+    Test { name: "crashlab-sqlite", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: crashlab::sqlite },
+    Test { name: "crashlab-postgres", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 420, run: crashlab::postgres },
     Test { name: "full-volume", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 300, run: full_volume::postgres_runs_out },
     Test { name: "no-io-uring", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 240, run: restricted::no_io_uring },
     Test { name: "no-io-uring-tests", needs: &[], budget_s: 600, run: restricted::no_io_uring_tests },

@@ -1,17 +1,41 @@
 //! The user's programs: each in a process group of its own, with a limit, and nothing of it left behind.
+//!
+//! A server that a program starts leaves its group. It is known by its surroundings: the directory for sockets and logs that no other program got.
 
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
 use crate::failure::{Failure, Result, plain};
+
+/// The variable by which a program and all that it starts are known.
+const SCRATCH: &str = "BEDPLATE_SCRATCH";
+
+/// Kills what has a directory for sockets and logs in its surroundings. Returns how many it killed.
+fn kill_leftovers(scratch: &Path) -> usize {
+    let mut killed = 0;
+    let wanted = [OsStr::new(SCRATCH).as_bytes(), b"=", scratch.as_os_str().as_bytes()].concat();
+    for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = process.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+        let Some(pid) = pid else { continue };
+        let surroundings = std::fs::read(process.path().join("environ")).unwrap_or_default();
+        if surroundings.split(|byte| *byte == 0).any(|variable| variable == wanted) {
+            // It may have ended meanwhile, which is what is wanted.
+            let _ended_already = kill_process(pid, Signal::KILL);
+            killed += 1;
+        }
+    }
+    killed
+}
 
 /// How often it is looked whether somebody wants to stop.
 const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -63,12 +87,13 @@ pub struct Program {
     group: Pid,
     /// Becomes readable when the program has ended.
     end: OwnedFd,
+    scratch: PathBuf,
     reaped: bool,
 }
 
 impl Program {
-    /// Starts a program without standard input.
-    pub fn start(command: &mut Command) -> Result<Self> {
+    /// Starts a program without standard input, and with a directory for sockets and logs that no other program gets.
+    pub fn start(command: &mut Command, scratch: &Path) -> Result<Self> {
         let name = command.get_program().to_owned();
         let failed = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::NotFound => {
@@ -76,10 +101,10 @@ impl Program {
             }
             _ => Failure::new("io", format!("cannot run {}: {}", Path::new(&name).display(), plain(&error))),
         };
-        let child = command.stdin(Stdio::null()).process_group(0).spawn().map_err(&failed)?;
+        let child = command.env(SCRATCH, scratch).stdin(Stdio::null()).process_group(0).spawn().map_err(&failed)?;
         let group = Pid::from_child(&child);
         let end = pidfd_open(group, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
-        Ok(Self { child, group, end, reaped: false })
+        Ok(Self { child, group, end, scratch: scratch.to_owned(), reaped: false })
     }
 
     /// Returns what the program prints, when it was started with a pipe.
@@ -87,7 +112,7 @@ impl Program {
         self.child.stdout.take().map(OwnedFd::from)
     }
 
-    /// Waits for the end, and kills what the program left running in its group.
+    /// Waits for the end, and kills what the program left running.
     ///
     /// # Errors
     /// `interrupted` when `stop` is set first.
@@ -114,6 +139,8 @@ impl Program {
         self.reaped = true;
         // Nobody may be left in it, which is what is wanted.
         let _ended_already = kill_process_group(self.group, Signal::KILL);
+        // Again, for what was being started: what is dying has no surroundings any more.
+        while kill_leftovers(&self.scratch) > 0 {}
         self.child.wait().map_err(|error| Failure::new("io", format!("cannot wait for a program: {}", plain(&error))))
     }
 }
@@ -132,8 +159,17 @@ impl Drop for Program {
 mod tests {
     use super::*;
 
+    /// Nobody else has it.
+    fn scratch() -> PathBuf {
+        std::env::temp_dir().join(format!("bedplate-{:?}-{}", std::thread::current().id(), std::process::id()))
+    }
+
+    fn start(command: &mut Command) -> Program {
+        Program::start(command, &scratch()).expect("sh runs")
+    }
+
     fn run(line: &str, limit: Option<Duration>) -> Ended {
-        Program::start(&mut shell(line)).expect("sh runs").wait(limit, &AtomicBool::new(false)).expect("nobody stops it")
+        start(&mut shell(line)).wait(limit, &AtomicBool::new(false)).expect("nobody stops it")
     }
 
     #[test]
@@ -153,7 +189,8 @@ mod tests {
     #[test]
     fn what_a_program_leaves_running_is_killed() {
         let (reader, writer) = std::io::pipe().expect("a pipe can be made");
-        let program = Program::start(shell("sleep 600 & exit 0").stdout(writer)).expect("sh runs");
+        // One in its group, and one that is a server and has left it.
+        let program = start(shell("sleep 600 & setsid -f sleep 600").stdout(writer));
         assert!(program.wait(None, &AtomicBool::new(false)).expect("it ends").is_success());
         // The end of the last writer.
         let rest = std::io::read_to_string(reader).expect("the pipe ends");
@@ -162,13 +199,13 @@ mod tests {
 
     #[test]
     fn who_stops_the_lab_does_not_wait_for_a_program() {
-        let program = Program::start(&mut shell("sleep 600")).expect("sh runs");
+        let program = start(&mut shell("sleep 600"));
         assert_eq!(program.wait(None, &AtomicBool::new(true)).expect_err("it is stopped").kind, "interrupted");
     }
 
     #[test]
     fn a_program_that_is_not_there_is_named() {
-        let failure = Program::start(&mut Command::new("/no/such/program")).expect_err("there is none");
+        let failure = Program::start(&mut Command::new("/no/such/program"), &scratch()).expect_err("there is none");
         assert!(failure.message.contains("/no/such/program"), "{failure}");
     }
 }

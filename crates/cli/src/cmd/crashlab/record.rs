@@ -166,12 +166,12 @@ fn run_setup(lab: &Lab, setup: &str, device: &Arc<RecordingDevice>, dir: &Path) 
     let mut command = shell(setup);
     let scratch = lab.place.scratch("scratch-setup")?;
     // Standard output is for the report alone.
-    command.env("BEDPLATE_DIR", dir).env("BEDPLATE_SCRATCH", &scratch).stdout(to_standard_error()?);
-    let ended = progress::during(lab.output, "setup", || Program::start(&mut command)?.wait(None, &lab.stop))?;
+    command.env("BEDPLATE_DIR", dir).stdout(to_standard_error()?);
+    let ended = progress::during(lab.output, "setup", || Program::start(&mut command, &scratch)?.wait(None, &lab.stop))?;
     if !ended.is_success() {
         return Err(Failure::new("setup", format!("the setup ended with {}: see above what it said, and mend it first", ended.words())));
     }
-    mounted.end().map_err(|failure| Failure { message: format!("after the setup: {}; it must end what it starts", failure.message), ..failure })
+    mounted.end().map_err(|failure| Failure { message: format!("after the setup: {}", failure.message), ..failure })
 }
 
 fn to_standard_error() -> Result<Stdio> {
@@ -186,8 +186,8 @@ fn run_command(lab: &Lab, device: &Arc<RecordingDevice>, dir: &Path, lines: File
     collector.listen_at(&pipe)?;
     let mut command = Command::new(name);
     let scratch = lab.place.scratch("scratch-command")?;
-    command.args(words).env("BEDPLATE_DIR", dir).env("BEDPLATE_SCRATCH", scratch).env("BEDPLATE_ACKNOWLEDGE", &pipe).stdout(Stdio::piped());
-    let mut program = Program::start(&mut command)?;
+    command.args(words).env("BEDPLATE_DIR", dir).env("BEDPLATE_ACKNOWLEDGE", &pipe).stdout(Stdio::piped());
+    let mut program = Program::start(&mut command, &scratch)?;
     if let Some(output) = program.take_output() {
         collector.listen_to(output)?;
     }

@@ -175,10 +175,10 @@ fn run_checker(lab: &Lab, recorded: &Recorded, dir: &Path, name: &str, state: &C
     let output = lab.place.nameless(&format!("output-{name}"))?;
     let copy = || output.try_clone().map(Stdio::from).map_err(|error| Failure::new("io", format!("cannot keep what the checker prints: {error}")));
     let mut command = shell(&lab.arguments.check);
-    command.env("BEDPLATE_DIR", dir).env("BEDPLATE_SCRATCH", &scratch).env("BEDPLATE_ACKNOWLEDGED", &acknowledged);
+    command.env("BEDPLATE_DIR", dir).env("BEDPLATE_ACKNOWLEDGED", &acknowledged);
     command.env("BEDPLATE_STATE", name).env("BEDPLATE_CUT", state.after.to_string());
     command.stdout(copy()?).stderr(copy()?);
-    let ended = Program::start(&mut command)?.wait(Some(lab.arguments.timeout), &lab.stop)?;
+    let ended = Program::start(&mut command, &scratch)?.wait(Some(lab.arguments.timeout), &lab.stop)?;
     let removed = std::fs::remove_dir_all(&scratch).and_then(|()| std::fs::remove_file(&acknowledged));
     removed.map_err(|error| Failure::system("clean up", &scratch, &error))?;
     Ok((ended, end_of(&output)))

@@ -1,0 +1,94 @@
+//! The crash lab with the recipes of the guide, word for word: what is sound passes, and bugs that are planted are found.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::Options;
+use super::bed::Bed;
+use super::needs::is_root;
+use crate::sh;
+
+const GUIDE: &str = include_str!("../../../docs/guide.md");
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Writes the scripts of a section of the guide, which name themselves in their first comment, into a directory.
+fn scripts(bed: &Bed, section: &str) -> Result<PathBuf> {
+    let heading = format!("\n### {section}\n");
+    let (_, behind) = GUIDE.split_once(&heading).with_context(|| format!("the guide has no section {section}"))?;
+    let text = behind.split("\n### ").next().unwrap_or(behind);
+    let dir = bed.make_directory("scripts")?;
+    for block in text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+        let name = block.lines().find_map(|line| line.strip_prefix("# ")?.split([':', ' ']).next().filter(|name| name.ends_with(".sh")));
+        if let Some(name) = name {
+            let path = dir.join(name);
+            std::fs::write(&path, block)?;
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+        }
+    }
+    Ok(dir)
+}
+
+/// One run of the lab.
+struct Lab<'a> {
+    bed: &'a Bed,
+    scripts: &'a Path,
+    arguments: Vec<String>,
+    states: u32,
+}
+
+impl Lab<'_> {
+    /// Runs the lab and returns how many states failed.
+    fn failures(&self, program: &[&str]) -> Result<u64> {
+        let mut command = self.bed.bedplate(["crashlab", "--json", "--dir", &self.bed.path("").display().to_string()]);
+        command.args(["--states", &self.states.to_string()]).args(&self.arguments).args(["--check", "./verify.sh", "--"]).args(program);
+        command.current_dir(self.scripts).env("LAB", self.scripts);
+        let done = sh::finish(&mut command, LIMIT)?;
+        let report: Value = serde_json::from_str(&done.stdout).with_context(|| format!("the lab printed no report: {}", done.text()))?;
+        let count = |name: &str| report[name].as_u64().with_context(|| format!("the lab failed: {}", done.text()));
+        let (states, failed) = (count("states")?, count("failed")?);
+        ensure!(states == u64::from(self.states), "only {states} states were tried");
+        ensure!(done.status.code() == Some(if failed == 0 { 0 } else { 4 }), "{failed} states failed, and the lab ended with {}", done.status);
+        let shown = report["results"].as_array().into_iter().flatten().find(|result| result["verdict"] != "passed");
+        let first = shown.map(|result| format!(", the first of them: {}", result["said"])).unwrap_or_default();
+        println!("    {}: seed {}, {states} states, {failed} failed{first}", program.join(" "), report["seed"]);
+        Ok(failed)
+    }
+
+    /// Every state has to pass.
+    fn passes(&self, program: &[&str]) -> Result<()> {
+        ensure!(self.failures(program)? == 0, "{program:?} lost what it had acknowledged");
+        Ok(())
+    }
+
+    /// The planted bug has to be found.
+    fn is_found_out(&self, program: &[&str]) -> Result<()> {
+        ensure!(self.failures(program)? > 0, "{program:?} does not sync what it acknowledges, and the lab did not notice");
+        Ok(())
+    }
+}
+
+/// S-1, S-3, S-5, S-7: SQLite keeps what it acknowledged where it syncs, and only there.
+pub fn sqlite(bed: &mut Bed, _: &Options) -> Result<()> {
+    let scripts = scripts(bed, "SQLite")?;
+    for (journal, sound, careless) in [("WAL", "FULL", "OFF"), ("DELETE", "EXTRA", "FULL")] {
+        let setup = format!(r#"sqlite3 "$BEDPLATE_DIR/db" "PRAGMA journal_mode={journal}; CREATE TABLE t(n INTEGER PRIMARY KEY, payload BLOB)""#);
+        let lab = Lab { bed, scripts: &scripts, arguments: vec!["--setup".into(), setup], states: 80 };
+        lab.passes(&["./insert.sh", sound]).with_context(|| format!("journal mode {journal}"))?;
+        lab.is_found_out(&["./insert.sh", careless]).with_context(|| format!("journal mode {journal}"))?;
+    }
+    Ok(())
+}
+
+/// S-1, S-3, S-5, S-7: PostgreSQL recovers from every cut, and loses what it acknowledged where `fsync` is off.
+pub fn postgres(bed: &mut Bed, _: &Options) -> Result<()> {
+    let scripts = scripts(bed, "PostgreSQL")?;
+    let options = if is_root() { "allow_other,mode=concurrent" } else { "mode=concurrent" };
+    let arguments = ["-o", options, "--setup", "./setup.sh", "--timeout", "2m"].map(str::to_owned).to_vec();
+    let lab = Lab { bed, scripts: &scripts, arguments, states: 24 };
+    lab.passes(&["./insert.sh"])?;
+    lab.is_found_out(&["./insert.sh", "-c fsync=off"])
+}
