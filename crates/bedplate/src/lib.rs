@@ -6,10 +6,10 @@ pub use block::{
     ErrorKind as DeviceErrorKind, Geometry, MemoryDevice, QueueOptions, Request, RequestKind, Segment, create_image,
 };
 pub use fs::{
-    AllocateMode, Attr, CacheCounters, CheckReport, CounterSnapshot, DirEntry, Error, ErrorKind, ExtentInfo, File, FileKind, FileSystem, Finding,
-    FindingKind, FormatOptions, FormatReport, FsInfo, InodeLockSetting, InodeNo, IoMode, LogInfo, MountOptions, NewFile, OpenOptions, Queue,
-    QueueCompletion, Reason, RecoveryReport, RenameMode, Result, SetAttr, Statfs, Timestamp, format_duration, format_size, parse_duration,
-    parse_size, split_mode_suffix,
+    AllocateMode, Attr, CacheCounters, CheckReport, CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, CounterSnapshot, DirEntry,
+    Error, ErrorKind, ExtentInfo, File, FileKind, FileSystem, Finding, FindingKind, FormatOptions, FormatReport, FsInfo, InodeLockSetting, InodeNo,
+    IoMode, LogInfo, MountOptions, NewFile, OpenOptions, Queue, QueueCompletion, Reason, RecoveryReport, RenameMode, Result, SetAttr, Statfs,
+    Timestamp, format_duration, format_size, parse_duration, parse_size, split_mode_suffix,
 };
 pub use volume::{Volume, VolumeOptions};
 

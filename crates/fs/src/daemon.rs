@@ -103,6 +103,7 @@ fn turn(fs: &Fs, interval: Duration) -> Result<()> {
     if fs.meta.has_unwritten_records() {
         fs.meta.sync(fs.meta.last_lsn())?;
     }
+    fs.empty_limbo();
     if let Some(lsn) = fs.space.waiting_for() {
         if lsn > fs.meta.sealed_lsn() {
             fs.meta.seal(lsn)?;

@@ -17,6 +17,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::checkpoint::Deltas;
 use crate::{BlockNo, Epoch, FileBlock};
 
 /// Whether the blocks of an extent hold data.
@@ -212,6 +213,14 @@ impl ExtentMap {
     /// Plans `extents`, in order and within `range`, to be all that `range` maps, and frees nothing: the blocks are the same, or new.
     pub(crate) fn plan_set(&self, range: Range<u64>, extents: &[(FileBlock, Extent)]) -> Vec<ExtentChange> {
         self.plan_rows(range, extents.iter().map(|(at, extent)| (at.0, *extent)))
+    }
+
+    /// Returns the volume blocks that `range` maps and `extents` do not.
+    pub(crate) fn left_by(&self, range: Range<u64>, extents: &[(FileBlock, Extent)]) -> Vec<Run> {
+        let mut deltas = Deltas::default();
+        self.plan_replace(range, &[]).freed.into_iter().for_each(|run| deltas.remove(run));
+        extents.iter().for_each(|(_, extent)| deltas.insert(Run { start: extent.start, blocks: extent.blocks.into() }));
+        deltas.gone()
     }
 
     /// Plans `extents`, in order and within `range`, to be all that `range` maps. What was there is freed.

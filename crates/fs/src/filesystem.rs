@@ -11,8 +11,8 @@ use crate::names::make::Making;
 use crate::state::Fs;
 use crate::superblock::Superblock;
 use crate::{
-    Attr, CheckReport, DirEntry, Error, ErrorKind, File, FileKind, FormatOptions, FormatReport, FsInfo, InodeNo, IoMode, MountOptions, NewFile,
-    OpenOptions, RenameMode, Result, SetAttr, Statfs, check, format, info, mount,
+    Attr, CheckReport, CheckpointInfo, CheckpointOptions, CheckpointSpace, DirEntry, Error, ErrorKind, File, FileKind, FormatOptions, FormatReport,
+    FsInfo, InodeNo, IoMode, MountOptions, NewFile, OpenOptions, RenameMode, Result, SetAttr, Statfs, check, format, info, mount,
 };
 
 /// A mounted file system. Cheap to clone; every method may be called from any number of threads.
@@ -262,6 +262,43 @@ impl FileSystem {
     /// `NotFound`, `Invalid` for other kinds, `ReadOnly`.
     pub fn set_io_mode(&self, ino: InodeNo, mode: Option<IoMode>) -> Result<()> {
         self.inner.fs.set_io_mode(ino, mode)
+    }
+
+    // ---- checkpoints ----
+
+    /// Makes a checkpoint in constant time, whatever the size: an image, as of one moment, of everything or of named files and directories. Durable
+    /// when it returns. It is read in `.checkpoints/NAME` of the root.
+    ///
+    /// # Errors
+    /// `Exists`, `Invalid` name or empty scope, `NotFound` path, `NoSpace`, `ReadOnly`.
+    pub fn create_checkpoint(&self, name: impl AsRef<[u8]>, options: &CheckpointOptions) -> Result<CheckpointInfo> {
+        self.inner.fs.create_checkpoint(name.as_ref(), options)
+    }
+    /// Returns the checkpoints, oldest first.
+    #[must_use]
+    pub fn checkpoints(&self) -> Vec<CheckpointInfo> {
+        self.inner.fs.checkpoints()
+    }
+    /// Counts what a checkpoint holds; reads all that it keeps.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn checkpoint_space(&self, name: impl AsRef<[u8]>) -> Result<CheckpointSpace> {
+        self.inner.fs.checkpoint_space(name.as_ref())
+    }
+    /// Deletes a checkpoint; durable when it returns. What others need of it they keep.
+    ///
+    /// # Errors
+    /// `NotFound`; `Busy` when files of it are open; `ReadOnly`.
+    pub fn delete_checkpoint(&self, name: impl AsRef<[u8]>) -> Result<()> {
+        self.inner.fs.delete_checkpoint(name.as_ref())
+    }
+    /// Protects a checkpoint from retention and from a full volume, or no longer.
+    ///
+    /// # Errors
+    /// `NotFound`, `ReadOnly`.
+    pub fn keep_checkpoint(&self, name: impl AsRef<[u8]>, kept: bool) -> Result<CheckpointInfo> {
+        self.inner.fs.keep_checkpoint(name.as_ref(), kept)
     }
 
     // ---- path interface ----

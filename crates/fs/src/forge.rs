@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use block::{AlignedBuf, BlockDevice};
 
+use crate::checkpoint::{CheckpointRow, decode_image, encode_image, split_before_key};
 use crate::decode::Reader;
 use crate::log::{self, LogDeviceHead, LogPosition, Record};
 use crate::meta::{MetaStore, Region, open_tree, stored_position, write_rows};
@@ -175,7 +176,9 @@ pub fn decode_row(table: u8, key: &[u8], value: &[u8]) {
         Table::Dentry => DentryRow::decode(value).map(DentryRow::encode),
         Table::Extent => split_extent_key(key).and_then(|_| ExtentRow::decode(value).map(ExtentRow::encode)),
         Table::Setting => LogPosition::decode(value).map(|position| position.encode()),
-        Table::Xattr | Table::Orphan => Ok(value.to_vec()),
+        Table::Xattr | Table::Orphan | Table::Scope => Ok(value.to_vec()),
+        Table::Checkpoint => CheckpointRow::decode(value).map(|row| row.encode()),
+        Table::Before => split_before_key(key).and_then(|_| decode_image(value).map(encode_image)),
     };
     assert!(encoded.is_err() || encoded.is_ok_and(|encoded| encoded == value), "what was decoded encodes to the same");
 }

@@ -280,6 +280,16 @@ impl InodeTable {
         }
     }
 
+    /// Returns the loaded inodes that a test picks; it is called with a shard locked.
+    pub(crate) fn loaded(&self, pick: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
+        self.shards.iter().flat_map(|shard| shard.lock().inodes.values().filter(|inode| pick(inode)).cloned().collect::<Vec<_>>()).collect()
+    }
+
+    /// Forgets inodes that are no more, whoever retains them.
+    pub(crate) fn drop_all(&self, inodes: &[Arc<Inode>]) {
+        inodes.iter().for_each(|inode| self.remove(inode.ino));
+    }
+
     /// Returns the sums of the counters of all inodes that are loaded or were.
     pub(crate) fn counters(&self) -> CounterSnapshot {
         let sum = Counters::default();

@@ -3,6 +3,7 @@
 
 mod cache;
 mod check;
+mod checkpoint;
 mod checksum;
 mod daemon;
 mod decode;
@@ -36,6 +37,7 @@ mod report;
 mod units;
 
 pub use cache::CacheCounters;
+pub use checkpoint::{CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace};
 pub use error::{Error, ErrorKind, Result};
 pub use file::File;
 pub use filesystem::FileSystem;

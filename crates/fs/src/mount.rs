@@ -15,6 +15,7 @@ use std::time::Instant;
 use block::BlockDevice;
 use uuid::Uuid;
 
+use crate::checkpoint::{self, Capture, image_extent, split_before_key};
 use crate::log::{LogDeviceHead, LogParts, LogPlace, ReplayReport, replay};
 use crate::meta::{MetaStore, Region, open_tree, stored_position};
 use crate::row::{ExtentRow, Table, inode_key, split_extent_key, split_key};
@@ -36,6 +37,7 @@ pub(crate) struct Loaded {
 /// written, except for what the tree notes in its own file when it is opened and closed, and the length of that file in the superblock.
 pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, options: MountOptions) -> Result<Arc<Fs>> {
     let started = Instant::now();
+    let options = MountOptions { read_only: options.read_only || options.checkpoint.is_some(), ..options };
     if device.geometry().read_only && !options.read_only {
         return Err(Error::new(ErrorKind::ReadOnly, format!("{} is read-only: mount it read-only (-o ro)", device.name())));
     }
@@ -71,6 +73,9 @@ pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevic
         space,
         recovery,
     });
+    if let Some(name) = &fs.options.checkpoint {
+        fs.views.set_base(fs.checkpoint(name)?.epoch);
+    }
     if !fs.options.read_only {
         remove_orphans(&fs)?;
     }
@@ -172,14 +177,24 @@ fn attach_log(device: &Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, 
     Ok(LogParts { data: Arc::clone(device), log, volume, place })
 }
 
-/// Rebuilds the free space from what is in use; returns it and the number of extents.
+/// Rebuilds the free space from what is in use, and reads the checkpoints; returns the space and the number of extents.
 fn build_space(loaded: &Loaded) -> Result<(Arc<Space>, u64)> {
-    let (claims, extents) = collect_claims(&loaded.meta, &loaded.found.superblock, |_, error| Err(error))?;
-    Ok((Arc::new(claims.into_space()?), extents))
+    let Claimed { claims, extents } = collect_claims(&loaded.meta, &loaded.found.superblock, |_, error| Err(error))?;
+    let shares = claims.shares();
+    let space = Arc::new(claims.into_space()?);
+    loaded.meta.set_capture(Capture { checkpoints: checkpoint::load(&loaded.meta)?, shares, cloned_upto: Epoch(0) });
+    Ok((space, extents))
+}
+
+/// What is in use.
+pub(crate) struct Claimed {
+    pub(crate) claims: Claims,
+    /// Extents read.
+    pub(crate) extents: u64,
 }
 
 /// Collects every claim; what does not decode (`false`) or lies outside (`true`) goes to `bad`, which decides whether to go on.
-pub(crate) fn collect_claims(meta: &MetaStore, superblock: &Superblock, mut bad: impl FnMut(bool, Error) -> Result<()>) -> Result<(Claims, u64)> {
+pub(crate) fn collect_claims(meta: &MetaStore, superblock: &Superblock, mut bad: impl FnMut(bool, Error) -> Result<()>) -> Result<Claimed> {
     let block = u64::from(superblock.block_size);
     let mut claims = Claims::new(superblock.block_size, superblock.size_bytes / block);
     for region in meta.region().superblock().regions() {
@@ -197,7 +212,26 @@ pub(crate) fn collect_claims(meta: &MetaStore, superblock: &Superblock, mut bad:
         }
         Ok(ControlFlow::Continue(()))
     })?;
-    Ok((claims, extents))
+    meta.scan_all(Table::Before, |key, image| {
+        match image_claim(key, image) {
+            Ok(None) => {}
+            Ok(Some(claim)) => {
+                extents += 1;
+                claims.mark_used(claim).or_else(|error| bad(true, error))?;
+            }
+            Err(error) => bad(false, error)?,
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(Claimed { claims, extents })
+}
+
+/// The claim of a before-image, if it is one of an extent that was there.
+fn image_claim(key: &[u8], image: &[u8]) -> Result<Option<Claim>> {
+    let (epoch, table, row) = split_before_key(key)?;
+    let Some(extent) = image_extent(table, image)? else { return Ok(None) };
+    let (ino, at) = split_extent_key(row)?;
+    Ok(Some(Claim::new(extent.start, extent.len.into(), Owner::Image(epoch, ino, at))))
 }
 
 /// Lets the metadata region take free blocks.

@@ -40,6 +40,8 @@ pub enum InodeLockSetting {
 pub struct MountOptions {
     /// The mode of files that neither an open, nor the file, nor its directory gives one.
     pub mode: IoMode,
+    /// Shows this checkpoint instead of the present; read-only.
+    pub checkpoint: Option<Vec<u8>>,
     /// Refuses every change; replays the log in memory only.
     pub read_only: bool,
     /// Locking of `direct` writers.
@@ -62,6 +64,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         Self {
             mode: IoMode::Cached,
+            checkpoint: None,
             read_only: false,
             inode_lock: InodeLockSetting::Range,
             cache_bytes: 128 << 20,

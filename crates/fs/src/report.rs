@@ -150,6 +150,8 @@ pub enum FindingKind {
     Size,
     /// A setting of the volume is missing or impossible.
     Setting,
+    /// A checkpoint, or what it keeps, cannot be read or contradicts itself.
+    Checkpoint,
 }
 
 /// One inconsistency.

@@ -10,6 +10,8 @@
 //! | xattr   | inode, name          | value                                  |
 //! | orphan  | inode                | empty                                  |
 //! | setting | name                 | depends on the name                    |
+//!
+//! The rows of checkpoints are in `checkpoint/row.rs`.
 
 use crate::decode::Reader;
 use crate::{BlockNo, Epoch, Error, FileBlock, FileKind, InodeNo, IoMode, Result, Timestamp};
@@ -24,10 +26,14 @@ pub(crate) enum Table {
     Xattr = 4,
     Orphan = 5,
     Setting = 6,
+    Checkpoint = 7,
+    Before = 8,
+    Scope = 9,
 }
 
 impl Table {
-    pub(crate) const ALL: [Self; 6] = [Self::Inode, Self::Dentry, Self::Extent, Self::Xattr, Self::Orphan, Self::Setting];
+    pub(crate) const ALL: [Self; 9] =
+        [Self::Inode, Self::Dentry, Self::Extent, Self::Xattr, Self::Orphan, Self::Setting, Self::Checkpoint, Self::Before, Self::Scope];
 
     pub(crate) fn from_code(code: u8) -> Result<Self> {
         Self::ALL.into_iter().find(|t| *t as u8 == code).ok_or_else(|| Error::corrupt(format!("unknown metadata table {code}")))
@@ -82,9 +88,14 @@ pub(crate) fn split_key(key: &[u8]) -> Result<(InodeNo, &[u8])> {
 
 pub(crate) fn split_extent_key(key: &[u8]) -> Result<(InodeNo, FileBlock)> {
     let (ino, rest) = split_key(key)?;
+    Ok((ino, file_block(ino, rest)?))
+}
+
+/// Reads the part of an extent's key behind the inode.
+pub(crate) fn file_block(ino: InodeNo, rest: &[u8]) -> Result<FileBlock> {
     let block: [u8; 8] =
-        rest.try_into().map_err(|_| Error::corrupt(format!("an extent key of inode {} has {} bytes instead of 16", ino.0, key.len())))?;
-    Ok((ino, FileBlock(u64::from_be_bytes(block))))
+        rest.try_into().map_err(|_| Error::corrupt(format!("an extent key of inode {} has {} bytes instead of 16", ino.0, rest.len() + 8)))?;
+    Ok(FileBlock(u64::from_be_bytes(block)))
 }
 
 /// What a name in a directory points to.

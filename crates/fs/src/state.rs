@@ -5,15 +5,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use block::{BlockDevice, Geometry};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::cache::{CacheOptions, PageCache};
+use crate::checkpoint::Views;
 use crate::daemon::Poke;
 use crate::inode::{Inode, InodeTable};
-use crate::io::Grid;
+use crate::io::{Grid, Limbo, Sharing};
 use crate::log::{Exposure, Record, RecordKind};
-use crate::meta::MetaStore;
-use crate::row::{InodeRow, RowChange, Table, inode_key};
+use crate::meta::{Committed, MetaStore};
+use crate::row::{RowChange, Table, inode_key};
 use crate::space::Space;
 use crate::{Epoch, Error, ErrorKind, InodeNo, Lsn, MountOptions, RecoveryReport, Result, Timestamp};
 
@@ -45,8 +46,14 @@ pub(crate) struct Fs {
     pub(crate) inodes: InodeTable,
     /// Rank 1: one change of names at a time.
     pub(crate) names: Mutex<()>,
-    /// The epoch that new extents are born in.
-    pub(crate) epoch: Epoch,
+    /// Rank 1.2: shared by opens, exclusive while a checkpoint is made, deleted or rolled back to.
+    pub(crate) freeze: RwLock<()>,
+    /// The epoch, and who may write in place.
+    pub(crate) sharing: Sharing,
+    /// Which checkpoints somebody looked into.
+    pub(crate) views: Views,
+    /// Blocks that left a file while it was read.
+    pub(crate) limbo: Limbo,
     pub(crate) inode_count: AtomicU64,
     /// How often somebody had to wait for an inode lock or a byte range.
     pub(crate) lock_waits: AtomicU64,
@@ -109,7 +116,10 @@ impl Fs {
             space: parts.space,
             inodes: InodeTable::new(),
             names: Mutex::new(()),
-            epoch: parts.epoch,
+            freeze: RwLock::new(()),
+            sharing: Sharing::new(parts.epoch),
+            views: Views::default(),
+            limbo: Limbo::default(),
             inode_count: AtomicU64::new(parts.inode_count),
             lock_waits: AtomicU64::new(0),
             recovery: parts.recovery,
@@ -125,10 +135,7 @@ impl Fs {
 
     /// Returns a loaded inode, reading it where needed.
     pub(crate) fn inode(&self, ino: InodeNo) -> Result<Arc<Inode>> {
-        self.inodes.get_or_load(ino, self.meta.sealed_lsn(), || match self.meta.get(Table::Inode, &inode_key(ino))? {
-            Some(bytes) if ino.is_possible() => InodeRow::decode(&bytes),
-            _ => Err(Error::new(ErrorKind::NotFound, format!("there is no inode {}", ino.0))),
-        })
+        self.inodes.get_or_load(ino, self.meta.sealed_lsn(), || self.inode_row(ino))
     }
 
     /// Refuses changes on a read-only mount and after a failed write or flush; holds back a writer that outruns the metadata.
@@ -151,23 +158,38 @@ impl Fs {
         self.meta.throttle()
     }
 
-    /// Logs a record without exposed data and makes its rows visible.
+    /// Logs a record that changes no extents and makes its rows visible.
     pub(crate) fn commit(&self, kind: RecordKind, rows: Vec<RowChange>) -> Lsn {
+        self.commit_extents(kind, rows).lsn
+    }
+
+    /// Logs a record without exposed data.
+    pub(crate) fn commit_extents(&self, kind: RecordKind, rows: Vec<RowChange>) -> Committed {
         self.log_record(Record { kind, rows, exposes: None, barrier: false })
     }
 
     /// Logs a record that exposes data which has just been written: with its checksum, or behind a barrier.
-    pub(crate) fn commit_exposing(&self, kind: RecordKind, rows: Vec<RowChange>, exposes: Option<Exposure>) -> Lsn {
+    pub(crate) fn commit_exposing(&self, kind: RecordKind, rows: Vec<RowChange>, exposes: Option<Exposure>) -> Committed {
         let barrier = exposes.is_none();
         self.log_record(Record { kind, rows, exposes, barrier })
     }
 
-    fn log_record(&self, record: Record) -> Lsn {
-        let lsn = self.meta.commit(record);
+    fn log_record(&self, record: Record) -> Committed {
+        let committed = self.meta.commit(record);
         if self.meta.commit_due() {
             self.poke.wake();
         }
-        lsn
+        committed
+    }
+
+    /// Returns the epoch that new extents are born in.
+    pub(crate) fn epoch(&self) -> Epoch {
+        Epoch(self.sharing.epoch.load(Ordering::Acquire))
+    }
+
+    /// Returns the first inode number that no inode has. Nobody makes one meanwhile.
+    pub(crate) fn ino_end(&self) -> InodeNo {
+        InodeNo(self.next_ino.lock().next)
     }
 
     /// Marks the file system as unmounted: every change is refused from now on.

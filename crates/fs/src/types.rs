@@ -12,9 +12,12 @@ impl InodeNo {
     /// The root directory.
     pub const ROOT: Self = Self(1);
 
+    /// Bits that numbers on a volume have; those above tell checkpoints apart while it is mounted.
+    pub(crate) const BITS: u32 = 48;
+
     /// Whether a volume may hold it: numbers are given in order, so none that is far away was ever given.
     pub(crate) fn is_possible(self) -> bool {
-        (1..1 << 62).contains(&self.0)
+        (1..1 << Self::BITS).contains(&self.0)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Examined;
 use super::inodes::hex;
 use crate::io::Grid;
-use crate::mount::collect_claims;
+use crate::mount::{Claimed, collect_claims};
 use crate::row::{ExtentRow, RowChange, Table, split_extent_key};
 use crate::{ErrorKind, FileKind, FindingKind, InodeNo, Result};
 
@@ -13,7 +13,7 @@ const LOOK_AT_BOTH: &str = "only their content tells whose they are: copy out bo
 /// Range and overlap on the volume.
 pub(super) fn check_claims(examined: &mut Examined<'_>) -> Result<()> {
     let notes = &mut examined.notes;
-    let (mut claims, extents) = collect_claims(examined.meta, examined.superblock, |decoded, e| {
+    let Claimed { mut claims, extents } = collect_claims(examined.meta, examined.superblock, |decoded, e| {
         if e.kind != ErrorKind::Corrupt {
             return Err(e);
         }

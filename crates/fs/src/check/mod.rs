@@ -12,6 +12,7 @@
 //! - I-CHK-2: a repair that is cut short leaves a volume that a repair can mend.
 
 mod attributes;
+mod checkpoints;
 mod extents;
 mod inodes;
 mod lost;
@@ -66,7 +67,7 @@ impl Examined<'_> {
 }
 
 /// The steps, in order: a later one relies on what earlier ones noted.
-const STEPS: [fn(&mut Examined<'_>) -> Result<()>; 9] = [
+const STEPS: [fn(&mut Examined<'_>) -> Result<()>; 10] = [
     inodes::read,
     inodes::read_orphans,
     extents::check_claims,
@@ -76,6 +77,7 @@ const STEPS: [fn(&mut Examined<'_>) -> Result<()>; 9] = [
     names::check_tree,
     inodes::check_counts,
     settings::check,
+    checkpoints::check,
 ];
 
 /// Checks; see [`FileSystem::check`](crate::FileSystem::check).

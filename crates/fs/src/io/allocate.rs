@@ -145,7 +145,7 @@ impl Io<'_> {
             return Ok(());
         }
         let fresh = self.allocate_holes(map, &pieces, false)?;
-        let extents = unwritten(&place(&pieces, &fresh.runs, self.fs.epoch), all);
+        let extents = unwritten(&place(&pieces, &fresh.runs, self.fs.epoch()), all);
         let (size, end) = if grows { (SizeChange::AtLeast(end), end) } else { (SizeChange::Keep, 0) };
         let exposing = match self.zero_tail(held, end) {
             Ok(exposing) => exposing,

@@ -86,10 +86,10 @@ impl Io<'_> {
         let extends = data.size_after(logged) > logged;
         // Looked up again: who held the claim before may have filled them.
         let map = self.map()?;
-        let pieces: Vec<Piece> = map.pieces(grid.blocks(&data.range())).collect();
+        let (pieces, redirects) = self.pieces_to_write(&map, grid.blocks(&data.range()));
         self.count_fill(&pieces, extends);
         let fresh = self.allocate_holes(map, &pieces, extends)?;
-        let targets = place(&pieces, &fresh.runs, self.fs.epoch);
+        let targets = self.place_to_write(&pieces, &fresh.runs);
         let exposing = match self.write_targets(&targets, data) {
             Ok(exposing) => exposing,
             Err(error) => {
@@ -98,10 +98,18 @@ impl Io<'_> {
             }
         };
         let size = if extends { SizeChange::AtLeast(data.size_after(logged)) } else { SizeChange::Keep };
-        let change = Change::adding(if extends { RecordKind::Extend } else { RecordKind::Written }, size).exposing(exposing);
+        let change = Change::adding(if extends { RecordKind::Extend } else { RecordKind::Written }, size).redirecting(redirects).exposing(exposing);
         let filled: Vec<_> = targets.iter().filter(|target| blocks.contains(&target.file_block)).flat_map(Target::extents).collect();
         self.publish_extents(blocks, &filled, change)?;
         Ok(())
+    }
+
+    /// As [`place`], for blocks that are about to be written: they are born now.
+    pub(super) fn place_to_write(self, pieces: &[Piece], runs: &[Run]) -> Vec<Target> {
+        let epoch = self.fs.epoch();
+        let mut targets = place(pieces, runs, epoch);
+        targets.iter_mut().filter(|target| target.was == Before::Unwritten).for_each(|target| target.birth = epoch);
+        targets
     }
 
     /// Writes data to its targets, joined where they continue each other on the device. Returns what it will expose.

@@ -11,11 +11,12 @@ use super::cached::CachePart;
 use super::exposure::Unsealed;
 use super::promise::BlockSet;
 use super::recent::Recent;
+use super::redirect::Floor;
 use super::{Grid, Io};
 use crate::extent::{Extent, ExtentChange, ExtentMap, ExtentState};
 use crate::lock::{InodeLock, RangeLock};
 use crate::mode::OpenTable;
-use crate::row::{ExtentRow, RowChange, Table, extent_key, split_extent_key};
+use crate::row::{ExtentRow, RowChange, Table, extent_key, file_block};
 use crate::stats::Tally;
 use crate::{Error, FileBlock, Result};
 
@@ -41,6 +42,8 @@ pub(crate) struct FileState {
     map: RwLock<Option<ExtentMap>>,
     /// The size in the inode's row, valid once the map is loaded. Behind `inode.size` while cached writes wait.
     logged_size: AtomicU64,
+    /// Extents born up to this epoch may be needed elsewhere.
+    pub(super) floor: Floor,
     pub(super) recent: Recent,
     pub(crate) unsealed: Unsealed,
     /// Rank 3.5: holes whose data is in the cache and whose blocks are promised.
@@ -54,10 +57,15 @@ impl FileState {
         *self.map.write() = Some(ExtentMap::default());
     }
 
+    /// Returns whether the file is open; without waiting for an open or close that is under way.
+    pub(crate) fn is_open(&self) -> bool {
+        self.opens.try_lock().is_none_or(|opens| opens.len() > 0)
+    }
+
     /// Returns whether nothing is lost when the inode is dropped from memory: no opens, no dirty pages.
     pub(crate) fn is_idle(&self) -> bool {
         let dirty = self.cached.get().is_some_and(|part| part.file.dirty_bytes() > 0);
-        self.opens.lock().len() == 0 && !dirty && self.promised.lock().is_empty()
+        self.opens.try_lock().is_some_and(|opens| opens.len() == 0) && !dirty && self.promised.lock().is_empty()
     }
 
     #[cfg(test)]
@@ -99,11 +107,9 @@ impl<'a> Io<'a> {
 
     fn load_map(self) -> Result<ExtentMap> {
         let ino = self.inode.ino;
-        let (from, to) = (extent_key(ino, FileBlock(0)), extent_key(ino, FileBlock(u64::MAX)));
         let mut rows = Vec::new();
-        self.fs.meta.scan(Table::Extent, Bound::Included(&from), Bound::Included(&to), |key, value| {
-            let (_, at) = split_extent_key(key)?;
-            rows.push((at, decode(ExtentRow::decode(value)?)));
+        self.fs.rows_of(Table::Extent, ino, Bound::Unbounded, |at, value| {
+            rows.push((file_block(ino, at)?, decode(ExtentRow::decode(value)?)));
             Ok(ControlFlow::Continue(()))
         })?;
         let map = ExtentMap::from_rows(rows).map_err(|at| {

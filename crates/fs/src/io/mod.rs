@@ -8,7 +8,8 @@
 //!                    ▼                                                          │
 //!              inode lock, shared ◄─────────────────────────────────────────────┘
 //!                    │
-//!      all written? ─┤ yes: one lookup, the device's own call, nothing else
+//!   all written and │
+//!    nobody else's? ─┤ yes: one lookup, the device's own call, nothing else
 //!                    │ whole blocks of holes or unwritten: claim the blocks, write, publish
 //!                    └ anything else: inode lock, exclusive ─► pad, read-modify-write, publish
 //! ```
@@ -17,7 +18,8 @@
 //! extent map and the attributes are locked. Before it the blocks are a hole to everybody; a crash before it leaves them free.
 //!
 //! Invariants:
-//! - I-IO-1: whoever reads or writes through the map holds the inode lock from lookup to completion; blocks leave a file under the exclusive lock only.
+//! - I-IO-1: whoever reads or writes through the map holds the inode lock from lookup to completion; blocks leave a file under the exclusive lock,
+//!   or go into limbo (I-IO-7).
 //! - I-IO-2: one writer at a time fills a block: it holds the block's claim (`fills`) or the exclusive inode lock.
 //! - I-IO-3: bytes on disk that a checksum in the log vouches for change only after [`exposure::Unsealed::permit`].
 //! - I-IO-4 (tail): bytes of a written block beyond the end of the file are undefined on disk. Whoever moves the end zeroes what lies between.
@@ -37,6 +39,7 @@ mod publish;
 mod queued;
 mod read;
 mod recent;
+mod redirect;
 mod seek;
 mod span;
 mod sync;
@@ -47,6 +50,7 @@ pub(crate) use grid::Grid;
 pub(crate) use mapping::FileState;
 pub(crate) use open::{mode_changed, open};
 pub(crate) use queued::{Planned, Segments};
+pub(crate) use redirect::{Limbo, Sharing};
 pub(crate) use sync::{flush_aged, flush_all, flush_inode};
 pub(crate) use truncate::{free_all, resume_truncate, set_size};
 

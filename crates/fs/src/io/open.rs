@@ -29,7 +29,9 @@ pub(crate) fn open(fs: &Arc<Fs>, inode: &Arc<Inode>, options: &OpenOptions) -> R
     }
     if options.write || options.append || options.truncate {
         fs.begin_change()?;
+        fs.need_live(inode.ino)?;
     }
+    let _opens = fs.freeze.read();
     let io = Io::new(fs, inode);
     drop(io.map()?);
     inode.pin()?;

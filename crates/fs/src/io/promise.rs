@@ -129,7 +129,8 @@ impl Io<'_> {
         let _held = self.state().lock.shared(self.fs);
         let map = self.map()?;
         let mut set = self.state().promised.lock();
-        let holes = map.pieces(self.fs.grid.blocks(bytes)).filter(|piece| piece.mapped.is_none());
+        let (pieces, _) = self.pieces_to_write(&map, self.fs.grid.blocks(bytes));
+        let holes = pieces.iter().filter(|piece| piece.mapped.is_none());
         let missing: Vec<Range<u64>> = holes.flat_map(|hole| set.missing(hole.file_block..hole.file_block + hole.blocks)).collect();
         let blocks = count(&missing);
         if blocks > 0 {

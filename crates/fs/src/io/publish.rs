@@ -7,6 +7,7 @@ use super::Io;
 use super::exposure::Exposing;
 use crate::extent::{Extent, ExtentChange, ExtentMap, ExtentPlan};
 use crate::log::RecordKind;
+use crate::meta::Committed;
 use crate::row::{RowChange, Table, inode_key};
 use crate::state::Fs;
 use crate::{FileBlock, Lsn, Result};
@@ -40,20 +41,27 @@ pub(super) struct Change {
     pub(super) mark: Mark,
     /// Whether the file's content changed, and with it the modification time.
     pub(super) touches: bool,
-    /// Whether every written block stays where it is and written; anything else needs the exclusive inode lock.
+    /// Whether every written block stays where it is and written; anything else needs the exclusive inode lock, or `readers`.
     pub(super) only_adds: bool,
+    /// Whether readers may be on their way to blocks that it takes out of the map: the inode lock is held shared.
+    pub(super) readers: bool,
     /// The data it makes readable.
     pub(super) exposing: Option<Exposing>,
 }
 
 impl Change {
     pub(super) fn new(kind: RecordKind, size: SizeChange) -> Self {
-        Self { kind, size, mark: Mark::None, touches: true, only_adds: false, exposing: None }
+        Self { kind, size, mark: Mark::None, touches: true, only_adds: false, readers: false, exposing: None }
     }
 
     /// A change that leaves every written block where it is.
     pub(super) fn adding(kind: RecordKind, size: SizeChange) -> Self {
         Self { only_adds: true, ..Self::new(kind, size) }
+    }
+
+    /// Under the shared inode lock: whether it maps other blocks in place of written ones.
+    pub(super) fn redirecting(self, redirects: bool) -> Self {
+        Self { only_adds: !redirects, readers: redirects, ..self }
     }
 
     pub(super) fn exposing(self, exposing: Exposing) -> Self {
@@ -66,12 +74,14 @@ impl Change {
 }
 
 impl Io<'_> {
-    /// Makes `extents` all that the file blocks of `range` map; nothing is freed.
+    /// Makes `extents` all that the file blocks of `range` map; what they do not cover any more becomes free unless a checkpoint needs it.
     pub(super) fn publish_extents(self, range: Range<u64>, extents: &[(FileBlock, Extent)], change: Change) -> Result<Lsn> {
+        let adds = change.only_adds;
         self.publish(change, |map| {
             // Under the map's lock: who promises blocks to holes looks at the map and the promises as one.
             self.forget_promises(&range);
-            ExtentPlan { changes: map.plan_set(range, extents), freed: Vec::new() }
+            let freed = if adds { Vec::new() } else { map.left_by(range.clone(), extents) };
+            ExtentPlan { changes: map.plan_set(range, extents), freed }
         })
     }
 
@@ -83,16 +93,21 @@ impl Io<'_> {
             self.state().recent.clear();
         }
         map.apply(&changes);
-        let lsn = self.log(&map, &changes, change);
+        let readers = change.readers;
+        let committed = self.log(&map, &changes, change);
         drop(map);
-        for run in freed {
-            self.fs.space.release_after(lsn, run);
+        let lsn = committed.lsn;
+        let freed = committed.freed.unwrap_or(freed);
+        if readers {
+            self.into_limbo(lsn, freed);
+        } else {
+            freed.into_iter().for_each(|run| self.fs.space.release_after(lsn, run));
         }
         Ok(lsn)
     }
 
     /// Logs the changed rows (ranks 4 and 5, under the map's write lock).
-    fn log(self, map: &ExtentMap, changes: &[ExtentChange], change: Change) -> Lsn {
+    fn log(self, map: &ExtentMap, changes: &[ExtentChange], change: Change) -> Committed {
         let mut rows = self.rows(changes);
         let mut attr = self.inode.attr_lock();
         attr.settle_times();
@@ -115,24 +130,24 @@ impl Io<'_> {
             Mark::End if attr.row.nlink == 0 => {}
             Mark::End => rows.push(RowChange::delete(Table::Orphan, orphan())),
         }
-        let lsn = self.commit(change.kind, rows, change.exposing);
+        let committed = self.commit(change.kind, rows, change.exposing);
         self.state().set_logged_size(attr.row.size);
         match change.size {
             SizeChange::AtLeast(size) => drop(self.inode.size.fetch_max(size, Ordering::AcqRel)),
             SizeChange::Set(size) => self.inode.size.store(size, Ordering::Release),
             SizeChange::Keep => {}
         }
-        self.inode.note_lsn(lsn, true);
-        lsn
+        self.inode.note_lsn(committed.lsn, true);
+        committed
     }
 
-    fn commit(self, kind: RecordKind, rows: Vec<RowChange>, exposing: Option<Exposing>) -> Lsn {
-        let Some(exposing) = exposing else { return self.fs.commit(kind, rows) };
+    fn commit(self, kind: RecordKind, rows: Vec<RowChange>, exposing: Option<Exposing>) -> Committed {
+        let Some(exposing) = exposing else { return self.fs.commit_extents(kind, rows) };
         let exposure = exposing.finish();
         let segments = exposure.as_ref().map(|exposure| exposure.segments.clone()).unwrap_or_default();
-        let lsn = self.fs.commit_exposing(kind, rows, exposure);
+        let committed = self.fs.commit_exposing(kind, rows, exposure);
         // Nobody finds these blocks before the map is unlocked.
-        self.state().unsealed.add(&segments, lsn, self.fs.meta.sealed_lsn());
-        lsn
+        self.state().unsealed.add(&segments, committed.lsn, self.fs.meta.sealed_lsn());
+        committed
     }
 }

@@ -40,7 +40,7 @@ impl Io<'_> {
         if service.mixed || service.path == IoMode::Cached || service.path == IoMode::ConcurrentCache || !within {
             return Ok(Planned::Here);
         }
-        Ok(self.plan_segments(offset, len as u64)?.map_or(Planned::Here, |segments| Planned::Device(segments, service.path == IoMode::Direct)))
+        Ok(self.plan_segments(offset, len as u64, false)?.map_or(Planned::Here, |segments| Planned::Device(segments, service.path == IoMode::Direct)))
     }
 
     /// Plans a write under the shared inode lock, which the caller holds; `told`: and the cache was told.
@@ -52,7 +52,7 @@ impl Io<'_> {
         if service.mixed || cached || !within {
             return Ok(Planned::Here);
         }
-        let Some(segments) = self.plan_segments(offset, buf.len() as u64)? else { return Ok(Planned::Here) };
+        let Some(segments) = self.plan_segments(offset, buf.len() as u64, true)? else { return Ok(Planned::Here) };
         for segment in std::iter::once(&segments.first).chain(&segments.rest) {
             self.state().unsealed.permit(&(segment.offset..segment.offset + u64::from(segment.len)), &self.fs.meta)?;
         }
@@ -87,18 +87,20 @@ impl Io<'_> {
         }
     }
 
-    /// The device ranges of an aligned range whose blocks are all written.
-    fn plan_segments(self, offset: u64, len: u64) -> Result<Option<Segments>> {
+    /// The device ranges of an aligned range whose blocks are all written, and nobody else's if they are to be written.
+    fn plan_segments(self, offset: u64, len: u64, write: bool) -> Result<Option<Segments>> {
         let grid = &self.fs.grid;
         if !grid.on_sector(offset) || !grid.on_sector(len) || len == 0 || len > SEGMENT_BYTES_MAX {
             return Ok(None);
         }
         let segment = |offset: u64, len: u64| Segment { offset, len: u32::try_from(len).expect("at most 1 GiB") };
-        if let Some(at) = self.find_written(offset, len)? {
+        if let Some(at) = if write { self.find_owned(offset, len)? } else { self.find_written(offset, len)? } {
             return Ok(Some(Segments { first: segment(at, len), rest: Vec::new() }));
         }
         let range = offset..offset + len;
-        let pieces: Vec<Piece> = self.map()?.pieces(grid.blocks(&range)).collect();
+        let map = self.map()?;
+        let pieces: Vec<Piece> = if write { self.pieces_to_write(&map, grid.blocks(&range)).0 } else { map.pieces(grid.blocks(&range)).collect() };
+        drop(map);
         let mut segments = Vec::with_capacity(pieces.len());
         for piece in pieces {
             let Some(start) = piece.written() else { return Ok(None) };

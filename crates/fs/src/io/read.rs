@@ -66,7 +66,7 @@ impl Io<'_> {
 
     /// Moves the access time where a change came after it or it is a day old.
     pub(crate) fn note_access(self) {
-        if !self.fs.options.relatime || self.fs.options.read_only {
+        if !self.fs.options.relatime || self.fs.options.read_only || self.fs.is_past(self.inode.ino) {
             return;
         }
         let attr = self.inode.stat(self.fs.block_size);

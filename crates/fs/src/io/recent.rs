@@ -1,14 +1,15 @@
 //! A few long written extents of a file, to be found without the extent map and its lock.
 //!
-//! Valid under the inode lock, shared or exclusive: a written extent leaves the map, or moves, under the exclusive lock only (I-IO-1), and whoever
-//! does that clears this. Each slot is a seqlock; a reader that meets a change takes the map.
+//! Valid under the inode lock, shared or exclusive: whoever changes where written blocks are clears this under the map's write lock, and what is noted
+//! is noted under its read lock; blocks that a reader found before stay what they are (I-IO-1). Each slot is a seqlock; a reader that meets a change
+//! takes the map.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use super::{Grid, Io};
+use super::Io;
 use crate::Result;
 use crate::extent::{Extent, ExtentState};
-use crate::{BlockNo, FileBlock};
+use crate::{BlockNo, Epoch, FileBlock};
 
 /// Slots of a file, a power of two.
 const SLOTS: usize = 8;
@@ -31,18 +32,20 @@ struct Slot {
     first: AtomicU64,
     start: AtomicU64,
     blocks: AtomicU64,
+    birth: AtomicU32,
 }
 
 impl Slot {
-    fn read(&self) -> Option<(u64, u64, u64)> {
+    fn read(&self) -> Option<(u64, u64, u64, Epoch)> {
         let version = self.version.load(Ordering::Acquire);
-        let found = (self.first.load(Ordering::Relaxed), self.start.load(Ordering::Relaxed), self.blocks.load(Ordering::Relaxed));
+        let birth = Epoch(self.birth.load(Ordering::Relaxed));
+        let found = (self.first.load(Ordering::Relaxed), self.start.load(Ordering::Relaxed), self.blocks.load(Ordering::Relaxed), birth);
         fence(Ordering::Acquire);
         (version & 1 == 0 && self.version.load(Ordering::Relaxed) == version).then_some(found)
     }
 
     /// Writes unless somebody else does.
-    fn write(&self, first: u64, start: u64, blocks: u64) {
+    fn write(&self, first: u64, start: u64, blocks: u64, birth: Epoch) {
         let version = self.version.load(Ordering::Relaxed);
         if version & 1 != 0 || self.version.compare_exchange(version, version + 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return;
@@ -51,6 +54,7 @@ impl Slot {
         self.first.store(first, Ordering::Relaxed);
         self.start.store(start, Ordering::Relaxed);
         self.blocks.store(blocks, Ordering::Relaxed);
+        self.birth.store(birth.0, Ordering::Relaxed);
         self.version.store(version + 2, Ordering::Release);
     }
 }
@@ -60,25 +64,25 @@ impl Recent {
         &self.slots[(block >> REGION_SHIFT) as usize & (SLOTS - 1)]
     }
 
-    /// Returns the volume block of a file block, and how many blocks follow it on the volume, itself included.
-    fn find(&self, block: u64) -> Option<(u64, u64)> {
-        let (first, start, blocks) = self.slot(block).read()?;
+    /// Returns the volume block of a file block, how many blocks follow it on the volume, itself included, and their birth.
+    fn find(&self, block: u64) -> Option<(u64, u64, Epoch)> {
+        let (first, start, blocks, birth) = self.slot(block).read()?;
         let skip = block.wrapping_sub(first);
-        (skip < blocks).then(|| (start + skip, blocks - skip))
+        (skip < blocks).then(|| (start + skip, blocks - skip, birth))
     }
 
     /// Remembers the written extent that holds `block`; the longest of a slot stays.
     fn note(&self, block: u64, (first, extent): (FileBlock, Extent)) {
         let blocks = u64::from(extent.blocks);
         let slot = self.slot(block);
-        if blocks >= BLOCKS_MIN && slot.read().is_some_and(|(_, _, kept)| kept < blocks) {
-            slot.write(first.0, extent.start.0, blocks);
+        if blocks >= BLOCKS_MIN && slot.read().is_some_and(|(_, _, kept, _)| kept < blocks) {
+            slot.write(first.0, extent.start.0, blocks, extent.birth);
         }
     }
 
-    /// Forgets everything. The exclusive inode lock is held.
+    /// Forgets everything. The map's write lock is held.
     pub(super) fn clear(&self) {
-        self.slots.iter().filter(|slot| slot.blocks.load(Ordering::Relaxed) > 0).for_each(|slot| slot.write(0, 0, 0));
+        self.slots.iter().filter(|slot| slot.blocks.load(Ordering::Relaxed) > 0).for_each(|slot| slot.write(0, 0, 0, Epoch(0)));
     }
 }
 
@@ -86,29 +90,40 @@ impl Io<'_> {
     /// Returns the device offset of a byte range of the file if it lies in one written extent: the lookup of the data path. Under the inode lock.
     #[inline]
     pub(super) fn find_written(self, offset: u64, len: u64) -> Result<Option<u64>> {
+        Ok(self.find_born(offset, len)?.map(|(at, _)| at))
+    }
+
+    /// As [`find_written`](Self::find_written), if nobody else needs what is there: it may be written in place.
+    #[inline]
+    pub(super) fn find_owned(self, offset: u64, len: u64) -> Result<Option<u64>> {
+        Ok(self.find_born(offset, len)?.filter(|(_, birth)| *birth > self.floor()).map(|(at, _)| at))
+    }
+
+    #[inline]
+    fn find_born(self, offset: u64, len: u64) -> Result<Option<(u64, Epoch)>> {
         let grid = &self.fs.grid;
         let (block, skip) = (grid.block_of(offset), grid.in_block(offset));
-        let at = |start: u64, blocks: u64| (grid.start_of(blocks) - skip >= len).then(|| grid.start_of(start) + skip);
+        let at = |start: u64, blocks: u64, birth: Epoch| (grid.start_of(blocks) - skip >= len).then(|| (grid.start_of(start) + skip, birth));
         match self.state().recent.find(block) {
-            Some((start, blocks)) => Ok(at(start, blocks)),
-            None => self.find_mapped(grid, block, at),
+            Some((start, blocks, birth)) => Ok(at(start, blocks, birth)),
+            None => self.find_mapped(block, at),
         }
     }
 
     #[inline(never)]
-    fn find_mapped(self, _grid: &Grid, block: u64, at: impl Fn(u64, u64) -> Option<u64>) -> Result<Option<u64>> {
-        let Some((first, extent)) = self.map()?.holding(block).filter(|(_, extent)| extent.state == ExtentState::Written) else { return Ok(None) };
+    fn find_mapped(self, block: u64, at: impl Fn(u64, u64, Epoch) -> Option<(u64, Epoch)>) -> Result<Option<(u64, Epoch)>> {
+        let map = self.map()?;
+        let Some((first, extent)) = map.holding(block).filter(|(_, extent)| extent.state == ExtentState::Written) else { return Ok(None) };
         self.state().recent.note(block, (first, extent));
         let BlockNo(start) = extent.start;
         let skip = block - first.0;
-        Ok(at(start + skip, u64::from(extent.blocks) - skip))
+        Ok(at(start + skip, u64::from(extent.blocks) - skip, extent.birth))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Epoch;
 
     fn extent(start: u64, blocks: u32) -> Extent {
         Extent { start: BlockNo(start), blocks, state: ExtentState::Written, birth: Epoch(1) }
@@ -119,11 +134,11 @@ mod tests {
         let recent = Recent::default();
         assert_eq!(recent.find(0), None);
         recent.note(150, (FileBlock(100), extent(5000, 100)));
-        assert_eq!(recent.find(100), Some((5000, 100)));
-        assert_eq!(recent.find(199), Some((5099, 1)));
+        assert_eq!(recent.find(100), Some((5000, 100, Epoch(1))));
+        assert_eq!(recent.find(199), Some((5099, 1, Epoch(1))));
         assert_eq!((recent.find(99), recent.find(200)), (None, None));
         recent.note(300, (FileBlock(300), extent(9000, 99)));
-        assert_eq!(recent.find(100), Some((5000, 100)), "the longer one stays");
+        assert_eq!(recent.find(100), Some((5000, 100, Epoch(1))), "the longer one stays");
         recent.clear();
         assert_eq!(recent.find(100), None);
     }
@@ -134,11 +149,11 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for i in 0..20_000u64 {
-                    recent.slots[0].write(i, i * 3, i + 1000);
+                    recent.slots[0].write(i, i * 3, i + 1000, Epoch(1));
                 }
             });
             for _ in 0..20_000 {
-                if let Some((first, start, blocks)) = recent.slots[0].read().filter(|(_, _, blocks)| *blocks > 0) {
+                if let Some((first, start, blocks, _)) = recent.slots[0].read().filter(|(_, _, blocks, _)| *blocks > 0) {
                     assert_eq!((start, blocks), (first * 3, first + 1000));
                 }
             }

@@ -81,25 +81,29 @@ impl Io<'_> {
         let grid = &self.fs.grid;
         let logged = self.state().logged_size();
         let size = data.size_after(logged);
+        self.unshare_edges(held, &data.range())?;
+        if size > logged {
+            self.unshare_tail(held)?;
+        }
         let map = self.map()?;
-        let pieces: Vec<Piece> = map.pieces(grid.blocks(&data.range())).collect();
+        let (pieces, redirects) = self.pieces_to_write(&map, grid.blocks(&data.range()));
         let gap = tail_gap(&map, grid, logged, data.offset).filter(|_| size > logged);
         self.count_exclusive(&pieces, data, size > logged);
         let fresh = self.allocate_holes(map, &pieces, size > logged)?;
-        let targets = place(&pieces, &fresh.runs, self.fs.epoch);
+        let targets = self.place_to_write(&pieces, &fresh.runs);
         let gap = gap.map(|(gap, target)| span_in_place(grid, &target, &gap, (logged, size), true));
         let spans = gap.into_iter().chain(targets.iter().map(|target| match target.was {
             Before::Written => span_in_place(grid, target, &data.range(), (logged, size), false),
             Before::Unwritten | Before::Free => span_in_new(grid, target, &data.range(), size),
         }));
-        let written = self.write_spans(spans, data).and_then(|exposing| self.publish_exclusive(held, &targets, exposing, size, logged));
+        let written = self.write_spans(spans, data).and_then(|exposing| self.publish_exclusive(&targets, redirects, exposing, (size, logged)));
         if written.is_err() {
             self.give_back(fresh);
         }
         written
     }
 
-    fn publish_exclusive(self, _held: &Alone<'_>, targets: &[Target], exposing: Exposing, size: u64, logged: u64) -> Result<()> {
+    fn publish_exclusive(self, targets: &[Target], redirects: bool, exposing: Exposing, (size, logged): (u64, u64)) -> Result<()> {
         let mut filled = targets.iter().filter(|target| target.was != Before::Written).peekable();
         if size == logged && filled.peek().is_none() {
             self.wrote_in_place();
@@ -108,28 +112,39 @@ impl Io<'_> {
         let range = targets.first().map_or(0, |t| t.file_block)..targets.last().map_or(0, |t| t.file_block + t.blocks);
         let extents: Vec<_> = targets.iter().flat_map(Target::extents).collect();
         let (kind, change) = if size > logged { (RecordKind::Extend, SizeChange::AtLeast(size)) } else { (RecordKind::Written, SizeChange::Keep) };
-        self.publish_extents(range, &extents, Change::adding(kind, change).exposing(exposing)).map(drop)
+        let change = if redirects { Change::new(kind, change) } else { Change::adding(kind, change) };
+        self.publish_extents(range, &extents, change.exposing(exposing)).map(drop)
+    }
+
+    /// Makes sure that the written block in which the file ends is the file's own.
+    fn unshare_tail(self, held: &Alone<'_>) -> Result<()> {
+        let logged = self.state().logged_size();
+        if self.fs.grid.on_block(logged) { Ok(()) } else { self.unshare(held, &(logged..logged + 1)) }
     }
 
     /// Zeroes, in place, what of a byte range is written.
-    pub(super) fn zero_written(self, _held: &Alone<'_>, range: &Range<u64>) -> Result<()> {
+    pub(super) fn zero_written(self, held: &Alone<'_>, range: &Range<u64>) -> Result<()> {
         if range.is_empty() {
             return Ok(());
         }
+        self.unshare(held, range)?;
         let grid = &self.fs.grid;
         let logged = self.state().logged_size();
         let map = self.map()?;
         let pieces: Vec<Piece> = map.pieces(grid.blocks(range)).filter(|piece| piece.written().is_some()).collect();
         drop(map);
-        let targets = place(&pieces, &[], self.fs.epoch);
+        let targets = place(&pieces, &[], self.fs.epoch());
         let spans = targets.iter().map(|target| span_in_place(grid, target, range, (logged, logged), true));
         self.write_spans(spans, Payload::new(&[], range.start)?).map(drop)
     }
 
     /// Zeroes the gap that a growth to `size` opens behind a written tail. Returns what it will expose.
-    pub(super) fn zero_tail(self, _held: &Alone<'_>, size: u64) -> Result<Exposing> {
+    pub(super) fn zero_tail(self, held: &Alone<'_>, size: u64) -> Result<Exposing> {
         let grid = &self.fs.grid;
         let logged = self.state().logged_size();
+        if size > logged {
+            self.unshare_tail(held)?;
+        }
         let gap = tail_gap(&*self.map()?, grid, logged, size);
         let span = gap.map(|(gap, target)| span_in_place(grid, &target, &gap, (logged, size), true));
         self.write_spans(span.into_iter(), Payload::new(&[], logged)?)

@@ -136,14 +136,17 @@ impl Io<'_> {
         if !data.is_aligned(grid) {
             return Ok(false);
         }
-        let found = self.find_written(data.offset, data.bytes.len() as u64)?;
+        let found = self.find_owned(data.offset, data.bytes.len() as u64)?;
         let logged = self.state().logged_size();
         if let Some(at) = found.filter(|_| data.size_after(logged) == logged) {
             self.overwrite(data.bytes, at)?;
             self.wrote_in_place();
             return Ok(true);
         }
-        let way = plan(&*self.map()?, grid, &data, logged);
+        let way = {
+            let map = self.map()?;
+            plan(self.pieces_to_write(&map, grid.blocks(&data.range())).0, &map, grid, &data, logged)
+        };
         match way {
             Way::InPlace(pieces) => self.overwrite_pieces(&pieces, data)?,
             Way::Fill(blocks) => self.fill(held, data, blocks)?,
@@ -155,6 +158,7 @@ impl Io<'_> {
     /// Writes bytes at a device offset where the file has data.
     pub(super) fn overwrite(self, bytes: &[u8], at: u64) -> Result<()> {
         debug_assert!(self.state().lock.is_held(), "I-IO-1: the lock is held from the lookup to the end of the write");
+        debug_assert!(!self.fs.is_past(self.inode.ino), "I-CKP-5: nothing of a checkpoint is written");
         self.state().unsealed.permit(&(at..at + bytes.len() as u64), &self.fs.meta)?;
         Ok(self.fs.device.write_at(bytes, at)?)
     }
@@ -179,8 +183,7 @@ impl Io<'_> {
 }
 
 /// Decides how an aligned write is carried out.
-fn plan(map: &ExtentMap, grid: &Grid, data: &Payload<'_>, logged: u64) -> Way {
-    let pieces: Vec<Piece> = map.pieces(grid.blocks(&data.range())).collect();
+fn plan(pieces: Vec<Piece>, map: &ExtentMap, grid: &Grid, data: &Payload<'_>, logged: u64) -> Way {
     let extends = data.size_after(logged) > logged;
     let unfilled = |piece: &&Piece| piece.written().is_none();
     let (Some(first), Some(last)) = (pieces.iter().find(unfilled), pieces.iter().rfind(unfilled)) else {
@@ -216,7 +219,8 @@ mod tests {
     fn way(offset: u64, len: usize, logged: u64) -> &'static str {
         let bytes = vec![0; len];
         let data = Payload::new(&bytes, offset).unwrap();
-        match plan(&map(), &grid(), &data, logged) {
+        let pieces = map().pieces(grid().blocks(&data.range())).collect();
+        match plan(pieces, &map(), &grid(), &data, logged) {
             Way::InPlace(_) => "in place",
             Way::Fill(_) => "fill",
             Way::Exclusive => "exclusive",

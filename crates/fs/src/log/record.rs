@@ -32,10 +32,12 @@ pub(crate) enum RecordKind {
     Orphan = 14,
     Remove = 15,
     Mode = 16,
+    Checkpoint = 17,
+    Rollback = 18,
 }
 
 impl RecordKind {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Create,
         Self::Link,
         Self::Unlink,
@@ -52,6 +54,8 @@ impl RecordKind {
         Self::Orphan,
         Self::Remove,
         Self::Mode,
+        Self::Checkpoint,
+        Self::Rollback,
     ];
 
     fn from_code(code: u8) -> Result<Self> {

@@ -16,13 +16,15 @@
 mod guard;
 mod memtable;
 mod merge;
+mod read;
 mod region;
 mod store;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use guard::guarded;
+pub(crate) use read::State;
 pub(crate) use region::{GrowRegion, Region};
 #[cfg(any(test, feature = "forge"))]
 pub(crate) use store::write_rows;
-pub(crate) use store::{MetaStore, format_tree, open_tree, stored_position};
+pub(crate) use store::{Committed, MetaStore, format_tree, open_tree, stored_position};

@@ -5,20 +5,22 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use block::BlockDevice;
-use parking_lot::{Mutex, RwLock};
-use redb::{Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, TableDefinition};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use redb::{Database, Durability, TableDefinition};
 
 use super::guard::{Tree, guarded};
 use super::memtable::Memtable;
-use super::merge::merge;
+use super::read::{Snapshot, State};
 use super::region::{Backend, Region};
+use crate::checkpoint::{Capture, Others};
+use crate::extent::Run;
 use crate::log::{IntentLog, LogParts, LogPosition, Record, SyncOutcome};
 use crate::row::{RowChange, Table};
 use crate::{Error, ErrorKind, LogInfo, Lsn, Result};
 
-type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
+pub(super) type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 
-const fn definition(table: Table) -> Definition {
+pub(super) const fn definition(table: Table) -> Definition {
     TableDefinition::new(match table {
         Table::Inode => "inode",
         Table::Dentry => "dentry",
@@ -26,6 +28,9 @@ const fn definition(table: Table) -> Definition {
         Table::Xattr => "xattr",
         Table::Orphan => "orphan",
         Table::Setting => "setting",
+        Table::Checkpoint => "checkpoint",
+        Table::Before => "before",
+        Table::Scope => "scope",
     })
 }
 
@@ -37,15 +42,34 @@ const ACTIVE_BYTES_MAX: usize = 64 << 20;
 /// Bytes in the active memtable from which the sync daemon starts a metadata commit.
 const ACTIVE_BYTES_DUE: usize = 16 << 20;
 
-/// The tree as of its last durable commit.
-struct Snapshot {
-    tables: Vec<ReadOnlyTable<&'static [u8], &'static [u8]>>,
+/// A record that was committed.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Committed {
+    pub(crate) lsn: Lsn,
+    /// The runs that no extent row covers any more; `None` where checkpoints have no say, and what leaves a file is free.
+    pub(crate) freed: Option<Vec<Run>>,
 }
 
-struct State {
-    active: Memtable,
-    frozen: Option<Arc<Memtable>>,
-    snapshot: Arc<Snapshot>,
+/// The store while nobody else reads or changes a row.
+pub(crate) struct Locked<'a> {
+    store: &'a MetaStore,
+    state: RwLockWriteGuard<'a, State>,
+}
+
+impl Locked<'_> {
+    pub(crate) fn state(&self) -> &State {
+        &self.state
+    }
+
+    pub(crate) fn capture(&mut self) -> &mut Capture {
+        &mut self.state.capture
+    }
+
+    /// Commits a record; blocks that its extents cover and its own rows did not are as `others` says.
+    pub(crate) fn commit(&mut self, record: Record, others: Others) -> Result<Committed> {
+        self.store.commit_locked(&mut self.state, record, others)
+    }
 }
 
 /// All metadata of a mounted file system. Every method may be called from any thread.
@@ -65,7 +89,7 @@ pub(crate) struct MetaStore {
     failed: OnceLock<Error>,
 }
 
-fn tree_error(context: &str, error: impl Into<redb::Error>) -> Error {
+pub(super) fn tree_error(context: &str, error: impl Into<redb::Error>) -> Error {
     let error = error.into();
     if let redb::Error::Io(io) = &error
         && let Some(inner) = io.get_ref().and_then(|e| e.downcast_ref::<Error>())
@@ -123,25 +147,6 @@ fn write_rows_unguarded<'a>(db: &Database, position: &LogPosition, rows: impl It
     txn.commit().map_err(|e| tree_error(context, e))
 }
 
-impl Snapshot {
-    fn take(db: &Tree) -> Result<Self> {
-        let context = "the metadata tree cannot be read";
-        guarded(|| {
-            let txn = db.begin_read().map_err(|e| tree_error(context, e))?;
-            let tables =
-                Table::ALL.into_iter().map(|table| txn.open_table(definition(table)).map_err(|e| tree_error(context, e))).collect::<Result<_>>()?;
-            Ok(Self { tables })
-        })
-    }
-
-    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        guarded(|| {
-            let row = self.tables[table.index()].get(key).map_err(|e| tree_error("the metadata tree cannot be read", e))?;
-            Ok(row.map(|guard| guard.value().to_vec()))
-        })
-    }
-}
-
 impl MetaStore {
     /// Takes over an open tree; the log follows with [`start`](Self::start).
     pub(crate) fn new(db: Tree, region: Arc<Region>, device: Arc<dyn BlockDevice>) -> Result<Self> {
@@ -151,7 +156,7 @@ impl MetaStore {
             region,
             device,
             log: OnceLock::new(),
-            state: RwLock::new(State { active: Memtable::default(), frozen: None, snapshot }),
+            state: RwLock::new(State::new(snapshot)),
             committing: Mutex::new(()),
             active_bytes: AtomicUsize::new(0),
             metadata_commits: AtomicU64::new(0),
@@ -207,7 +212,7 @@ impl MetaStore {
     /// Returns the number of rows of a table as of the last metadata commit.
     pub(crate) fn row_count(&self, table: Table) -> Result<u64> {
         let snapshot = Arc::clone(&self.state.read().snapshot);
-        guarded(|| snapshot.tables[table.index()].len().map_err(|e| tree_error("the metadata tree cannot be read", e)))
+        snapshot.len(table)
     }
 
     /// Returns the first failure of a write or flush, if there was one.
@@ -215,13 +220,37 @@ impl MetaStore {
         self.failed.get().cloned().or_else(|| self.log.get().and_then(IntentLog::failed))
     }
 
-    /// Logs a record and makes its rows visible (I-META-1). Nothing is durable before [`sync`](Self::sync).
-    pub(crate) fn commit(&self, record: Record) -> Lsn {
+    /// Logs a record and makes its rows visible (I-META-1), with what checkpoints keep of the rows before. Nothing is durable before
+    /// [`sync`](Self::sync). When the old rows cannot be read the store latches as after a failed write, and the record is dropped.
+    pub(crate) fn commit(&self, record: Record) -> Committed {
         let mut state = self.state.write();
+        self.commit_locked(&mut state, record, Others::Free).unwrap_or_else(|e| {
+            self.failed.get_or_init(|| e);
+            Committed { lsn: self.last_lsn(), freed: Some(Vec::new()) }
+        })
+    }
+
+    /// Runs `work` while nobody reads or changes a row.
+    pub(crate) fn exclusively<T>(&self, work: impl FnOnce(&mut Locked<'_>) -> Result<T>) -> Result<T> {
+        self.check()?;
+        let mut locked = Locked { store: self, state: self.state.write() };
+        work(&mut locked)
+    }
+
+    fn commit_locked(&self, state: &mut State, mut record: Record, others: Others) -> Result<Committed> {
+        let freed = if state.capture.is_idle() {
+            None
+        } else {
+            let captured = state.capture.plan(&record.rows, |table, key| state.get(table, key))?;
+            let freed = state.capture.settle(&captured, others)?;
+            assert!(captured.images.iter().all(|image| image.value.is_some()), "I-CKP-3: the old rows join the record that changes them");
+            record.rows.extend(captured.images);
+            Some(freed)
+        };
         let lsn = self.log().append(&record);
         debug_assert!(lsn == self.last_lsn(), "I-META-1: nobody appends between a record and its rows");
-        self.apply(&mut state, record.rows);
-        lsn
+        self.apply(state, record.rows);
+        Ok(Committed { lsn, freed })
     }
 
     /// Makes rows visible that came out of the log.
@@ -239,11 +268,10 @@ impl MetaStore {
     pub(crate) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let snapshot = {
             let state = self.state.read();
-            let above = state.active.get(table, key).or_else(|| state.frozen.as_ref().and_then(|frozen| frozen.get(table, key)));
-            if let Some(row) = above {
-                return Ok(row.map(|bytes| bytes.to_vec()));
+            match state.above(table, key) {
+                Some(row) => return Ok(row.map(|bytes| bytes.to_vec())),
+                None => Arc::clone(&state.snapshot),
             }
-            Arc::clone(&state.snapshot)
         };
         snapshot.get(table, key)
     }
@@ -256,22 +284,17 @@ impl MetaStore {
         to: Bound<&[u8]>,
         visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        let context = "the metadata tree cannot be read";
-        let state = self.state.read();
-        let mut range = guarded(|| state.snapshot.tables[table.index()].range::<&[u8]>((from, to)).map_err(|e| tree_error(context, e)))?;
-        let mut layers = Vec::with_capacity(2);
-        for memtable in [Some(&state.active), state.frozen.as_deref()].into_iter().flatten() {
-            let iter: Box<dyn Iterator<Item = _>> = Box::new(memtable.table(table).range::<[u8], _>((from, to)));
-            layers.push(iter.peekable());
-        }
-        let below = || {
-            guarded(|| match range.next() {
-                None => Ok(None),
-                Some(Ok((key, value))) => Ok(Some((key.value().to_vec(), value.value().to_vec()))),
-                Some(Err(e)) => Err(tree_error(context, e)),
-            })
-        };
-        merge(layers, below, visit)
+        self.state.read().scan(table, from, to, visit)
+    }
+
+    /// Reads the rows and what checkpoints know of them, all of one moment.
+    pub(crate) fn reading<T>(&self, work: impl FnOnce(&State) -> Result<T>) -> Result<T> {
+        work(&self.state.read())
+    }
+
+    /// Takes over what recovery found of checkpoints.
+    pub(crate) fn set_capture(&self, capture: Capture) {
+        self.state.write().capture = capture;
     }
 
     /// Visits every row of a table.

@@ -14,6 +14,7 @@ impl Fs {
 
     pub(crate) fn set_attr(&self, ino: InodeNo, change: &SetAttr) -> Result<Attr> {
         self.begin_change()?;
+        self.need_live(ino)?;
         let inode = self.inode(ino)?;
         if let Some(size) = change.size {
             match inode.kind {
@@ -54,6 +55,7 @@ impl Fs {
 
     pub(crate) fn set_io_mode(&self, ino: InodeNo, mode: Option<IoMode>) -> Result<()> {
         self.begin_change()?;
+        self.need_live(ino)?;
         let inode: Arc<Inode> = self.inode(ino)?;
         if !matches!(inode.kind, FileKind::File | FileKind::Directory) {
             return Err(Error::new(ErrorKind::Invalid, format!("inode {} is neither a file nor a directory: it has no I/O mode", ino.0)));

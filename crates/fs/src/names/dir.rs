@@ -1,9 +1,6 @@
 //! Reading directories.
 
-use std::ops::{Bound, ControlFlow};
-
 use super::NAME_BYTES_MAX;
-use crate::row::{DentryRow, Table, pair_key, split_key};
 use crate::state::Fs;
 use crate::{Attr, DirEntry, Error, ErrorKind, InodeNo, Result};
 
@@ -25,19 +22,7 @@ impl Fs {
 
     pub(crate) fn read_dir(&self, dir: InodeNo, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
         self.directory(dir)?;
-        let from = pair_key(dir, after.unwrap_or_default());
-        let from = if after.is_some() { Bound::Excluded(from.as_slice()) } else { Bound::Included(from.as_slice()) };
-        let end = (dir.0 + 1).to_be_bytes();
-        let mut entries = Vec::new();
-        if limit == 0 {
-            return Ok(entries);
-        }
-        self.meta.scan(Table::Dentry, from, Bound::Excluded(&end), |key, value| {
-            let row = DentryRow::decode(value)?;
-            entries.push(DirEntry { name: split_key(key)?.1.to_vec(), ino: row.ino, kind: row.kind });
-            Ok(if entries.len() >= limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-        })?;
-        Ok(entries)
+        self.names_of(dir, after, limit)
     }
 
     pub(crate) fn parent(&self, dir: InodeNo) -> Result<InodeNo> {

@@ -38,6 +38,7 @@ impl Fs {
     pub(crate) fn make(&self, dir: InodeNo, name: &[u8], making: &Making<'_>) -> Result<Attr> {
         check_name(name)?;
         self.begin_change()?;
+        self.need_live(dir)?;
         self.need_space()?;
         let _names = self.names.lock();
         let parent = self.directory(dir)?;
@@ -56,6 +57,7 @@ impl Fs {
     /// Makes a pinned file without a name: an orphan until it is linked.
     pub(crate) fn make_unnamed(&self, dir: InodeNo, new: NewFile) -> Result<Attr> {
         self.begin_change()?;
+        self.need_live(dir)?;
         self.need_space()?;
         let _names = self.names.lock();
         let parent = self.directory(dir)?;
@@ -91,6 +93,7 @@ impl Fs {
     pub(crate) fn link(&self, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Attr> {
         check_name(name)?;
         self.begin_change()?;
+        self.need_live(dir).and_then(|()| self.need_live(ino))?;
         let _names = self.names.lock();
         let parent = self.directory(dir)?;
         let inode = self.inode(ino)?;
@@ -117,7 +120,7 @@ impl Fs {
         Ok(inode.stat(self.block_size))
     }
 
-    fn need_space(&self) -> Result<()> {
+    pub(crate) fn need_space(&self) -> Result<()> {
         if !self.space.would_fit(METADATA_BLOCKS) {
             return Err(Error::new(ErrorKind::NoSpace, "the volume is full: delete something, or grow it"));
         }

@@ -49,11 +49,6 @@ impl Fs {
         Ok(inode)
     }
 
-    /// Returns what a name points to.
-    pub(crate) fn find(&self, dir: InodeNo, name: &[u8]) -> Result<Option<DentryRow>> {
-        self.meta.get(Table::Dentry, &pair_key(dir, name))?.map(|bytes| DentryRow::decode(&bytes)).transpose()
-    }
-
     /// Returns the inode that a name in `dir` points to. A name that says another kind than its inode, or that leads back to its own directory,
     /// is damage: whoever locked both would lock one inode twice, or walk in circles.
     pub(crate) fn named(&self, dir: InodeNo, row: DentryRow) -> Result<Arc<Inode>> {

@@ -13,6 +13,7 @@ impl Fs {
     pub(crate) fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         check_name(name)?;
         self.begin_change()?;
+        self.need_live(dir)?;
         let inode = {
             let _names = self.names.lock();
             let parent = self.directory(dir)?;
@@ -36,10 +37,12 @@ impl Fs {
     pub(crate) fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         check_name(name)?;
         self.begin_change()?;
+        self.need_live(dir)?;
         let inode = {
             let _names = self.names.lock();
             let parent = self.directory(dir)?;
             let inode = self.named(dir, self.need(dir, name)?)?;
+            self.need_live(inode.ino)?;
             if inode.kind != FileKind::Directory {
                 return Err(Error::new(ErrorKind::NotDirectory, format!("'{}' is not a directory", name.escape_ascii())));
             }

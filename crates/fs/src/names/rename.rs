@@ -31,12 +31,14 @@ impl Fs {
         check_name(from)?;
         check_name(to)?;
         self.begin_change()?;
+        self.need_live(from_dir).and_then(|()| self.need_live(to_dir))?;
         let replaced = {
             let _names = self.names.lock();
             let from = Place { dir: self.directory(from_dir)?, name: from };
             let to = Place { dir: self.directory(to_dir)?, name: to };
             let source = self.need(from_dir, from.name)?;
             let target = self.find(to_dir, to.name)?;
+            [Some(source), target].into_iter().flatten().try_for_each(|row| self.need_live(row.ino))?;
             if target.is_some_and(|target| target.ino == source.ino) && mode != RenameMode::NoReplace {
                 return Ok(());
             }

@@ -4,7 +4,7 @@ use std::ops::{Bound, ControlFlow};
 
 use super::NAME_BYTES_MAX;
 use crate::log::RecordKind;
-use crate::row::{RowChange, Table, pair_key, split_key};
+use crate::row::{RowChange, Table, pair_key};
 use crate::state::Fs;
 use crate::{Error, ErrorKind, InodeNo, Result};
 
@@ -20,7 +20,7 @@ fn missing(ino: InodeNo, name: &[u8]) -> Error {
 impl Fs {
     pub(crate) fn get_xattr(&self, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
         self.inode(ino)?;
-        self.meta.get(Table::Xattr, &pair_key(ino, name))?.ok_or_else(|| missing(ino, name))
+        self.row_of(Table::Xattr, ino, name)?.ok_or_else(|| missing(ino, name))
     }
 
     pub(crate) fn set_xattr(&self, ino: InodeNo, name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
@@ -35,6 +35,7 @@ impl Fs {
             ));
         }
         self.begin_change()?;
+        self.need_live(ino)?;
         let _names = self.names.lock();
         let key = pair_key(ino, name);
         let inode = self.inode(ino)?;
@@ -54,6 +55,7 @@ impl Fs {
 
     pub(crate) fn remove_xattr(&self, ino: InodeNo, name: &[u8]) -> Result<()> {
         self.begin_change()?;
+        self.need_live(ino)?;
         let _names = self.names.lock();
         let key = pair_key(ino, name);
         let inode = self.inode(ino)?;
@@ -74,17 +76,16 @@ impl Fs {
 
     pub(crate) fn list_xattr(&self, ino: InodeNo) -> Result<Vec<Vec<u8>>> {
         self.inode(ino)?;
-        self.xattr_keys(ino)?.iter().map(|key| Ok(split_key(key)?.1.to_vec())).collect()
+        let mut names = Vec::new();
+        self.rows_of(Table::Xattr, ino, Bound::Unbounded, |name, _| {
+            names.push(name.to_vec());
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(names)
     }
 
     /// Returns the keys of all attributes of an inode.
     pub(crate) fn xattr_keys(&self, ino: InodeNo) -> Result<Vec<Vec<u8>>> {
-        let (from, to) = (ino.0.to_be_bytes(), (ino.0 + 1).to_be_bytes());
-        let mut keys = Vec::new();
-        self.meta.scan(Table::Xattr, Bound::Included(&from), Bound::Excluded(&to), |key, _| {
-            keys.push(key.to_vec());
-            Ok(ControlFlow::Continue(()))
-        })?;
-        Ok(keys)
+        Ok(self.list_xattr(ino)?.iter().map(|name| pair_key(ino, name)).collect())
     }
 }

@@ -3,8 +3,9 @@
 use std::fmt;
 
 use super::Space;
+use crate::checkpoint::Shares;
 use crate::extent::Run;
-use crate::{BlockNo, Error, FileBlock, InodeNo, Result};
+use crate::{BlockNo, Epoch, Error, FileBlock, InodeNo, Result};
 
 /// Who claims blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub(crate) enum Owner {
     Region(&'static str),
     /// The extent of an inode that begins at a file block.
     Extent(InodeNo, FileBlock),
+    /// What such an extent was in a checkpoint.
+    Image(Epoch, InodeNo, FileBlock),
 }
 
 impl fmt::Display for Owner {
@@ -20,6 +23,7 @@ impl fmt::Display for Owner {
         match self {
             Self::Region(name) => f.write_str(name),
             Self::Extent(ino, at) => write!(f, "the extent of inode {} at file block {}", ino.0, at.0),
+            Self::Image(epoch, ino, at) => write!(f, "the extent of inode {} at file block {} in checkpoint {}", ino.0, at.0, epoch.0),
         }
     }
 }
@@ -45,6 +49,14 @@ impl Claim {
 
     fn end(&self) -> u64 {
         self.start.saturating_add(self.blocks)
+    }
+
+    fn run(&self) -> Run {
+        Run { start: BlockNo(self.start), blocks: self.blocks }
+    }
+
+    fn is_image(&self) -> bool {
+        matches!(self.owner, Owner::Image(..))
     }
 }
 
@@ -75,16 +87,25 @@ impl Claims {
         Ok(())
     }
 
-    /// Calls `found` for every claim that reaches into another one, with the one that came first on the volume and the shared run.
+    /// Calls `found` for every claim that reaches into another one and may not, with the one that came first on the volume and the shared run.
+    /// Extents and what they were in checkpoints may share blocks; two files, or a file and the volume itself, may not.
     pub(crate) fn overlaps(&mut self, mut found: impl FnMut(Claim, Claim, Run)) {
         self.claims.sort_unstable_by_key(|claim| (claim.start, claim.blocks));
-        let mut furthest: Option<Claim> = None;
-        for claim in &self.claims {
-            if let Some(before) = furthest.filter(|before| before.end() > claim.start) {
-                found(before, *claim, Run { start: BlockNo(claim.start), blocks: before.end().min(claim.end()) - claim.start });
+        let region = |claim: &&Claim| matches!(claim.owner, Owner::Region(_));
+        clashes(self.claims.iter().filter(|claim| !claim.is_image()), &mut found);
+        clashes(self.claims.iter().filter(|claim| region(claim) || claim.is_image()), |a, b, run| {
+            if region(&&a) || region(&&b) {
+                found(a, b, run);
             }
-            furthest = furthest.filter(|before| before.end() >= claim.end()).or(Some(*claim));
+        });
+    }
+
+    /// Returns the blocks that several extents and images share.
+    pub(crate) fn shares(&self) -> Shares {
+        if !self.claims.iter().any(Claim::is_image) {
+            return Shares::default();
         }
+        Shares::build(self.claims.iter().filter(|claim| !matches!(claim.owner, Owner::Region(_))).map(Claim::run).collect())
     }
 
     /// Returns the space in which everything not claimed is free.
@@ -101,9 +122,24 @@ impl Claims {
         if let Some(error) = first {
             return Err(error);
         }
-        let ends = std::iter::once(0).chain(self.claims.iter().map(Claim::end));
-        let starts = self.claims.iter().map(|claim| claim.start).chain(std::iter::once(self.blocks));
-        let gaps = ends.zip(starts).filter(|(end, start)| end < start);
-        Ok(Space::new(self.block_size, self.blocks, gaps.map(|(end, start)| Run { start: BlockNo(end), blocks: start - end })))
+        let mut end = 0;
+        let last = Claim::new(BlockNo(self.blocks), 0, Owner::Region("the end"));
+        let gaps = self.claims.iter().chain(std::iter::once(&last)).filter_map(|claim| {
+            let gap = end..claim.start;
+            end = end.max(claim.end());
+            (!gap.is_empty()).then(|| Run { start: BlockNo(gap.start), blocks: gap.end - gap.start })
+        });
+        Ok(Space::new(self.block_size, self.blocks, gaps))
+    }
+}
+
+/// Calls `found` for every claim that reaches into one before it; they come in order of their starts.
+fn clashes<'a>(claims: impl Iterator<Item = &'a Claim>, mut found: impl FnMut(Claim, Claim, Run)) {
+    let mut furthest: Option<Claim> = None;
+    for claim in claims {
+        if let Some(before) = furthest.filter(|before| before.end() > claim.start) {
+            found(before, *claim, Run { start: BlockNo(claim.start), blocks: before.end().min(claim.end()) - claim.start });
+        }
+        furthest = furthest.filter(|before| before.end() >= claim.end()).or(Some(*claim));
     }
 }

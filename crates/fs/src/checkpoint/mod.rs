@@ -1,0 +1,38 @@
+//! Checkpoints: point-in-time images of the file system, made in constant time.
+//!
+//! ```text
+//!            epoch 1          epoch 2          epoch 3 (now)
+//!   ────────────────────┬────────────────┬──────────────────▶
+//!                 checkpoint 1      checkpoint 2
+//!                 images of rows    images of rows            live rows
+//!                 changed in 2      changed in 3
+//! ```
+//!
+//! A checkpoint is a row, and the number of the epoch it ends. From then on a commit that changes a row of the past puts the old row into the
+//! newest checkpoint that holds it, in the same record ([`capture`]); what a checkpoint shows is read through those images ([`view`]). Blocks that a
+//! checkpoint may need are not written in place: the data path sees by an extent's birth epoch that it has to go elsewhere (`io/redirect.rs`).
+//! Decision 0008 has the reasons.
+//!
+//! - I-CKP-1, I-CKP-2, I-CKP-3: see [`capture`].
+//! - I-CKP-4: a checkpoint is made while nobody writes: no write of an open file is half in it.
+//! - I-CKP-5: what a view shows never changes while the checkpoint exists.
+
+mod capture;
+mod create;
+mod freeze;
+mod load;
+mod remove;
+mod report;
+mod row;
+mod shares;
+mod view;
+
+pub(crate) use capture::{Capture, Checkpoint};
+pub(crate) use load::load;
+#[cfg(any(test, feature = "forge"))]
+pub(crate) use row::encode_image;
+pub(crate) use row::{CheckpointRow, before_key, decode_image, image_extent, split_before_key, split_checkpoint_key, split_scope_key};
+pub(crate) use shares::{Deltas, Others, Shares};
+pub(crate) use view::Views;
+
+pub use report::{CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace};

@@ -1,0 +1,120 @@
+//! Deleting checkpoints: what an older one still needs is handed on, the rest is dropped, and blocks that nothing covers any more become free.
+
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+use super::report::CheckpointSpace;
+use super::row::{CheckpointRow, before_key, checkpoint_key};
+use super::{Checkpoint, CheckpointInfo, Others};
+use crate::log::{Record, RecordKind};
+use crate::meta::State;
+use crate::row::{RowChange, Table, split_key};
+use crate::state::Fs;
+use crate::{Epoch, Error, ErrorKind, Result};
+
+/// The row changes that delete a checkpoint (I-CKP-1 holds for the others before and after).
+fn deletion(rows: &State, checkpoint: &Checkpoint) -> Result<Vec<RowChange>> {
+    let epoch = checkpoint.epoch;
+    let older: Vec<_> = rows.capture.checkpoints.iter().filter(|other| other.epoch < epoch).collect();
+    let mut changes = vec![RowChange::delete(Table::Checkpoint, checkpoint_key(epoch))];
+    visit(rows, Table::Scope, epoch, |key, _| {
+        changes.push(RowChange::delete(Table::Scope, key.to_vec()));
+        Ok(())
+    })?;
+    visit(rows, Table::Before, epoch, |key, image| {
+        let (_, table, row) = super::split_before_key(key)?;
+        let ino = split_key(row)?.0;
+        if let Some(heir) = older.iter().rfind(|other| other.holds(ino)) {
+            let key = before_key(heir.epoch, table, row);
+            if rows.get(Table::Before, &key)?.is_none() {
+                changes.push(RowChange::put(Table::Before, key, image.to_vec()));
+            }
+        }
+        changes.push(RowChange::delete(Table::Before, key.to_vec()));
+        Ok(())
+    })?;
+    Ok(changes)
+}
+
+/// Visits the rows of a table whose keys begin with an epoch.
+fn visit(rows: &State, table: Table, epoch: Epoch, mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
+    let from = checkpoint_key(epoch);
+    let to = epoch.0.checked_add(1).map(|next| checkpoint_key(Epoch(next)));
+    let to = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    rows.scan(table, Bound::Included(&from), to, |key, value| visit(key, value).map(ControlFlow::Continue))
+}
+
+impl Fs {
+    /// Returns the checkpoints, oldest first.
+    pub(crate) fn checkpoints(&self) -> Vec<CheckpointInfo> {
+        let all = self.meta.reading(|rows| Ok(rows.capture.checkpoints.iter().map(|checkpoint| checkpoint.info()).collect()));
+        all.expect("nothing is read from the device")
+    }
+
+    pub(crate) fn checkpoint(&self, name: &[u8]) -> Result<Arc<Checkpoint>> {
+        let missing = || Error::new(ErrorKind::NotFound, format!("there is no checkpoint '{}'", name.escape_ascii()));
+        self.meta.reading(|rows| rows.capture.named(name).cloned().ok_or_else(missing))
+    }
+
+    /// Counts what a checkpoint holds.
+    pub(crate) fn checkpoint_space(&self, name: &[u8]) -> Result<CheckpointSpace> {
+        let checkpoint = self.checkpoint(name)?;
+        self.meta.reading(|rows| {
+            let changes = deletion(rows, &checkpoint)?;
+            let images = changes.iter().filter(|change| change.table == Table::Before && change.value.is_none()).count();
+            let captured = rows.capture.plan(&changes, |table, key| rows.get(table, key))?;
+            let blocks = rows.capture.shares.would_free(&captured.deltas)?;
+            Ok(CheckpointSpace { rows: images as u64, alone_bytes: blocks * u64::from(self.block_size) })
+        })
+    }
+
+    /// Deletes a checkpoint; durable when it returns. Files open in its view stand in the way.
+    pub(crate) fn delete_checkpoint(&self, name: &[u8]) -> Result<()> {
+        self.begin_change()?;
+        let lsn = self.frozen(|_| {
+            let checkpoint = self.checkpoint(name)?;
+            let of_it = self.inodes.loaded(|inode| self.is_of(inode.ino, checkpoint.epoch));
+            if of_it.iter().any(|inode| inode.data.is_open()) {
+                return Err(Error::new(ErrorKind::Busy, format!("files of checkpoint '{}' are open: close them first", name.escape_ascii())));
+            }
+            let lsn = self.commit_deletion(&checkpoint)?;
+            self.views.forget(checkpoint.epoch);
+            self.inodes.drop_all(&of_it);
+            Ok(lsn)
+        })?;
+        self.meta.sync(lsn)
+    }
+
+    fn commit_deletion(&self, checkpoint: &Checkpoint) -> Result<crate::Lsn> {
+        let committed = self.meta.exclusively(|locked| {
+            let rows = deletion(locked.state(), checkpoint)?;
+            let record = Record { kind: RecordKind::Checkpoint, rows, exposes: None, barrier: false };
+            let committed = locked.commit(record, Others::Covered)?;
+            locked.capture().checkpoints.retain(|other| other.epoch != checkpoint.epoch);
+            self.sharing.changed();
+            Ok(committed)
+        })?;
+        for run in committed.freed.unwrap_or_default() {
+            self.space.release_after(committed.lsn, run);
+        }
+        Ok(committed.lsn)
+    }
+
+    /// Says whether retention and a full volume may remove a checkpoint.
+    pub(crate) fn keep_checkpoint(&self, name: &[u8], kept: bool) -> Result<CheckpointInfo> {
+        self.begin_change()?;
+        let _names = self.names.lock();
+        let old = self.checkpoint(name)?;
+        let row = CheckpointRow { kept, ..old.row.clone() };
+        let change = RowChange::put(Table::Checkpoint, checkpoint_key(old.epoch), row.encode());
+        let new = Arc::new(Checkpoint { epoch: old.epoch, row, members: old.members.clone() });
+        let lsn = self.meta.exclusively(|locked| {
+            let record = Record { kind: RecordKind::Checkpoint, rows: vec![change], exposes: None, barrier: false };
+            let lsn = locked.commit(record, Others::Covered)?.lsn;
+            locked.capture().checkpoints.iter_mut().filter(|other| other.epoch == new.epoch).for_each(|other| *other = Arc::clone(&new));
+            Ok(lsn)
+        })?;
+        self.meta.sync(lsn)?;
+        Ok(new.info())
+    }
+}

@@ -1,0 +1,73 @@
+//! What programs ask of checkpoints, and what they are told.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::Checkpoint;
+use crate::{Epoch, Timestamp};
+
+/// What a checkpoint is of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum CheckpointScope {
+    /// The whole file system.
+    #[default]
+    Everything,
+    /// These files, and these directories with all that is below them: one moment for all.
+    Paths(Vec<PathBuf>),
+}
+
+/// How a checkpoint is made.
+#[derive(Debug, Clone, Default)]
+pub struct CheckpointOptions {
+    /// What it is of.
+    pub scope: CheckpointScope,
+    /// A program made it, not a person.
+    pub automatic: bool,
+    /// Nothing but a person removes it.
+    pub kept: bool,
+}
+
+/// A checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CheckpointInfo {
+    /// Its name: 1 to 255 bytes, neither `/` nor NUL.
+    #[serde(serialize_with = "as_text")]
+    pub name: Vec<u8>,
+    /// The epoch it ended; later checkpoints have larger ones, whatever the clock said.
+    pub epoch: Epoch,
+    /// When it was made, nanoseconds since 1970.
+    pub created: Timestamp,
+    /// A program made it, not a person.
+    pub automatic: bool,
+    /// Nothing but a person removes it.
+    pub kept: bool,
+    /// What it is of; empty: everything.
+    pub paths: Vec<String>,
+}
+
+/// What a checkpoint costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct CheckpointSpace {
+    /// Rows of the metadata that changed since and whose past it keeps.
+    pub rows: u64,
+    /// Bytes of blocks that it alone holds: deleting it makes them free.
+    pub alone_bytes: u64,
+}
+
+fn as_text<S: serde::Serializer>(name: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&String::from_utf8_lossy(name))
+}
+
+impl Checkpoint {
+    pub(crate) fn info(&self) -> CheckpointInfo {
+        CheckpointInfo {
+            name: self.row.name.clone(),
+            epoch: self.epoch,
+            created: self.row.created,
+            automatic: self.row.automatic,
+            kept: self.row.kept,
+            paths: self.row.paths.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect(),
+        }
+    }
+}

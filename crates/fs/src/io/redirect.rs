@@ -1,0 +1,194 @@
+//! Redirect on write: blocks that a checkpoint may need are not written in place.
+//!
+//! ```text
+//!   birth of the extent > floor of the file?  yes ─► in place: nothing else to look at
+//!        │ no
+//!        ├ written, and a checkpoint holds the file ─► a hole to the writer: new blocks, remapped with the data
+//!        └ else ─► shared with a row elsewhere? yes ─► a hole too
+//!                                               no  ─► in place
+//! ```
+//!
+//! The *floor* is the epoch of the newest checkpoint that holds the file. It is kept beside the file's map and looked up again when the set of
+//! checkpoints has changed, so making a checkpoint touches no file.
+//!
+//! - I-IO-6: a block that an image or another file may need is written only after it left this file's map.
+//! - I-IO-7: a block that leaves a map under the shared inode lock becomes free only after everybody who held that lock has let go.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::bounce::Bounce;
+use super::exposure::Exposing;
+use super::fill::place;
+use super::publish::{Change, SizeChange};
+use super::{Alone, Io};
+use crate::extent::{ExtentMap, ExtentState, Mapped, Piece, Run};
+use crate::inode::Inode;
+use crate::log::RecordKind;
+use crate::state::Fs;
+use crate::{Epoch, Lsn, Result};
+
+/// The epoch, and a count of the changes of the set of checkpoints.
+#[derive(Debug)]
+pub(crate) struct Sharing {
+    /// The epoch that new extents are born in.
+    pub(crate) epoch: AtomicU32,
+    generation: AtomicU32,
+}
+
+impl Sharing {
+    pub(crate) fn new(epoch: Epoch) -> Self {
+        Self { epoch: AtomicU32::new(epoch.0), generation: AtomicU32::new(1) }
+    }
+
+    /// Makes every file look up its floor again.
+    pub(crate) fn changed(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// A file's floor, in the low half, as of a generation of the set of checkpoints, in the high half.
+#[derive(Debug, Default)]
+pub(crate) struct Floor(AtomicU64);
+
+/// Blocks that left a file under the shared inode lock (I-IO-7).
+#[derive(Default)]
+pub(crate) struct Limbo(Mutex<Vec<(Arc<Inode>, Lsn, Run)>>);
+
+impl Fs {
+    /// Gives the blocks in limbo to the free space.
+    pub(crate) fn empty_limbo(&self) {
+        for (inode, lsn, run) in std::mem::take(&mut *self.limbo.0.lock()) {
+            drop(inode.data.lock.exclusive(self));
+            self.space.release_after(lsn, run);
+        }
+    }
+}
+
+impl Io<'_> {
+    /// Returns the epoch up to which extents of this file may be needed elsewhere.
+    #[inline]
+    pub(super) fn floor(self) -> Epoch {
+        let generation = self.fs.sharing.generation.load(Ordering::Acquire);
+        let known = self.state().floor.0.load(Ordering::Relaxed);
+        if known >> 32 == u64::from(generation) { Epoch(known as u32) } else { self.find_floor(generation) }
+    }
+
+    #[cold]
+    fn find_floor(self, generation: u32) -> Epoch {
+        let (held, cloned) = self.floors();
+        let floor = held.max(cloned);
+        self.state().floor.0.store(u64::from(generation) << 32 | u64::from(floor.0), Ordering::Relaxed);
+        floor
+    }
+
+    /// The newest checkpoint that holds the file, and the epoch up to which files may share blocks.
+    fn floors(self) -> (Epoch, Epoch) {
+        let floors = self.fs.meta.reading(|rows| {
+            let held = rows.capture.newest(self.inode.ino).map_or(Epoch(0), |checkpoint| checkpoint.epoch);
+            Ok((held, rows.capture.cloned_upto))
+        });
+        floors.expect("nothing is read from the device")
+    }
+
+    /// Returns the pieces of a range of file blocks as a writer may use them: what is needed elsewhere is a hole (I-IO-6). Also whether there was any.
+    pub(super) fn pieces_to_write(self, map: &ExtentMap, blocks: Range<u64>) -> (Vec<Piece>, bool) {
+        let floor = self.floor();
+        let mut pieces: Vec<Piece> = map.pieces(blocks).collect();
+        let mut any = false;
+        if pieces.iter().any(|piece| piece.mapped.is_some_and(|mapped| mapped.birth <= floor)) {
+            let floors = self.floors();
+            for piece in &mut pieces {
+                let shared = piece.mapped.is_some_and(|mapped| self.is_shared(mapped, piece.blocks, floors));
+                any |= shared;
+                piece.mapped = piece.mapped.filter(|_| !shared);
+            }
+        }
+        (pieces, any)
+    }
+
+    fn is_shared(self, mapped: Mapped, blocks: u64, (held, cloned): (Epoch, Epoch)) -> bool {
+        let Mapped { start, state, birth } = mapped;
+        if birth > held.max(cloned) {
+            return false;
+        }
+        // Unwritten blocks read as zeros whatever is in them, so filling them harms only somebody for whom they are written.
+        if state == ExtentState::Written && birth <= held {
+            return true;
+        }
+        self.fs.meta.reading(|rows| Ok(rows.capture.shares.any(Run { start, blocks }))).expect("nothing is read from the device")
+    }
+
+    /// Gives the file copies of its own of written blocks that are needed elsewhere, so that parts of them can be written in place.
+    pub(super) fn unshare(self, held: &Alone<'_>, bytes: &Range<u64>) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        loop {
+            let map = self.map()?;
+            let blocks = self.fs.grid.blocks(bytes);
+            let (pieces, shared) = self.pieces_to_write(&map, blocks.clone());
+            if !shared {
+                return Ok(());
+            }
+            let to_write = |block: u64| {
+                pieces.iter().any(|piece| piece.mapped.is_some() && (piece.file_block..piece.file_block + piece.blocks).contains(&block))
+            };
+            let copied = map.pieces(blocks).find(|piece| piece.written().is_some() && !to_write(piece.file_block));
+            let Some(piece) = copied else { return Ok(()) };
+            drop(map);
+            self.copy_piece(held, piece)?;
+        }
+    }
+
+    /// As [`unshare`](Self::unshare), for the blocks that a byte range covers only in part.
+    pub(super) fn unshare_edges(self, held: &Alone<'_>, bytes: &Range<u64>) -> Result<()> {
+        let grid = &self.fs.grid;
+        if !grid.on_block(bytes.start) {
+            self.unshare(held, &(bytes.start..bytes.start + 1))?;
+        }
+        if !grid.on_block(bytes.end) {
+            self.unshare(held, &(bytes.end - 1..bytes.end))?;
+        }
+        Ok(())
+    }
+
+    /// Copies a written piece to new blocks and maps them in its place.
+    fn copy_piece(self, _held: &Alone<'_>, piece: Piece) -> Result<()> {
+        let grid = &self.fs.grid;
+        let from = piece.written().expect("a written piece is copied");
+        let hole = [Piece { mapped: None, ..piece }];
+        let fresh = self.allocate_holes(self.map()?, &hole, false)?;
+        let targets = place(&hole, &fresh.runs, self.fs.epoch());
+        let mut exposing = Exposing::new(piece.blocks * grid.block);
+        let mut bounce = Bounce::take();
+        for target in &targets {
+            let (old, new) = (grid.start_of(from.0 + (target.file_block - piece.file_block)), grid.start_of(target.start.0));
+            let (mut at, end) = (0, target.blocks * grid.block);
+            while at < end {
+                let len = (bounce.len() as u64).min(end - at) as usize;
+                let copied =
+                    self.fs.device.read_at(&mut bounce[..len], old + at).map_err(Into::into).and_then(|()| self.overwrite(&bounce[..len], new + at));
+                if let Err(error) = copied {
+                    self.give_back(fresh);
+                    return Err(error);
+                }
+                exposing.push(new + at, &bounce[..len]);
+                at += len as u64;
+            }
+        }
+        let extents: Vec<_> = targets.iter().flat_map(super::fill::Target::extents).collect();
+        let change = Change { touches: false, ..Change::new(RecordKind::Remap, SizeChange::Keep).exposing(exposing) };
+        self.publish_extents(piece.file_block..piece.file_block + piece.blocks, &extents, change).map(drop)
+    }
+
+    /// Keeps blocks that left the file under the shared inode lock (I-IO-7).
+    pub(super) fn into_limbo(self, lsn: Lsn, runs: Vec<Run>) {
+        if !runs.is_empty() {
+            self.fs.limbo.0.lock().extend(runs.into_iter().map(|run| (Arc::clone(self.inode), lsn, run)));
+        }
+    }
+}
