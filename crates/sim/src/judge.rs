@@ -118,6 +118,9 @@ fn compare(history: &History, after: usize, seen: &View) -> Result<(), String> {
     // The next step was under way: its first operation may have been on its way to the device.
     let started = (complete + 1).min(history.done.len());
     compare_names(history, complete, started, seen)?;
+    for (line, shown) in &seen.checkpoints {
+        compare_checkpoint(history, line, shown)?;
+    }
     for (ino, content) in &seen.contents {
         compare_content(history, complete, started, *ino, content)?;
     }
@@ -139,6 +142,20 @@ fn compare_names(history: &History, complete: usize, started: usize, seen: &View
     Err(format!("the names are those of no step from {synced} to {started}\n   found:    {:#?}\n   step {synced}: {expected:#?}", seen.names))
 }
 
+/// A checkpoint shows what it showed when it was made, to the byte (S-50, S-54).
+fn compare_checkpoint(history: &History, line: &str, shown: &View) -> Result<(), String> {
+    let made = history.done.iter().find_map(|done| done.view.checkpoints.get(line));
+    let made = made.ok_or_else(|| format!("'{line}' was never there"))?;
+    if made.names != shown.names {
+        return Err(format!("'{line}' shows the names {:#?}, when it was made {:#?}", shown.names, made.names));
+    }
+    let other = made.contents.iter().find(|(ino, content)| shown.contents.get(*ino) != Some(*content));
+    other.map_or(Ok(()), |(ino, content)| {
+        let at = shown.contents.get(ino).and_then(|shown| shown.iter().zip(content.iter()).position(|(a, b)| a != b));
+        Err(format!("'{line}' shows another inode {} than when it was made, first at byte {at:?}", ino.0))
+    })
+}
+
 /// Returns how many steps' names are promised.
 fn names_synced(done: &[Done]) -> usize {
     let mut synced = 0;
@@ -147,7 +164,7 @@ fn names_synced(done: &[Done]) -> usize {
         synced = synced.max(match step.promise {
             Promise::None | Promise::Written(..) | Promise::Data(_) => 0,
             Promise::Inode(ino) => touched_by(ino),
-            Promise::All => number + 1,
+            Promise::Names | Promise::All => number + 1,
         });
     }
     synced
@@ -156,7 +173,7 @@ fn names_synced(done: &[Done]) -> usize {
 /// Returns after how many steps the content of a file was promised last.
 fn content_synced(done: &[Done], ino: InodeNo) -> usize {
     let keeps = |step: &Done| match step.promise {
-        Promise::None | Promise::Written(..) => false,
+        Promise::None | Promise::Written(..) | Promise::Names => false,
         Promise::Data(synced) | Promise::Inode(synced) => synced == ino,
         Promise::All => true,
     };

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use block::{BlockDevice, Fault, FaultRule, FlushFault, Geometry, MemoryDevice, SimulatedDevice, SimulatedOptions, Trigger};
-use fs::{DirEntry, File, FileKind, FileSystem, FormatOptions, InodeNo, MountOptions, NewFile, OpenOptions, Result, SetAttr};
+use fs::{
+    CheckpointInfo, CheckpointOptions, CheckpointScope, DirEntry, File, FileKind, FileSystem, FormatOptions, InodeNo, MountOptions, NewFile,
+    OpenOptions, Result, SetAttr,
+};
 
 use crate::workload::{Setup, Step};
 
@@ -18,6 +21,8 @@ pub struct View {
     pub names: Vec<String>,
     /// Content by inode.
     pub contents: BTreeMap<InodeNo, Arc<Vec<u8>>>,
+    /// What each checkpoint shows, by its line among the names.
+    pub checkpoints: BTreeMap<String, View>,
 }
 
 /// What a step promised once it returned.
@@ -31,6 +36,8 @@ pub enum Promise {
     Data(InodeNo),
     /// Data, attributes and names of a file or directory.
     Inode(InodeNo),
+    /// All that happened to names, and what checkpoints show.
+    Names,
     /// Everything.
     All,
 }
@@ -214,6 +221,13 @@ fn carry_out(fs: &FileSystem, step: &Step) -> Result<(Promise, Vec<InodeNo>)> {
             fs.sync_inode(target)?;
             Ok((Promise::Inode(target), Vec::new()))
         }
+        Step::Checkpoint(slot, dir) => {
+            let scope = dir.map_or(CheckpointScope::Everything, |dir| CheckpointScope::Paths(vec![dir_name(dir).into()]));
+            let made = fs.create_checkpoint(format!("c{slot}"), &CheckpointOptions { scope, ..CheckpointOptions::default() })?;
+            prove_moment(fs, &made)?;
+            Ok((Promise::Names, Vec::new()))
+        }
+        Step::DeleteCheckpoint(slot) => fs.delete_checkpoint(format!("c{slot}")).map(|()| (Promise::Names, Vec::new())),
         Step::Sync => fs.sync().map(|()| (Promise::All, Vec::new())),
         Step::Remount => Ok((Promise::All, Vec::new())),
     }
@@ -234,7 +248,41 @@ fn pattern(offset: u64, len: u32, fill: u8) -> Vec<u8> {
 pub(crate) fn view(fs: &FileSystem) -> Result<View> {
     let mut view = View::default();
     view_directory(fs, InodeNo::ROOT, "", &mut view)?;
+    for checkpoint in fs.checkpoints() {
+        let line = line(&checkpoint);
+        view.names.push(line.clone());
+        view.checkpoints.insert(line, view_checkpoint(fs, &checkpoint)?);
+    }
     Ok(view)
+}
+
+fn line(checkpoint: &CheckpointInfo) -> String {
+    format!("checkpoint {} epoch {} of {:?}", String::from_utf8_lossy(&checkpoint.name), checkpoint.epoch.0, checkpoint.paths)
+}
+
+fn view_checkpoint(fs: &FileSystem, checkpoint: &CheckpointInfo) -> Result<View> {
+    let mut view = View::default();
+    let root = fs.resolve(format!("/.checkpoints/{}", String::from_utf8_lossy(&checkpoint.name)))?;
+    view_directory(fs, root.ino, "", &mut view)?;
+    Ok(view)
+}
+
+/// A checkpoint that was just made shows what the file system shows.
+fn prove_moment(fs: &FileSystem, made: &CheckpointInfo) -> Result<()> {
+    let (mut present, past) = (View::default(), view_checkpoint(fs, made)?);
+    view_directory(fs, InodeNo::ROOT, "", &mut present)?;
+    if made.paths.is_empty() || made.paths == ["/"] {
+        assert!(present == past, "{} shows something else than the present:\n{past:?}\n{present:?}", line(made));
+    } else {
+        assert!(past.names.iter().all(|name| present.names.contains(name)), "{} has other names than the present", line(made));
+        assert!(past.contents.iter().all(|(ino, content)| present.contents.get(ino) == Some(content)), "{} has other contents", line(made));
+    }
+    Ok(())
+}
+
+/// The number of an inode, whichever checkpoint it is seen in.
+fn number(ino: InodeNo) -> InodeNo {
+    InodeNo(ino.0 & 0xffff_ffff_ffff)
 }
 
 fn view_directory(fs: &FileSystem, dir: InodeNo, path: &str, view: &mut View) -> Result<()> {
@@ -242,15 +290,21 @@ fn view_directory(fs: &FileSystem, dir: InodeNo, path: &str, view: &mut View) ->
         let attr = fs.attr(ino)?;
         let path = format!("{path}/{}", String::from_utf8_lossy(&name));
         let attributes: Vec<_> = fs.list_xattr(ino)?.iter().map(|name| fs.get_xattr(ino, name).map(|value| value.len())).collect::<Result<_>>()?;
-        view.names.push(format!("{path} inode {} {:?} mode {:o} links {} attributes {attributes:?}", ino.0, attr.kind, attr.mode, attr.nlink));
+        view.names.push(format!(
+            "{path} inode {} {:?} mode {:o} links {} attributes {attributes:?}",
+            number(ino).0,
+            attr.kind,
+            attr.mode,
+            attr.nlink
+        ));
         match attr.kind {
             FileKind::Directory => view_directory(fs, ino, &path, view)?,
-            FileKind::File if !view.contents.contains_key(&ino) => {
+            FileKind::File if !view.contents.contains_key(&number(ino)) => {
                 let file = fs.open_inode(ino, &OpenOptions::read_only())?;
                 let mut content = vec![0; usize::try_from(attr.size).expect("workloads write small files")];
                 let len = file.read_at(&mut content, 0)?;
                 assert_eq!(len, content.len(), "a read of {path} ends before its size");
-                view.contents.insert(ino, Arc::new(content));
+                view.contents.insert(number(ino), Arc::new(content));
             }
             _ => {}
         }

@@ -49,6 +49,10 @@ pub enum Step {
     SyncAll(u8, u8),
     /// Syncs a directory.
     SyncDirectory(u8),
+    /// Makes checkpoint slot: of everything, or of a directory slot.
+    Checkpoint(u8, Option<u8>),
+    /// Deletes a checkpoint.
+    DeleteCheckpoint(u8),
     /// Syncs everything.
     Sync,
     /// Unmounts and mounts.
@@ -105,6 +109,7 @@ impl From<Change> for AllocateMode {
 
 const FILES: u8 = 5;
 const DIRECTORIES: u8 = 3;
+const CHECKPOINTS: u8 = 3;
 const OFFSET_MAX: u64 = 160 << 10;
 
 /// Makes the setup and steps of a seed.
@@ -140,9 +145,11 @@ fn step(rng: &mut Xoshiro256PlusPlus, block: u64) -> Step {
         22..24 => Step::Link(file, dir, other, to),
         24..26 => Step::SetMode(file, dir, rng.random_range(0..0o1000)),
         26..29 => Step::SetAttribute(file, dir, pick(rng, &[3, 300, 60_000])),
-        29..62 => write(rng, file, dir, block),
-        62..68 => Step::SetSize(file, dir, offset(rng, block)),
-        68..77 => allocate(rng, file, dir, block),
+        29..59 => write(rng, file, dir, block),
+        59..62 => Step::Checkpoint(rng.random_range(0..CHECKPOINTS), (rng.random_range(0..3) == 0).then_some(to)),
+        62..64 => Step::DeleteCheckpoint(rng.random_range(0..CHECKPOINTS)),
+        64..69 => Step::SetSize(file, dir, offset(rng, block)),
+        69..77 => allocate(rng, file, dir, block),
         77..86 => Step::SyncData(file, dir),
         86..90 => Step::SyncAll(file, dir),
         90..94 => Step::SyncDirectory(dir),

@@ -1,14 +1,31 @@
 //! The judge over random workloads, over directed ones, and over a device that lies.
 #![forbid(unsafe_code)]
 
+use block::CrashChoice;
 use fs::IoMode;
-use sim::{Change, Effort, RenameKind, Setup, Step, generate, try_seed, try_steps};
+use sim::{Change, Cut, Effort, RenameKind, Setup, Step, generate, judge, record, try_seed, try_steps};
 
 fn passes(seed: u64, setup: &Setup, steps: &[Step], cuts: usize) {
     let effort = Effort { cuts, ..Effort::default() };
     if let Err(violation) = try_steps(seed, setup, steps, &effort) {
         panic!("{violation}");
     }
+}
+
+/// Judges a cut after every device operation, with all, none and some of what was not flushed.
+fn every_cut(setup: &Setup, steps: &[Step]) -> usize {
+    let history = record(setup, steps);
+    let mut states = 0;
+    for after in history.first_operation()..=history.operations() {
+        for choice in [CrashChoice::LoseAll, CrashChoice::KeepAll, CrashChoice::Seeded(after as u64), CrashChoice::Seeded(!(after as u64))] {
+            let again = after.is_multiple_of(5).then_some(after as u64);
+            if let Err(what) = judge(&history, &Cut { after, choice, again }) {
+                panic!("{what}\n{steps:#?}");
+            }
+            states += 1;
+        }
+    }
+    states
 }
 
 const DISK: Setup = Setup { sector: 512, block_size: 4096, volatile_cache: true, lose_flushes: false };
@@ -97,6 +114,21 @@ fn a_full_log_loses_nothing() {
         steps.extend([Step::SetAttribute(0, 0, 60_000), write(0, u64::from(round) * 4096, 4096, round + 1), Step::SyncAll(0, 0)]);
     }
     passes(1, &DISK, &steps, 150);
+}
+
+/// S-50, S-52, S-54, I-CKP-1, I-CKP-3, I-CKP-5: checkpoints made, written after, and deleted, cut at every device operation.
+#[test]
+fn s_50_s_52_s_54_i_ckp_1_checkpoints_survive_every_cut() {
+    let after = |fill: u8| [write(0, 4096, 8192, fill), write(0, 5000, 100, fill), Step::SetSize(0, 0, 9000), write(0, 20_000, 6000, fill)];
+    let mut steps = vec![Step::Create(0, 0), write(0, 0, 50_000, 1), Step::Create(1, 0), write(1, 0, 8192, 9), Step::Checkpoint(0, None)];
+    steps.extend(after(2));
+    steps.extend([Step::Checkpoint(1, None), Step::Unlink(1, 0), Step::SyncData(0, 0)]);
+    steps.extend(after(3));
+    steps.extend([Step::DeleteCheckpoint(0), Step::Checkpoint(2, Some(0)), write(0, 0, 16_384, 4), Step::SyncData(0, 0), Step::DeleteCheckpoint(1)]);
+    steps.extend(after(5));
+    steps.extend([Step::DeleteCheckpoint(2), Step::Sync]);
+    let tally = every_cut(&DISK, &steps);
+    println!("{tally:?}");
 }
 
 /// A judge that finds nothing is not believed: a device that acknowledges flushes and loses them must be found out.
