@@ -7,6 +7,7 @@ use super::{check_name, delete_name, put_name, touch_directory};
 use crate::inode::Inode;
 use crate::log::RecordKind;
 use crate::names::make::Making;
+use crate::planted::{PlantedBug, planted};
 use crate::row::{DentryRow, RowChange};
 use crate::state::Fs;
 use crate::{Error, ErrorKind, FileKind, InodeNo, NewFile, RenameMode, Result};
@@ -105,6 +106,9 @@ impl Fs {
         locks.extend(replaced.as_ref().map(|inode| drop_name(inode, &mut rows)));
         let lsn = self.commit(RecordKind::Rename, rows);
         drop(locks);
+        if planted(PlantedBug::RenameNotNoted) {
+            return Ok(replaced);
+        }
         for inode in [&moved, &from.dir, &to.dir] {
             inode.note_lsn(lsn, false);
         }
