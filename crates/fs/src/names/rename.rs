@@ -109,7 +109,8 @@ impl Fs {
         if planted(PlantedBug::RenameNotNoted) {
             return Ok(replaced);
         }
-        for inode in [&moved, &from.dir, &to.dir] {
+        // The replaced one too: where it has other names, its link count is an attribute that a sync of it makes durable (S-2).
+        for inode in [&moved, &from.dir, &to.dir].into_iter().chain(&replaced) {
             inode.note_lsn(lsn, false);
         }
         moved.note_lsn(lsn, true);
