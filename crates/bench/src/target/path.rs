@@ -51,8 +51,8 @@ pub(crate) struct PathTarget {
     info: TargetInfo,
     directory: Arc<Directory>,
     caching: Caching,
-    /// What is appended to a file's name to ask a Bedplate mount for a mode.
-    suffix: String,
+    /// What a Bedplate mount is asked for, by what is appended to a file's name.
+    mode: Option<bedplate::IoMode>,
     stat: Option<DeviceStat>,
 }
 
@@ -64,8 +64,7 @@ impl PathTarget {
         mode: Option<bedplate::IoMode>,
         stat: Option<DeviceStat>,
     ) -> Self {
-        let suffix = mode.map_or_else(String::new, |mode| format!("::{mode}"));
-        Self { info, directory, caching, suffix, stat }
+        Self { info, directory, caching, mode, stat }
     }
 
     fn plain_path(&self, name: &str) -> PathBuf {
@@ -73,7 +72,8 @@ impl PathTarget {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.directory.path.join(format!("{name}{}", self.suffix))
+        let suffix = self.mode.map_or_else(String::new, |mode| format!("::{mode}"));
+        self.directory.path.join(format!("{name}{suffix}"))
     }
 
     fn spec(&self, name: &str) -> Result<FileSpec> {
@@ -153,6 +153,23 @@ impl Target for PathTarget {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path.display(), "cannot remove", e)),
             _ => Ok(()),
         }
+    }
+
+    fn directory(&self, name: &str) -> Result<Option<PathBuf>> {
+        // Targets share the directory, and a label may hold anything.
+        let label: String = self.info.label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let path = self.directory.path.join(format!("{name}-{label}"));
+        if path.exists() {
+            return Ok(Some(path));
+        }
+        fs::create_dir(&path).map_err(|e| Error::io(path.display(), "cannot make the directory", e))?;
+        if let Some(mode) = self.mode {
+            // Any file system may store the first attribute; only a Bedplate mount has the second.
+            let set = rustix::fs::setxattr(&path, "user.bedplate.mode", mode.to_string().as_bytes(), rustix::fs::XattrFlags::empty());
+            let answered = set.and_then(|()| rustix::fs::getxattr(&path, "user.bedplate.effective_mode", &mut [0u8; 64]));
+            answered.map_err(|e| Error::io(path.display(), "this is no Bedplate mount: leave out mode=", e))?;
+        }
+        Ok(Some(path))
     }
 
     fn queue(&self, files: &[String], setup: &QueueSetup) -> Result<Box<dyn TargetQueue>> {
