@@ -99,6 +99,16 @@ impl PathTarget {
     }
 }
 
+/// Sets the mode of what is created in a directory. Any file system may store the attribute; only on a Bedplate mount do files follow it.
+fn ask_for(mode: bedplate::IoMode, directory: &Path) -> std::io::Result<()> {
+    rustix::fs::setxattr(directory, "user.bedplate.mode", mode.to_string().as_bytes(), rustix::fs::XattrFlags::empty())?;
+    let probe = directory.join("probe");
+    File::create(&probe)?;
+    let answered = rustix::fs::getxattr(&probe, "user.bedplate.effective_mode", &mut [0u8; 64]);
+    fs::remove_file(&probe)?;
+    Ok(answered.map(drop)?)
+}
+
 impl Target for PathTarget {
     fn info(&self) -> &TargetInfo {
         &self.info
@@ -164,10 +174,7 @@ impl Target for PathTarget {
         }
         fs::create_dir(&path).map_err(|e| Error::io(path.display(), "cannot make the directory", e))?;
         if let Some(mode) = self.mode {
-            // Any file system may store the first attribute; only a Bedplate mount has the second.
-            let set = rustix::fs::setxattr(&path, "user.bedplate.mode", mode.to_string().as_bytes(), rustix::fs::XattrFlags::empty());
-            let answered = set.and_then(|()| rustix::fs::getxattr(&path, "user.bedplate.effective_mode", &mut [0u8; 64]));
-            answered.map_err(|e| Error::io(path.display(), "this is no Bedplate mount: leave out mode=", e))?;
+            ask_for(mode, &path).map_err(|e| Error::io(path.display(), "this is no Bedplate mount: leave out mode=", e))?;
         }
         Ok(Some(path))
     }
