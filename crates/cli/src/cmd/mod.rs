@@ -21,6 +21,7 @@ mod quickstart;
 mod rm;
 mod stat;
 mod unmount;
+mod volume;
 
 use clap::Subcommand;
 
@@ -48,6 +49,8 @@ pub enum Command {
     Get(get::Arguments),
     Mkdir(mkdir::Arguments),
     Rm(rm::Arguments),
+    #[command(subcommand)]
+    Volume(volume::Command),
     Bench(bench::Arguments),
     Crashlab(crashlab::Arguments),
     Completions(completions::Arguments),
@@ -58,6 +61,7 @@ pub enum Command {
 pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
     match &cli.command {
         Command::Check(arguments) => return check::run(arguments, output),
+        Command::Volume(command) => return volume::run(command, output),
         Command::Crashlab(arguments) => return crashlab::run(arguments, output),
         Command::Quickstart(arguments) => quickstart::run(arguments, output),
         Command::Format(arguments) => format::run(arguments, output),

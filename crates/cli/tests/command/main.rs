@@ -13,3 +13,4 @@ mod mounted;
 mod quickstart;
 mod restricted;
 mod user;
+mod volumes;
