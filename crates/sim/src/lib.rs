@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod act;
+mod failing;
 mod gate;
 mod judge;
 mod model;
@@ -31,6 +32,7 @@ mod view;
 mod workload;
 
 pub use act::Promise;
+pub use failing::{Failure, FailureTally, try_failures};
 pub use judge::{Cut, Violation, judge};
 pub use run::{Done, History, record};
 pub use sample::{CrashState, Pattern, Sampling, sample};

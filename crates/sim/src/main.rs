@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use sim::{Cuts, DIRECTED, Effort, Setup, Tally, Violation, shrink, try_seed, try_steps};
+use sim::{Cuts, DIRECTED, Effort, Failure, FailureTally, Setup, Tally, Violation, shrink, try_failures, try_seed, try_steps};
 
 /// Cuts the power of simulated devices under workloads and judges what recovery makes of it.
 #[derive(Parser, Clone)]
@@ -40,6 +40,9 @@ struct Arguments {
     /// Runs the directed workloads instead of random ones, each with every seed.
     #[arg(long)]
     directed: bool,
+    /// Lets every call of the directed workloads fail, one after the other, once and for ever, instead of cutting the power.
+    #[arg(long)]
+    failing: bool,
     /// Prints the failing workload as it is, without making it small.
     #[arg(long)]
     no_shrink: bool,
@@ -120,8 +123,36 @@ impl Run {
     }
 }
 
+/// Runs each directed workload with each kind of error at each call.
+fn fail_every_call(arguments: &Arguments) -> ExitCode {
+    let kinds = Failure::ALL.into_iter().flat_map(|failure| [(failure, false), (failure, true)]);
+    let work: Vec<_> = DIRECTED.iter().flat_map(|directed| kinds.clone().map(move |(failure, for_ever)| (directed, failure, for_ever))).collect();
+    let (next, total, failed) = (AtomicU64::new(0), Mutex::new(FailureTally::default()), AtomicBool::new(false));
+    let run = || {
+        while let Some((directed, failure, for_ever)) = usize::try_from(next.fetch_add(1, Ordering::SeqCst)).ok().and_then(|at| work.get(at)) {
+            match try_failures(&Setup::DISK, &(directed.steps)(), *failure, *for_ever, 1) {
+                Ok(tally) => total.lock().expect("no thread panics with it").add(&tally),
+                Err(what) => {
+                    eprintln!("{}: {what}\nreproduce with: cargo run --release -p bedplate-sim -- --failing", directed.name);
+                    failed.store(true, Ordering::SeqCst);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..arguments.jobs.max(1)).for_each(|_| drop(scope.spawn(run))));
+    if failed.into_inner() {
+        return ExitCode::FAILURE;
+    }
+    let FailureTally { runs, latched, states } = total.into_inner().expect("no thread panics with it");
+    println!("{runs} calls failed, {latched} of them for good, {states} crash states afterwards, 0 violations");
+    ExitCode::SUCCESS
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if arguments.failing {
+        return fail_every_call(&arguments);
+    }
     let (jobs, json, first) = (arguments.jobs.max(1), arguments.json, arguments.seed);
     let run = Run {
         arguments,

@@ -148,7 +148,8 @@ impl Model {
         if matches!(node.kind, Kind::Symlink(_)) { Err(NOT_A_FILE) } else { Ok(node) }
     }
 
-    fn ino(&mut self, on: On) -> Result<InodeNo, Refusal> {
+    /// Returns the inode of a file.
+    pub(crate) fn ino(&mut self, on: On) -> Result<InodeNo, Refusal> {
         match on {
             On::Name(file, dir) => self.named(file, dir),
             On::Held(slot) => self.held.get(&slot).copied().ok_or("nothing is held there"),

@@ -49,6 +49,12 @@ pub struct History {
 }
 
 impl History {
+    /// Begins at a volume that was just mounted.
+    pub(crate) fn new(device: Arc<SimulatedDevice>, model: Model) -> Self {
+        let first = device.operation_count();
+        Self { device, before: model.view(), done: Vec::new(), first, model }
+    }
+
     /// The first operation after which a cut is judged (the volume is formatted and mounted).
     #[must_use]
     pub fn first_operation(&self) -> usize {
@@ -126,10 +132,9 @@ pub(crate) fn record_on(
 ) -> std::result::Result<History, String> {
     let gate = Gate::new(&device);
     let fs = mount(&(Arc::clone(&gate) as _)).map_err(|e| format!("the volume does not mount: {e}"))?;
-    let first = device.operation_count();
     let seen = see(&fs).map_err(|e| format!("the volume cannot be read: {e}"))?;
     let model = Model::recovered(block_size, seen, known.unwrap_or_default());
-    let history = History { device, before: model.view(), done: Vec::with_capacity(steps.len()), first, model };
+    let history = History::new(device, model);
     let mut recorder = Recorder { gate, stage: Some(Stage::new(fs)), history };
     for (number, step) in steps.iter().enumerate() {
         recorder.step(step, number).map_err(|what| format!("step {number}, {step:?}: {what}"))?;
@@ -244,7 +249,7 @@ impl Recorder {
 }
 
 /// What a step returned against what the model has, before the step is carried out there.
-fn compare_outcome(model: &mut Model, step: &Step, outcome: &Outcome) -> std::result::Result<(), String> {
+pub(crate) fn compare_outcome(model: &mut Model, step: &Step, outcome: &Outcome) -> std::result::Result<(), String> {
     if let (Step::Read(on, _, offset, len), Some(read)) = (step, &outcome.read) {
         let content = model.content(*on)?;
         let from = usize::try_from(*offset).expect("small").min(content.len());

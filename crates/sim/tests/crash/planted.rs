@@ -1,7 +1,7 @@
 //! A judge that finds nothing is not believed: each planted mistake must be found, within so many states.
 
 use fs::PlantedBug;
-use sim::{Cuts, DIRECTED, Effort, Setup, generate, try_steps};
+use sim::{Cuts, DIRECTED, Effort, Failure, Setup, generate, try_failures, try_steps};
 
 /// More crash states than this are not looked at for one mistake.
 const STATES_MAX: u64 = 2_000;
@@ -91,4 +91,12 @@ fn a_rename_that_a_sync_does_not_know() {
 #[test]
 fn a_log_of_an_earlier_life() {
     finds(PlantedBug::SameIncarnation, "log of an earlier incarnation");
+}
+
+/// The judge of failing devices finds it: the sync that met the failure, or the next one, says that all is well.
+#[test]
+fn a_failed_flush_that_is_forgotten() {
+    fs::plant(Some(PlantedBug::FailedFlushForgotten));
+    let found = DIRECTED.iter().find_map(|directed| try_failures(&Setup::DISK, &(directed.steps)(), Failure::Flush, false, 7).err());
+    println!("FailedFlushForgotten: {}", found.expect("FailedFlushForgotten went unnoticed"));
 }
