@@ -8,14 +8,10 @@ pub use block::{
 pub use fs::{
     AllocateMode, Attr, CacheCounters, CheckReport, CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, CounterSnapshot, DirEntry,
     Error, ErrorKind, ExtentInfo, File, FileKind, FileSystem, Finding, FindingKind, FormatOptions, FormatReport, FsInfo, InodeLockSetting, InodeNo,
-    IoMode, LogInfo, MountOptions, NewFile, OpenOptions, Queue, QueueCompletion, Reason, RecoveryReport, RenameMode, Result, SetAttr, Statfs,
-    Timestamp, format_duration, format_size, parse_duration, parse_size, split_mode_suffix,
+    IoMode, LogInfo, LostRange, MountOptions, NewFile, OpenOptions, Queue, QueueCompletion, Reason, RecoveryReport, RenameMode, Result, Salvage,
+    SalvagedEntry, SetAttr, Statfs, Timestamp, format_duration, format_size, parse_duration, parse_size, split_mode_suffix,
 };
-pub use volume::{
-    Arrangement, Config as GroupConfig, Difference, Error as GroupError, ErrorKind as GroupErrorKind, Group, Id, ImportOptions, Judge, Label, Layout,
-    Member, MemberState, MemberStatistics, NewGroup, OperationStatistics, PageFormat, Postgres, Role, ScrubReport, Shape, SyncProgress,
-    UNIT_BYTES_DEFAULT, Undecided, Volume, VolumeConfig, VolumeOptions, WeakGroup, create as create_group,
-};
+pub use volume::{Volume, VolumeOptions};
 
 /// The example of the README, compiled with the documentation tests.
 #[cfg(doctest)]

@@ -10,15 +10,13 @@ use block::{AlignedBuf, BlockDevice};
 use crate::checkpoint::{CheckpointRow, decode_image, encode_image, split_before_key};
 use crate::decode::Reader;
 use crate::log::{self, LogDeviceHead, LogPosition, Record};
-use crate::meta::{MetaStore, Region, open_tree, stored_position, write_rows};
+use crate::meta::{MetaStore, POSITION, Region, open_tree, stored_position, write_rows};
 use crate::row::{DentryRow, ExtentRow, InodeRow, Table, split_extent_key, split_key};
 use crate::superblock::{self, COPY_B, Superblock};
 use crate::{Lsn, Result};
 
 /// Bytes of the tree's cache while a volume is forged.
 const CACHE_BYTES: u64 = 1 << 20;
-/// Name of the setting that says where replay goes on.
-const POSITION: &[u8] = b"log_position";
 
 /// One row as it stands in the metadata: table (1 inode, 2 name, 3 extent, 4 extended attribute, 5 orphan, 6 setting), key, value.
 #[derive(Debug, Clone, PartialEq, Eq)]

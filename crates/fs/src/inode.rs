@@ -78,6 +78,26 @@ impl AttrGuard<'_> {
     }
 }
 
+/// Returns what a row says of its inode.
+pub(crate) fn attr_of(ino: InodeNo, row: &InodeRow, block_size: u32) -> Attr {
+    Attr {
+        ino,
+        kind: row.kind,
+        mode: row.mode,
+        nlink: row.nlink,
+        uid: row.uid,
+        gid: row.gid,
+        rdev: row.rdev,
+        size: row.size,
+        allocated_bytes: row.blocks.saturating_mul(block_size.into()),
+        atime: row.atime,
+        mtime: row.mtime,
+        ctime: row.ctime,
+        btime: row.btime,
+        io_mode: row.io_mode,
+    }
+}
+
 impl Inode {
     pub(crate) fn new(ino: InodeNo, row: InodeRow) -> Self {
         Self {
@@ -159,20 +179,11 @@ impl Inode {
         };
         let mtime = lazy(&self.lazy_mtime, row.mtime);
         Attr {
-            ino: self.ino,
-            kind: row.kind,
-            mode: row.mode,
-            nlink: row.nlink,
-            uid: row.uid,
-            gid: row.gid,
-            rdev: row.rdev,
             size: if row.kind == FileKind::File { self.size.load(Ordering::Acquire) } else { row.size },
-            allocated_bytes: row.blocks.saturating_mul(block_size.into()),
             atime: lazy(&self.lazy_atime, row.atime),
             mtime,
             ctime: if mtime == row.mtime { row.ctime } else { row.ctime.max(mtime) },
-            btime: row.btime,
-            io_mode: row.io_mode,
+            ..attr_of(self.ino, &row, block_size)
         }
     }
 

@@ -23,8 +23,8 @@ mod mode;
 mod mount;
 mod names;
 mod options;
-mod planted;
 mod row;
+mod salvage;
 mod space;
 mod state;
 mod stats;
@@ -44,10 +44,9 @@ pub use file::File;
 pub use filesystem::FileSystem;
 pub use names::split_mode_suffix;
 pub use options::{FormatOptions, InodeLockSetting, MountOptions, OpenOptions};
-#[cfg(feature = "planted-bugs")]
-pub use planted::{PlantedBug, plant};
 pub use queue::{Queue, QueueCompletion};
 pub use report::{CheckReport, Finding, FindingKind, FormatReport, FsInfo, LogInfo, RecoveryReport};
+pub use salvage::{LostRange, Salvage, SalvagedEntry};
 pub use stats::{CounterSnapshot, Reason};
 pub use types::{
     AllocateMode, Attr, BlockNo, DirEntry, Epoch, ExtentInfo, FileBlock, FileKind, InodeNo, IoMode, Lsn, NewFile, RenameMode, SetAttr, Statfs,

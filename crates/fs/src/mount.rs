@@ -141,7 +141,7 @@ fn check_device(device: &Arc<dyn BlockDevice>, superblock: &Superblock) -> Resul
 }
 
 /// Finds the log the superblock asks for.
-fn attach_log(device: &Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, superblock: &Superblock) -> Result<LogParts> {
+pub(crate) fn attach_log(device: &Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, superblock: &Superblock) -> Result<LogParts> {
     let volume = Uuid::from_bytes(superblock.uuid);
     let place = LogPlace { separate: superblock.log_separate, start_byte: superblock.log.start, len_bytes: superblock.log.len };
     let log = match (superblock.log_separate, log) {

@@ -18,7 +18,6 @@ use block::{AlignedBuf, BlockDevice};
 
 use crate::checksum::crc32c;
 use crate::decode::Reader;
-use crate::planted::{PlantedBug, planted};
 use crate::{Error, ErrorKind, Result};
 
 /// Format version this software writes and reads.
@@ -207,9 +206,6 @@ impl Superblock {
         let mut buf = AlignedBuf::zeroed(CONTENT_BYTES.max(device.geometry().logical_block_size as usize));
         buf[..CONTENT_BYTES].copy_from_slice(&self.encode());
         device.write_at(&buf, at)?;
-        if planted(PlantedBug::SuperblockWithoutFlush) {
-            return Ok(());
-        }
         Ok(device.flush()?)
     }
 

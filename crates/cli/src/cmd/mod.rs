@@ -19,9 +19,9 @@ mod preallocate;
 mod put;
 mod quickstart;
 mod rm;
+mod salvage;
 mod stat;
 mod unmount;
-mod volume;
 
 use clap::Subcommand;
 
@@ -43,14 +43,13 @@ pub enum Command {
     Preallocate(preallocate::Arguments),
     Grow(grow::Arguments),
     Check(check::Arguments),
+    Salvage(salvage::Arguments),
     Ls(ls::Arguments),
     Cat(cat::Arguments),
     Put(put::Arguments),
     Get(get::Arguments),
     Mkdir(mkdir::Arguments),
     Rm(rm::Arguments),
-    #[command(subcommand)]
-    Volume(volume::Command),
     Bench(bench::Arguments),
     Crashlab(crashlab::Arguments),
     Completions(completions::Arguments),
@@ -61,8 +60,8 @@ pub enum Command {
 pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
     match &cli.command {
         Command::Check(arguments) => return check::run(arguments, output),
-        Command::Volume(command) => return volume::run(command, output),
         Command::Crashlab(arguments) => return crashlab::run(arguments, output),
+        Command::Salvage(arguments) => return salvage::run(arguments, output),
         Command::Quickstart(arguments) => quickstart::run(arguments, output),
         Command::Format(arguments) => format::run(arguments, output),
         Command::Mount(arguments) => mount::run(arguments, cli.global.verbose, output),

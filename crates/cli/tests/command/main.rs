@@ -5,6 +5,7 @@
 mod bad_input;
 mod bench;
 mod crashlab;
+mod damage;
 mod forms;
 mod harness;
 mod inside;
@@ -13,4 +14,3 @@ mod mounted;
 mod quickstart;
 mod restricted;
 mod user;
-mod volumes;

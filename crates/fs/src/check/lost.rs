@@ -55,7 +55,7 @@ fn directory(root: &InodeRow, subdirectories: u32) -> InodeRow {
 }
 
 /// The first of `lost+found`, `lost+found-2`, `lost+found-3` … that the root does not hold.
-pub(super) fn free_name(taken: &BTreeSet<Vec<u8>>) -> String {
+pub(crate) fn free_name(taken: &BTreeSet<Vec<u8>>) -> String {
     let mut names = std::iter::once("lost+found".to_owned()).chain((2..).map(|number: u64| format!("lost+found-{number}")));
     names.find(|name| !taken.contains(name.as_bytes())).expect("there are more numbers than names")
 }

@@ -35,6 +35,7 @@ use crate::row::Table;
 use crate::superblock::Superblock;
 use crate::{CheckReport, Error, ErrorKind, FindingKind, InodeNo, Result};
 use inodes::Inodes;
+pub(crate) use lost::free_name;
 use notes::Notes;
 
 /// Cap of the tree's cache during a check.

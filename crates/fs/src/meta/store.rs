@@ -15,14 +15,18 @@ use super::region::{Backend, Region};
 use crate::checkpoint::{Capture, Others};
 use crate::extent::Run;
 use crate::log::{IntentLog, LogParts, LogPosition, Record, SyncOutcome};
-use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table};
 use crate::{Error, ErrorKind, LogInfo, Lsn, Result};
 
 pub(super) type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 
 pub(super) const fn definition(table: Table) -> Definition {
-    TableDefinition::new(match table {
+    TableDefinition::new(table_name(table))
+}
+
+/// Returns the name of a table in the tree.
+pub(crate) const fn table_name(table: Table) -> &'static str {
+    match table {
         Table::Inode => "inode",
         Table::Dentry => "dentry",
         Table::Extent => "extent",
@@ -32,11 +36,11 @@ pub(super) const fn definition(table: Table) -> Definition {
         Table::Checkpoint => "checkpoint",
         Table::Before => "before",
         Table::Scope => "scope",
-    })
+    }
 }
 
 /// Name of the setting that holds the log position of the last metadata commit.
-const POSITION: &[u8] = b"log_position";
+pub(crate) const POSITION: &[u8] = b"log_position";
 
 /// Bytes in the active memtable from which operations wait for a metadata commit.
 const ACTIVE_BYTES_MAX: usize = 64 << 20;
@@ -128,8 +132,7 @@ pub(crate) fn write_rows<'a>(db: &Tree, position: &LogPosition, rows: impl Itera
 fn write_rows_unguarded<'a>(db: &Database, position: &LogPosition, rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>) -> Result<()> {
     let context = "a metadata commit failed";
     let mut txn = db.begin_write().map_err(|e| tree_error(context, e))?;
-    let durability = if planted(PlantedBug::TailBeforeCommit) { Durability::None } else { Durability::Immediate };
-    txn.set_durability(durability).map_err(|e| Error::new(ErrorKind::Io, format!("{context}: {e}")))?;
+    txn.set_durability(Durability::Immediate).map_err(|e| Error::new(ErrorKind::Io, format!("{context}: {e}")))?;
     txn.set_quick_repair(true);
     {
         let mut tables = Vec::with_capacity(Table::ALL.len());
@@ -193,11 +196,6 @@ impl MetaStore {
     /// Returns the last sealed record: blocks freed up to it may be reused.
     pub(crate) fn sealed_lsn(&self) -> Lsn {
         self.log.get().map_or(Lsn(0), IntentLog::sealed_lsn)
-    }
-
-    /// Returns whether a record is durable already.
-    pub(crate) fn is_durable(&self, lsn: Lsn) -> bool {
-        self.log.get().is_none_or(|log| lsn <= log.durable_lsn())
     }
 
     /// Returns whether records wait to be written.
