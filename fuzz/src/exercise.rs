@@ -1,16 +1,17 @@
-//! Does everything to a volume that may be hostile: check, mount read-only, mount and use, repair.
+//! Does everything to a volume that may be hostile: check, mount read-only, mount and use, salvage, repair.
 //!
 //! What must hold whatever the volume says:
 //! - no I/O outside the device, and none without end ([`Checked`]);
-//! - a check, a read-only mount and a repair that refuses write nothing;
+//! - a check, a read-only mount, a salvage and a repair that refuses write nothing;
 //! - file data never goes where the superblocks, the log or the metadata lie;
 //! - what a check calls clean mounts, and nothing in it turns out to be corrupt;
-//! - what a repair calls mended is clean for the next check.
+//! - what a repair calls mended is clean for the next check;
+//! - of what a check calls clean, a salvage loses and doubts nothing.
 
 use std::sync::Arc;
 
 use block::{AlignedBuf, BlockDevice, Snapshot};
-use fs::{AllocateMode, CheckReport, Error, ErrorKind, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, RenameMode, SetAttr, forge};
+use fs::{AllocateMode, CheckReport, Error, ErrorKind, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, RenameMode, Salvage, SetAttr, forge};
 
 use crate::base::options;
 use crate::checked::{Checked, MARK};
@@ -26,6 +27,7 @@ pub fn exercise(snapshot: &Snapshot) {
     let clean = report.is_some_and(|report| report.findings.is_empty());
     look(snapshot, clean);
     use_it(snapshot, clean);
+    salvage(snapshot, clean);
     if !clean {
         repair(snapshot);
     }
@@ -125,6 +127,29 @@ fn repair(snapshot: &Snapshot) {
         Err(error) => {
             explained(&error);
             assert_eq!(checked.writes(), 0, "a repair that refuses writes nothing: {error}");
+        }
+    }
+    checked.assert_obeyed();
+}
+
+/// Salvages; of what is sound, everything.
+fn salvage(snapshot: &Snapshot, clean: bool) {
+    let (checked, device) = device(snapshot, true);
+    match Salvage::open(&device, None, None) {
+        Ok(salvage) => {
+            assert!(!clean || salvage.losses().is_empty(), "a check found nothing, and yet {:?}", salvage.losses());
+            for entry in salvage.entries().iter().take(NODES_MAX) {
+                let name = &entry.name;
+                assert!((1..=255).contains(&name.len()) && !name.contains(&b'/') && !name.contains(&0) && name != b"." && name != b"..");
+                assert!(!clean || entry.doubt.is_none(), "a check found nothing, and yet {:?}", entry.doubt);
+                assert!(salvage.attributes(entry.attr.ino).iter().all(|(name, _)| !name.is_empty()));
+                let lost = salvage.read::<std::convert::Infallible>(entry.attr.ino, |_, _| Ok(())).unwrap_or_else(|never| match never {});
+                assert!(!clean || lost.is_empty(), "a check found nothing, and yet {lost:?}");
+            }
+        }
+        Err(error) => {
+            explained(&error);
+            assert!(!clean, "a check found nothing, and yet nothing can be salvaged: {error}");
         }
     }
     checked.assert_obeyed();

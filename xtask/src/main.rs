@@ -3,6 +3,7 @@
 
 mod check;
 mod cleanup;
+mod fuzz;
 mod real;
 mod sh;
 mod tally;
@@ -32,6 +33,8 @@ enum Command {
     },
     /// Checks sizes, crate edges, words, links, licences and ids.
     Tidy,
+    /// Fuzzes every decoder, or the named ones, with coverage guidance.
+    Fuzz(fuzz::Options),
     /// Runs real programs on the release binary: databases that are killed, verified data, bad input, comparisons.
     Real(real::Options),
     /// Runs a program with io_uring forbidden.
@@ -61,6 +64,7 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
     match arguments.command {
         Command::Check { steps } => check::check(&steps),
         Command::Tidy => check::check(&[check::Step::Tidy]),
+        Command::Fuzz(options) => fuzz::run(&options),
         Command::Real(options) => check::real(&options),
         Command::WithoutIoUring { .. } | Command::Peer => Ok(true),
     }

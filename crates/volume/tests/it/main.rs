@@ -7,4 +7,3 @@ mod crash;
 mod data;
 mod membership;
 mod refusals;
-mod scrub;
