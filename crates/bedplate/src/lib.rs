@@ -11,7 +11,11 @@ pub use fs::{
     IoMode, LogInfo, LostRange, MountOptions, NewFile, OpenOptions, Queue, QueueCompletion, Reason, RecoveryReport, RenameMode, Result, Salvage,
     SalvagedEntry, SetAttr, Statfs, Timestamp, format_duration, format_size, parse_duration, parse_size, split_mode_suffix,
 };
-pub use volume::{Volume, VolumeOptions};
+pub use volume::{
+    Arrangement, Config as GroupConfig, Difference, Error as GroupError, ErrorKind as GroupErrorKind, Group, Id, ImportOptions, Judge, Label, Layout,
+    Member, MemberState, MemberStatistics, NewGroup, OperationStatistics, PageFormat, Postgres, Role, ScrubReport, Shape, SyncProgress,
+    UNIT_BYTES_DEFAULT, Undecided, Volume, VolumeConfig, VolumeOptions, WeakGroup, create as create_group,
+};
 
 /// The example of the README, compiled with the documentation tests.
 #[cfg(doctest)]

@@ -36,4 +36,4 @@ pub use summary::{Row, summarize};
 pub use table::table;
 pub use target::{Caching, Confirm, Kind, Place, PlaceInfo, Role, TargetInfo, TargetSpec, Targets};
 pub use units::{format_micros, format_number};
-pub use workload::{Cached, Copy, Increments, LogState, Mixed, Oltp, PageMoves, Redo, Sequential, Workload, Writers};
+pub use workload::{Cached, Copy, Engine, Increments, LogState, Mixed, Oltp, PageMoves, Redo, Sequential, Server, Workload, Writers};

@@ -1,11 +1,12 @@
-//! Opens devices by path.
+//! Opens volumes by path: an image file, a block device, or the group that one is a member of.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use bedplate::{BlockDevice, DeviceOptions, Volume, VolumeOptions};
+use bedplate::{BlockDevice, DeviceOptions, Group, Role, Volume, VolumeOptions};
 
 use crate::failure::{Failure, Result};
+use crate::group;
 use crate::mounts;
 
 /// What a command wants to do with a device.
@@ -17,8 +18,42 @@ pub enum Access {
     ReadWrite,
 }
 
-/// Opens an image file or a block device for this process alone.
+/// A volume and what belongs to it.
+#[derive(Debug)]
+pub struct Opened {
+    /// Where the file system lies.
+    pub device: Arc<dyn BlockDevice>,
+    /// Where its intent log lies, if on a device of its own.
+    pub log: Option<Arc<dyn BlockDevice>>,
+    /// The group, where the volume is one.
+    pub group: Option<Group>,
+}
+
+/// Opens a volume for this process alone, with the device of the intent log that was named or that its group has.
+pub fn open_with_log(path: &Path, log: Option<&Path>, access: Access) -> Result<Opened> {
+    let path = &group::resolve(path)?;
+    let mut opened = match group::of_member(path)? {
+        Some(located) => {
+            let group = group::open(&located, access, false)?;
+            let device =
+                group.volume(Role::Data).ok_or_else(|| Failure::new("not_a_volume", format!("group {} has no data", located.config.name)))?;
+            Opened { device, log: group.volume(Role::Log), group: Some(group) }
+        }
+        None => Opened { device: open_plain(path, access)?, log: None, group: None },
+    };
+    if let Some(log) = log {
+        opened.log = Some(open(log, access)?);
+    }
+    Ok(opened)
+}
+
+/// Opens a volume for this process alone.
 pub fn open(path: &Path, access: Access) -> Result<Arc<dyn BlockDevice>> {
+    Ok(open_with_log(path, None, access)?.device)
+}
+
+/// Opens an image file or a block device for this process alone, whatever lies on it.
+pub fn open_plain(path: &Path, access: Access) -> Result<Arc<dyn BlockDevice>> {
     let options = VolumeOptions { device: DeviceOptions { read_only: access == Access::ReadOnly, ..DeviceOptions::default() } };
     let device = Volume::open(path, &options).map_err(|error| explain_busy(path, error.into()))?.device();
     if access == Access::ReadWrite && device.geometry().read_only {
@@ -35,7 +70,7 @@ pub fn open_to_look(path: &Path) -> Result<Arc<dyn BlockDevice>> {
 }
 
 /// Says what to do about a volume that is busy because it is mounted.
-fn explain_busy(path: &Path, failure: Failure) -> Failure {
+pub fn explain_busy(path: &Path, failure: Failure) -> Failure {
     if failure.kind != "busy" {
         return failure;
     }

@@ -11,18 +11,22 @@
 mod address;
 mod args;
 mod cmd;
+mod control;
 mod copy;
 mod counters;
 mod daemon;
 mod device;
 mod failure;
+mod group;
 mod live;
 mod logging;
 mod mounts;
+mod names;
 mod output;
 mod progress;
 mod session;
 mod signature;
+mod status;
 mod text;
 
 use std::process::ExitCode;

@@ -35,10 +35,9 @@ impl Volume {
 
     /// Mounts the volume in this process, does `work`, and unmounts whatever the outcome. The first failure counts.
     pub fn with<T>(&self, access: Access, output: &Output, work: impl FnOnce(&FileSystem) -> Result<T>) -> Result<T> {
-        let device = device::open(&self.volume, access)?;
-        let log = self.devices.log.as_ref().map(|log| device::open(log, access)).transpose()?;
+        let opened = device::open_with_log(&self.volume, self.devices.log.as_deref(), access)?;
         let options = MountOptions { read_only: access == Access::ReadOnly, ..MountOptions::default() };
-        let fs = progress::during(output, "mounting", || FileSystem::mount(device, log, options))?;
+        let fs = progress::during(output, "mounting", || FileSystem::mount(opened.device, opened.log, options))?;
         let worked = work(&fs);
         let unmounted = progress::during(output, "making everything durable", || fs.unmount());
         let result = worked?;

@@ -23,6 +23,7 @@ mod mode;
 mod mount;
 mod names;
 mod options;
+mod planted;
 mod row;
 mod salvage;
 mod space;
@@ -44,6 +45,8 @@ pub use file::File;
 pub use filesystem::FileSystem;
 pub use names::split_mode_suffix;
 pub use options::{FormatOptions, InodeLockSetting, MountOptions, OpenOptions};
+#[cfg(feature = "planted-bugs")]
+pub use planted::{PlantedBug, plant};
 pub use queue::{Queue, QueueCompletion};
 pub use report::{CheckReport, Finding, FindingKind, FormatReport, FsInfo, LogInfo, RecoveryReport};
 pub use salvage::{LostRange, Salvage, SalvagedEntry};

@@ -1,15 +1,20 @@
 //! Cuts the power, recovers, and compares what is there with what was promised.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use block::{BlockDevice, CrashChoice, SimulatedDevice, SimulatedOptions};
-use fs::{FileKind, FileSystem, FindingKind, InodeNo, NewFile, OpenOptions};
+use block::{BlockDevice, CrashChoice, MemoryDevice, SimulatedDevice, SimulatedOptions};
+use fs::{FileKind, FileSystem, FindingKind, InodeNo, MountOptions, NewFile, OpenOptions};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::run::{Done, History, Promise, View, mount, view};
+use crate::act::Promise;
+use crate::model::allocate;
+use crate::run::{Done, History, difference, mount, quiet};
+use crate::view::{Seen, View, see};
 use crate::workload::{Setup, Step};
 
 /// One power cut.
@@ -34,12 +39,8 @@ pub struct Violation {
     pub steps: Vec<Step>,
     /// What was wrong.
     pub what: String,
-}
-
-impl Violation {
-    pub(crate) fn new(seed: u64, setup: &Setup, steps: &[Step], what: String) -> Box<Self> {
-        Box::new(Self { seed, setup: *setup, steps: steps.to_vec(), what })
-    }
+    /// How many crash states had been found in order before.
+    pub states: u64,
 }
 
 impl fmt::Display for Violation {
@@ -49,7 +50,7 @@ impl fmt::Display for Violation {
         for (number, step) in self.steps.iter().enumerate() {
             writeln!(f, "  step {number}: {step:?}")?;
         }
-        write!(f, "reproduce with: cargo run --release -p bedplate-sim -- --seed {} --steps {}", self.seed, self.steps.len())
+        Ok(())
     }
 }
 
@@ -60,60 +61,88 @@ impl fmt::Display for Violation {
 pub fn judge(history: &History, cut: &Cut) -> Result<(), String> {
     let image = history.device.crash_image(cut.after, &cut.choice);
     let context = |what: String| format!("cut after device operation {} ({:?}): {what}", cut.after, cut.choice);
-    let Some(seed) = cut.again else {
-        let device: Arc<dyn BlockDevice> = image;
-        return recover_and_compare(history, cut.after, &device).map_err(context);
-    };
+    let Some(seed) = cut.again else { return recover_and_compare(history, cut.after, &image).map_err(context) };
     // Recover on a simulated device, cut again in the middle of it, and judge what the second recovery makes of it.
-    let options = SimulatedOptions { geometry: image.geometry(), seed, ..SimulatedOptions::default() };
-    let simulated = SimulatedDevice::over(&image.snapshot(), &options);
+    let simulated = simulate(&image, seed);
     let device: Arc<dyn BlockDevice> = Arc::clone(&simulated) as _;
     let recovered = recover(history, cut.after, &device).map_err(context)?;
     let recovery_end = simulated.operation_count();
     drop(recovered);
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let after = rng.random_range(0..=recovery_end);
-    let twice: Arc<dyn BlockDevice> = simulated.crash_image(after, &CrashChoice::Seeded(rng.random()));
+    let twice = simulated.crash_image(after, &CrashChoice::Seeded(rng.random()));
     recover_and_compare(history, cut.after, &twice).map_err(|what| context(format!("second cut after operation {after} of the recovery: {what}")))
 }
 
+/// Makes a simulated device of what a cut left.
+pub(crate) fn simulate(image: &Arc<MemoryDevice>, seed: u64) -> Arc<SimulatedDevice> {
+    SimulatedDevice::over(&image.snapshot(), &SimulatedOptions { geometry: image.geometry(), seed, ..SimulatedOptions::default() })
+}
+
 /// Checks, mounts, and compares.
-fn recover(history: &History, after: usize, device: &Arc<dyn BlockDevice>) -> Result<(FileSystem, View), String> {
+fn recover(history: &History, after: usize, device: &Arc<dyn BlockDevice>) -> Result<(FileSystem, Seen), String> {
     let report = FileSystem::check(device, None, false).map_err(|e| format!("check does not run: {e}"))?;
     // An update of the superblock that the cut interrupted leaves one copy torn; the other one serves.
     if let Some(finding) = report.findings.iter().find(|finding| finding.kind != FindingKind::Superblock) {
         return Err(format!("check finds {:?}: {} (and {} more)", finding.kind, finding.message, report.findings.len() - 1));
     }
     let fs = mount(device).map_err(|e| format!("the volume does not mount: {e}"))?;
-    let seen = view(&fs).map_err(|e| format!("the recovered volume cannot be read: {e}"))?;
-    compare(history, after, &seen)?;
+    let seen = see(&fs).map_err(|e| format!("the recovered volume cannot be read: {e}"))?;
+    compare(history, after, &seen.view)?;
+    // S-17: what lost its last name while it was open is gone.
+    let inodes: BTreeSet<InodeNo> = seen.nodes.keys().copied().collect();
+    let counted = fs.statfs().inodes;
+    if counted != inodes.len() as u64 && seen.view.checkpoints.is_empty() {
+        return Err(format!("S-17: {counted} inodes are in use, names lead to {}", inodes.len()));
+    }
     Ok((fs, seen))
 }
 
 /// Recovers, then uses the volume on, unmounts it and mounts it again.
-fn recover_and_compare(history: &History, after: usize, device: &Arc<dyn BlockDevice>) -> Result<(), String> {
-    let (fs, seen) = recover(history, after, device)?;
-    go_on(&fs)?;
+fn recover_and_compare(history: &History, after: usize, image: &Arc<MemoryDevice>) -> Result<(), String> {
+    let device: Arc<dyn BlockDevice> = Arc::clone(image) as _;
+    let looked = if after.is_multiple_of(8) { Some(look(image)?) } else { None };
+    let (fs, seen) = recover(history, after, &device)?;
+    if let Some(what) = looked.and_then(|looked| difference(&looked, &seen.view)) {
+        return Err(format!("S-38: a read-only mount shows another state than recovery makes: {what}"));
+    }
+    go_on(history, &fs)?;
     fs.unmount().map_err(|e| format!("the recovered volume cannot be unmounted: {e}"))?;
-    let fs = mount(device).map_err(|e| format!("the volume does not mount a second time: {e}"))?;
+    let fs = mount(&device).map_err(|e| format!("the volume does not mount a second time: {e}"))?;
     fs.remove("/judge").map_err(|e| format!("what was synced after recovery is lost: {e}"))?;
-    let again = view(&fs).map_err(|e| format!("the volume cannot be read a second time: {e}"))?;
-    if again == seen { Ok(()) } else { Err("the second mount shows something else than the first".into()) }
+    let again = see(&fs).map_err(|e| format!("the volume cannot be read a second time: {e}"))?;
+    difference(&again.view, &seen.view).map_or(Ok(()), |what| Err(format!("the second mount shows something else than the first: {what}")))
+}
+
+/// S-38: a read-only mount writes nothing; returns what it shows.
+fn look(image: &Arc<MemoryDevice>) -> Result<View, String> {
+    let before = image.snapshot();
+    let options = MountOptions { read_only: true, ..quiet() };
+    let fs = FileSystem::mount(Arc::clone(image) as _, None, options).map_err(|e| format!("the volume does not mount read-only: {e}"))?;
+    let seen = see(&fs).map_err(|e| format!("the volume cannot be read when it is mounted read-only: {e}"))?;
+    drop(fs);
+    match image.snapshot().first_difference(&before) {
+        None => Ok(seen.view),
+        Some(at) => Err(format!("S-38: a read-only mount changed byte {at} of the device")),
+    }
 }
 
 /// The recovered volume must be usable.
-fn go_on(fs: &FileSystem) -> Result<(), String> {
+fn go_on(history: &History, fs: &FileSystem) -> Result<(), String> {
     let work = || {
-        fs.make(InodeNo::ROOT, b"judge", FileKind::File, NewFile::default(), 0)?;
+        let made = fs.make(InodeNo::ROOT, b"judge", FileKind::File, NewFile::default(), 0)?.ino;
         let file = fs.open("/judge", &OpenOptions::read_write())?;
         file.write_at(&[0xa5; 10_000], 0)?;
-        file.sync_all()
+        file.sync_all()?;
+        Ok(made)
     };
-    work().map_err(|e| format!("the recovered volume cannot be written: {e}"))
+    let made = work().map_err(|e: fs::Error| format!("the recovered volume cannot be written: {e}"))?;
+    let known = |view: &View| view.names.iter().any(|line| line.contains(&format!(" inode {} ", made.0)));
+    if known(&history.before) { Err(format!("S-19: inode number {} is used twice", made.0)) } else { Ok(()) }
 }
 
 /// Holds a recovered view against the promises of the history at the cut.
-fn compare(history: &History, after: usize, seen: &View) -> Result<(), String> {
+pub(crate) fn compare(history: &History, after: usize, seen: &View) -> Result<(), String> {
     let complete = history.done.partition_point(|done| done.end <= after);
     // The next step was under way: its first operation may have been on its way to the device.
     let started = (complete + 1).min(history.done.len());
@@ -144,16 +173,10 @@ fn compare_names(history: &History, complete: usize, started: usize, seen: &View
 
 /// A checkpoint shows what it showed when it was made, to the byte (S-50, S-54).
 fn compare_checkpoint(history: &History, line: &str, shown: &View) -> Result<(), String> {
-    let made = history.done.iter().find_map(|done| done.view.checkpoints.get(line));
+    let made = std::iter::once(&history.before).chain(history.done.iter().map(|done| &done.view)).find_map(|view| view.checkpoints.get(line));
     let made = made.ok_or_else(|| format!("'{line}' was never there"))?;
-    if made.names != shown.names {
-        return Err(format!("'{line}' shows the names {:#?}, when it was made {:#?}", shown.names, made.names));
-    }
-    let other = made.contents.iter().find(|(ino, content)| shown.contents.get(*ino) != Some(*content));
-    other.map_or(Ok(()), |(ino, content)| {
-        let at = shown.contents.get(ino).and_then(|shown| shown.iter().zip(content.iter()).position(|(a, b)| a != b));
-        Err(format!("'{line}' shows another inode {} than when it was made, first at byte {at:?}", ino.0))
-    })
+    let other = difference(shown, made).or_else(|| difference(made, shown));
+    other.map_or(Ok(()), |what| Err(format!("'{line}' shows something else than when it was made: {what}")))
 }
 
 /// Returns how many steps' names are promised.
@@ -170,6 +193,13 @@ fn names_synced(done: &[Done]) -> usize {
     synced
 }
 
+/// The inode numbers of files that a cut cannot have taken back.
+pub(crate) fn used_numbers(history: &History, after: usize) -> BTreeSet<InodeNo> {
+    let complete = history.done.partition_point(|done| done.end <= after);
+    let durable: BTreeSet<usize> = (0..=complete).map(|done| names_synced(&history.done[..done])).collect();
+    durable.into_iter().flat_map(|at| views(history, at, at)).flat_map(|view| view.contents.keys().copied()).collect()
+}
+
 /// Returns after how many steps the content of a file was promised last.
 fn content_synced(done: &[Done], ino: InodeNo) -> usize {
     let keeps = |step: &Done| match step.promise {
@@ -180,11 +210,14 @@ fn content_synced(done: &[Done], ino: InodeNo) -> usize {
     done.iter().rposition(keeps).map_or(0, |at| at + 1)
 }
 
+/// The content that a file had in a view; one that did not exist had none.
+fn content_of(view: &View, ino: InodeNo) -> &[u8] {
+    view.contents.get(&ino).map_or(&[], |content| content)
+}
+
 fn compare_content(history: &History, complete: usize, started: usize, ino: InodeNo, content: &[u8]) -> Result<(), String> {
     let synced = content_synced(&history.done[..complete], ino);
-    // A file that did not exist yet was empty.
-    let empty = Arc::new(Vec::new());
-    let allowed: Vec<&Arc<Vec<u8>>> = views(history, synced, started).map(|view| view.contents.get(&ino).unwrap_or(&empty)).collect();
+    let allowed = allowed(history, synced, started, ino);
     let len = content.len();
     let exact = allowed.iter().any(|version| version.len() == len);
     let between = allowed.windows(2).any(|pair| pair[0].len() < len && len < pair[1].len());
@@ -192,12 +225,7 @@ fn compare_content(history: &History, complete: usize, started: usize, ino: Inod
         let sizes: Vec<_> = allowed.iter().map(|version| version.len()).collect();
         return Err(format!("inode {} has {len} bytes; since its last sync (step {synced}) it had {sizes:?}", ino.0));
     }
-    for (at, byte) in content.iter().enumerate() {
-        if !allowed.iter().any(|version| version.get(at).copied().unwrap_or(0) == *byte) {
-            let values: Vec<_> = allowed.iter().map(|version| version.get(at)).collect();
-            return Err(format!("inode {} holds {byte:#04x} at byte {at} of {len}; since its last sync (step {synced}) it held {values:x?}", ino.0));
-        }
-    }
+    compare_bytes(&allowed, synced, ino, content)?;
     for (number, step) in history.done[..complete].iter().enumerate().skip(synced) {
         if let Promise::Written(written, from, to) = step.promise
             && written == ino
@@ -208,10 +236,45 @@ fn compare_content(history: &History, complete: usize, started: usize, ino: Inod
     Ok(())
 }
 
+/// The versions of a file from `from` steps done to `to` steps done. What cuts a range out or puts one in moves bytes whether or not those written
+/// before are there: each earlier version is also one with its bytes moved.
+fn allowed(history: &History, from: usize, to: usize, ino: InodeNo) -> Vec<Cow<'_, [u8]>> {
+    let mut allowed: Vec<Cow<'_, [u8]>> = Vec::new();
+    for (view, number) in views(history, from, to).zip(from..) {
+        let moved = number.checked_sub(1).filter(|_| number > from).and_then(|step| history.done[step].moved);
+        if let Some((_, change, offset, len)) = moved.filter(|(moved, ..)| *moved == ino) {
+            let block = history.model.block_size.into();
+            for index in 0..allowed.len() {
+                let mut version = allowed[index].to_vec();
+                if allocate(&mut version, block, change, offset, len).is_ok() {
+                    allowed.push(version.into());
+                }
+            }
+        }
+        allowed.push(content_of(view, ino).into());
+    }
+    allowed
+}
+
+/// Every byte is one that a version had there.
+fn compare_bytes(allowed: &[Cow<'_, [u8]>], synced: usize, ino: InodeNo, content: &[u8]) -> Result<(), String> {
+    // Nearly always all of it is some version's.
+    if allowed.iter().any(|version| **version == *content) {
+        return Ok(());
+    }
+    for (at, byte) in content.iter().enumerate() {
+        if !allowed.iter().any(|version| version.get(at).copied().unwrap_or(0) == *byte) {
+            let values: Vec<_> = allowed.iter().map(|version| version.get(at)).collect();
+            let len = content.len();
+            return Err(format!("inode {} holds {byte:#04x} at byte {at} of {len}; since its last sync (step {synced}) it held {values:x?}", ino.0));
+        }
+    }
+    Ok(())
+}
+
 /// Holds the bytes of one write with `O_DSYNC` against what the file held since.
 fn compare_written(history: &History, steps: Range<usize>, ino: InodeNo, range: Range<u64>, content: &[u8]) -> Result<(), String> {
-    let empty = Arc::new(Vec::new());
-    let later: Vec<&Arc<Vec<u8>>> = views(history, steps.start, steps.end).map(|view| view.contents.get(&ino).unwrap_or(&empty)).collect();
+    let later: Vec<&[u8]> = views(history, steps.start, steps.end).map(|view| content_of(view, ino)).collect();
     for at in range {
         let byte = |content: &[u8]| usize::try_from(at).ok().and_then(|at| content.get(at).copied());
         if !later

@@ -2,32 +2,60 @@
 //! recovery makes of the remains is held against what was promised.
 //!
 //! ```text
-//! seed ─► workload::generate ─► run::record ─► history (what the file system showed after each step, and the device's log)
-//!                                                   │
-//!                          judge::judge(cut, choice) ─► recover, check, compare, go on, cut again during recovery
+//! seed ─► workload::generate ─► run::record ◄──► model (every step of the live file system is held against it)
+//!                                   │
+//!                                   ▼ history: what the model showed after each step, what each promised, and the device's log
+//!                    judge::judge(cut, choice) ─► recover, check, compare, go on, cut again during recovery
+//!                                   │
+//!                                   └─► a second life: the rest of the workload on what was recovered, and its own cuts
 //! ```
 //!
-//! The judge trusts the *live* file system (other tests compare that with a model) and asks only whether a crash keeps its promises:
-//! after a cut the names must be those of one step between the last sync and the cut, every byte of every file must be a value it had since its last
+//! After a cut the names must be those of one step between the last sync and the cut, every byte of every file must be a value it had since its last
 //! sync, and `check` must find nothing.
+//!
+//! **To add an operation to the language:** a variant of [`Step`]; what it does, in `act.rs` (`carry_out`), with the promise it makes and the
+//! inodes whose names or attributes it touches; what it means, in `model.rs` (`apply`: an `Err` is a refusal that the file system must share); its
+//! weight among the random ones, in `workload/generate.rs`; and a directed workload in `workload/directed.rs` that uses it where it hurts. What
+//! a user sees of it must be in `view.rs`: whatever is there is judged after every cut. An operation that mounts or needs the device is the
+//! recorder's (`run.rs`).
 #![forbid(unsafe_code)]
 
+mod act;
+mod failing;
+mod gate;
 mod judge;
+mod model;
 mod run;
 mod sample;
 mod shrink;
+mod view;
 mod workload;
 
+pub use act::Promise;
+pub use failing::{Failure, FailureTally, try_failures};
 pub use judge::{Cut, Violation, judge};
-pub use run::{History, record};
+pub use run::{Done, History, record};
 pub use sample::{CrashState, Pattern, Sampling, sample};
 pub use shrink::shrink;
-pub use workload::{Change, RenameKind, Setup, Step, generate};
+pub use view::View;
+pub use workload::{Change, DIRECTED, Directed, On, RenameKind, Setup, Step, generate};
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use block::CrashChoice;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
+
+/// Where the power is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cuts {
+    /// So many times, anywhere.
+    Random(usize),
+    /// After every operation of the device, in so many ways: all unflushed writes lost, all kept, and seeded ones.
+    Every(usize),
+}
 
 /// How much to try with one seed.
 #[derive(Debug, Clone, Copy)]
@@ -35,26 +63,46 @@ pub struct Effort {
     /// Steps of the workload.
     pub steps: usize,
     /// Power cuts tried.
-    pub cuts: usize,
+    pub cuts: Cuts,
     /// Every how many-th cut is followed by a second one during its recovery; 0: none.
     pub second_cut_every: usize,
+    /// Every how many-th cut is followed by a second life, with so many cuts of its own; 0: none.
+    pub second_life_every: usize,
 }
 
 impl Default for Effort {
     fn default() -> Self {
-        Self { steps: 40, cuts: 60, second_cut_every: 4 }
+        Self { steps: 40, cuts: Cuts::Random(60), second_cut_every: 4, second_life_every: 20 }
     }
 }
+
+/// Cuts of a second life.
+const SECOND_LIFE_CUTS: usize = 6;
 
 /// What one seed showed.
 #[derive(Debug, Default, Clone, Copy, Serialize)]
 pub struct Tally {
-    /// Crash states recovered and compared.
+    /// Distinct crash states recovered and compared.
     pub states: u64,
     /// Of these, cuts during a recovery.
     pub second_cuts: u64,
+    /// Of these, cuts of a second life.
+    pub second_lives: u64,
+    /// Cuts that left a state which had been judged against the same promises.
+    pub repeated: u64,
     /// Device operations that the workload made.
     pub operations: u64,
+}
+
+impl Tally {
+    /// Adds another.
+    pub fn add(&mut self, other: &Self) {
+        self.states += other.states;
+        self.second_cuts += other.second_cuts;
+        self.second_lives += other.second_lives;
+        self.repeated += other.repeated;
+        self.operations += other.operations;
+    }
 }
 
 /// Runs one seed.
@@ -71,20 +119,83 @@ pub fn try_seed(seed: u64, effort: &Effort) -> Result<Tally, Box<Violation>> {
 /// # Errors
 /// The first violation.
 pub fn try_steps(seed: u64, setup: &Setup, steps: &[Step], effort: &Effort) -> Result<Tally, Box<Violation>> {
-    let history = record(setup, steps);
+    let violation = |what, states| Box::new(Violation { seed, setup: *setup, steps: steps.to_vec(), what, states });
+    let history = record(setup, steps).map_err(|what| violation(what, 0))?;
+    let mut trial = Trial { history: &history, seen: HashSet::new(), tally: Tally::default() };
+    trial.tally.operations = history.operations() as u64;
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x9e37_79b9_7f4a_7c15);
-    let mut tally = Tally { operations: history.operations() as u64, ..Tally::default() };
-    for number in 0..effort.cuts {
-        let after = rng.random_range(history.first_operation()..=history.operations());
-        let choice = match rng.random_range(0..6) {
-            0 => CrashChoice::LoseAll,
-            1 => CrashChoice::KeepAll,
-            _ => CrashChoice::Seeded(rng.random()),
-        };
+    for (number, (after, choice)) in cuts(&history, effort.cuts, &mut rng).into_iter().enumerate() {
         let again = (effort.second_cut_every > 0 && number % effort.second_cut_every == 0).then(|| rng.random());
-        tally.second_cuts += u64::from(again.is_some());
-        tally.states += 1 + u64::from(again.is_some());
-        judge(&history, &Cut { after, choice, again }).map_err(|what| Violation::new(seed, setup, steps, what))?;
+        let cut = Cut { after, choice, again };
+        let lives = effort.second_life_every > 0 && number % effort.second_life_every == effort.second_life_every - 1;
+        let judged = trial.cut(&cut).and_then(|new| if new && lives { trial.second_life(&cut, setup, steps, rng.random()) } else { Ok(()) });
+        judged.map_err(|what| violation(what, trial.tally.states))?;
     }
-    Ok(tally)
+    Ok(trial.tally)
+}
+
+fn cuts(history: &History, cuts: Cuts, rng: &mut Xoshiro256PlusPlus) -> Vec<(usize, CrashChoice)> {
+    let moments = history.first_operation()..=history.operations();
+    let random = |rng: &mut Xoshiro256PlusPlus| match rng.random_range(0..6) {
+        0 => CrashChoice::LoseAll,
+        1 => CrashChoice::KeepAll,
+        _ => CrashChoice::Seeded(rng.random()),
+    };
+    match cuts {
+        Cuts::Random(count) => (0..count).map(|_| (rng.random_range(moments.clone()), random(rng))).collect(),
+        Cuts::Every(ways) => {
+            let way = |number: usize, rng: &mut Xoshiro256PlusPlus| match number {
+                0 => CrashChoice::LoseAll,
+                1 => CrashChoice::KeepAll,
+                _ => CrashChoice::Seeded(rng.random()),
+            };
+            moments.flat_map(|after| (0..ways).map(move |number| (after, number))).map(|(after, number)| (after, way(number, rng))).collect()
+        }
+    }
+}
+
+/// The cuts of one history.
+struct Trial<'a> {
+    history: &'a History,
+    /// What was judged: a content, and the promises that held when the power went.
+    seen: HashSet<u64>,
+    tally: Tally,
+}
+
+impl Trial<'_> {
+    /// Judges a cut unless it leaves what had been judged; returns whether it did.
+    fn cut(&mut self, cut: &Cut) -> Result<bool, String> {
+        let mut hasher = DefaultHasher::new();
+        let device = &self.history.device;
+        // The content is what is durable, and what of the rest arrived.
+        (cut.after - device.unflushed(cut.after).len(), self.history.done.partition_point(|done| done.end <= cut.after)).hash(&mut hasher);
+        for step in device.crash_steps(cut.after, &cut.choice) {
+            (step.operation, step.parts).hash(&mut hasher);
+        }
+        if cut.again.is_none() && !self.seen.insert(hasher.finish()) {
+            self.tally.repeated += 1;
+            return Ok(false);
+        }
+        judge(self.history, cut)?;
+        self.tally.states += 1 + u64::from(cut.again.is_some());
+        self.tally.second_cuts += u64::from(cut.again.is_some());
+        Ok(true)
+    }
+
+    /// Goes on with the workload on what the cut left, and cuts again.
+    fn second_life(&mut self, cut: &Cut, setup: &Setup, steps: &[Step], seed: u64) -> Result<(), String> {
+        let context = |what: String| format!("second life after operation {} ({:?}): {what}", cut.after, cut.choice);
+        let device = judge::simulate(&self.history.device.crash_image(cut.after, &cut.choice), seed);
+        let done = self.history.done.partition_point(|done| done.end <= cut.after);
+        let history =
+            run::record_on(device, setup.block_size, Some(judge::used_numbers(self.history, cut.after)), &steps[done..]).map_err(context)?;
+        let mut trial = Trial { history: &history, seen: HashSet::new(), tally: Tally::default() };
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        for (after, choice) in cuts(&history, Cuts::Random(SECOND_LIFE_CUTS), &mut rng) {
+            trial.cut(&Cut { after, choice, again: None }).map_err(context)?;
+        }
+        self.tally.second_lives += trial.tally.states;
+        self.tally.states += trial.tally.states;
+        Ok(())
+    }
 }

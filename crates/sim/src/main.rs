@@ -2,30 +2,47 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use sim::{Effort, Tally, shrink, try_seed};
+use sim::{Cuts, DIRECTED, Effort, Failure, FailureTally, Setup, Tally, Violation, shrink, try_failures, try_seed, try_steps};
 
-/// Cuts the power of simulated devices under random workloads and judges what recovery makes of it.
-#[derive(Parser)]
+/// Cuts the power of simulated devices under workloads and judges what recovery makes of it.
+#[derive(Parser, Clone)]
 #[command(version)]
 struct Arguments {
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many seeds; 0: until the time is over.
+    /// How many seeds; 0: until the time is over or the states are reached.
     #[arg(long, default_value_t = 1)]
     seeds: u64,
     /// Seconds after which no new seed is begun; 0: no limit.
     #[arg(long, default_value_t = 0)]
     seconds: u64,
-    /// Steps of each workload.
+    /// Distinct crash states after which no new seed is begun; 0: no limit.
+    #[arg(long, default_value_t = 0)]
+    states: u64,
+    /// Threads, each with seeds of its own.
+    #[arg(long, default_value_t = 1)]
+    jobs: u64,
+    /// Steps of each random workload.
     #[arg(long, default_value_t = 40)]
     steps: usize,
     /// Power cuts for each seed.
     #[arg(long, default_value_t = 60)]
     cuts: usize,
+    /// Cuts after every operation of the device instead, in so many ways.
+    #[arg(long, default_value_t = 0)]
+    every: usize,
+    /// Runs the directed workloads instead of random ones, each with every seed.
+    #[arg(long)]
+    directed: bool,
+    /// Lets every call of the directed workloads fail, one after the other, once and for ever, instead of cutting the power.
+    #[arg(long)]
+    failing: bool,
     /// Prints the failing workload as it is, without making it small.
     #[arg(long)]
     no_shrink: bool,
@@ -34,39 +51,130 @@ struct Arguments {
     json: bool,
 }
 
-fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let effort = Effort { steps: arguments.steps, cuts: arguments.cuts, ..Effort::default() };
-    let started = Instant::now();
-    let mut total = Tally::default();
-    let mut seed = arguments.seed;
-    let seeds_done = |seed: u64| arguments.seeds > 0 && seed >= arguments.seed.saturating_add(arguments.seeds);
-    let time_over = || arguments.seconds > 0 && started.elapsed() >= Duration::from_secs(arguments.seconds);
-    while !seeds_done(seed) && !time_over() {
-        match try_seed(seed, &effort) {
-            Ok(tally) => {
-                total.states += tally.states;
-                total.second_cuts += tally.second_cuts;
-                total.operations += tally.operations;
+impl Arguments {
+    fn effort(&self) -> Effort {
+        let cuts = if self.every > 0 { Cuts::Every(self.every) } else { Cuts::Random(self.cuts) };
+        Effort { steps: self.steps, cuts, ..Effort::default() }
+    }
+
+    /// The command that runs one seed again.
+    fn again(&self, seed: u64) -> String {
+        let ways = if self.every > 0 { format!("--every {}", self.every) } else { format!("--cuts {}", self.cuts) };
+        let kind = if self.directed { "--directed".to_owned() } else { format!("--steps {}", self.steps) };
+        format!("cargo run --release -p bedplate-sim -- --seed {seed} {kind} {ways}")
+    }
+}
+
+/// What the threads share.
+struct Run {
+    arguments: Arguments,
+    started: Instant,
+    next: AtomicU64,
+    seeds: AtomicU64,
+    tally: Mutex<Tally>,
+    failed: AtomicBool,
+}
+
+impl Run {
+    fn goes_on(&self, seed: u64) -> bool {
+        let Arguments { seed: first, seeds, seconds, states, .. } = self.arguments;
+        let seeds_done = seeds > 0 && seed >= first.saturating_add(seeds);
+        let time_over = seconds > 0 && self.started.elapsed() >= Duration::from_secs(seconds);
+        let enough = states > 0 && self.tally.lock().expect("no thread panics with it").states >= states;
+        !(seeds_done || time_over || enough || self.failed.load(Ordering::SeqCst))
+    }
+
+    fn work(&self) {
+        let effort = self.arguments.effort();
+        loop {
+            let seed = self.next.fetch_add(1, Ordering::SeqCst);
+            if !self.goes_on(seed) {
+                return;
             }
-            Err(violation) => {
-                let violation = if arguments.no_shrink { violation } else { shrink(violation, &effort) };
-                eprintln!("{violation}");
-                return ExitCode::FAILURE;
+            match self.one(seed, &effort) {
+                Ok(tally) => self.tally.lock().expect("no thread panics with it").add(&tally),
+                Err(violation) => return self.report(violation, &effort),
+            }
+            self.seeds.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn one(&self, seed: u64, effort: &Effort) -> Result<Tally, Box<Violation>> {
+        if !self.arguments.directed {
+            return try_seed(seed, effort);
+        }
+        let mut total = Tally::default();
+        for directed in DIRECTED {
+            let setup = Setup { volatile_cache: !seed.is_multiple_of(8), ..Setup::DISK };
+            total.add(&try_steps(seed, &setup, &(directed.steps)(), effort)?);
+        }
+        Ok(total)
+    }
+
+    fn report(&self, violation: Box<Violation>, effort: &Effort) {
+        if self.failed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let again = self.arguments.again(violation.seed);
+        eprintln!("seed {} breaks a promise: {}\nreproduce with: {again}", violation.seed, violation.what);
+        if !self.arguments.no_shrink {
+            eprintln!("the smallest workload that still fails:\n{}", shrink(violation, effort));
+        }
+    }
+}
+
+/// Runs each directed workload with each kind of error at each call.
+fn fail_every_call(arguments: &Arguments) -> ExitCode {
+    let kinds = Failure::ALL.into_iter().flat_map(|failure| [(failure, false), (failure, true)]);
+    let work: Vec<_> = DIRECTED.iter().flat_map(|directed| kinds.clone().map(move |(failure, for_ever)| (directed, failure, for_ever))).collect();
+    let (next, total, failed) = (AtomicU64::new(0), Mutex::new(FailureTally::default()), AtomicBool::new(false));
+    let run = || {
+        while let Some((directed, failure, for_ever)) = usize::try_from(next.fetch_add(1, Ordering::SeqCst)).ok().and_then(|at| work.get(at)) {
+            match try_failures(&Setup::DISK, &(directed.steps)(), *failure, *for_ever, 1) {
+                Ok(tally) => total.lock().expect("no thread panics with it").add(&tally),
+                Err(what) => {
+                    eprintln!("{}: {what}\nreproduce with: cargo run --release -p bedplate-sim -- --failing", directed.name);
+                    failed.store(true, Ordering::SeqCst);
+                }
             }
         }
-        seed += 1;
+    };
+    std::thread::scope(|scope| (0..arguments.jobs.max(1)).for_each(|_| drop(scope.spawn(run))));
+    if failed.into_inner() {
+        return ExitCode::FAILURE;
     }
-    let minutes = started.elapsed().as_secs_f64() / 60.0;
-    if arguments.json {
-        println!("{}", serde_json::json!({ "seeds": seed - arguments.seed, "tally": total, "minutes": minutes, "violations": 0 }));
+    let FailureTally { runs, latched, states } = total.into_inner().expect("no thread panics with it");
+    println!("{runs} calls failed, {latched} of them for good, {states} crash states afterwards, 0 violations");
+    ExitCode::SUCCESS
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.failing {
+        return fail_every_call(&arguments);
+    }
+    let (jobs, json, first) = (arguments.jobs.max(1), arguments.json, arguments.seed);
+    let run = Run {
+        arguments,
+        started: Instant::now(),
+        next: AtomicU64::new(first),
+        seeds: AtomicU64::new(0),
+        tally: Mutex::default(),
+        failed: AtomicBool::new(false),
+    };
+    std::thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(|| run.work()))));
+    if run.failed.load(Ordering::SeqCst) {
+        return ExitCode::FAILURE;
+    }
+    let minutes = run.started.elapsed().as_secs_f64() / 60.0;
+    let (seeds, total) = (run.seeds.into_inner(), run.tally.into_inner().expect("no thread panics with it"));
+    if json {
+        println!("{}", serde_json::json!({ "seeds": seeds, "tally": total, "minutes": minutes, "violations": 0 }));
     } else {
-        let rate = total.states as f64 / minutes;
+        let Tally { states, second_cuts, second_lives, .. } = total;
+        let rate = states as f64 / minutes;
         println!(
-            "{} seeds, {} crash states ({} during recovery), {rate:.0} a minute, 0 violations",
-            seed - arguments.seed,
-            total.states,
-            total.second_cuts
+            "{states} distinct crash states of {seeds} seeds ({second_cuts} during recovery, {second_lives} in a second life), {rate:.0} a minute, 0 violations"
         );
     }
     ExitCode::SUCCESS

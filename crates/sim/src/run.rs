@@ -1,52 +1,28 @@
-//! Runs a workload on the simulated device and writes down what the file system showed after every step.
+//! Runs a workload on the simulated device, holds what the file system does against the model, and writes down what had been promised when.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use block::{BlockDevice, Fault, FaultRule, FlushFault, Geometry, MemoryDevice, SimulatedDevice, SimulatedOptions, Trigger};
-use fs::{
-    CheckpointInfo, CheckpointOptions, CheckpointScope, DirEntry, File, FileKind, FileSystem, FormatOptions, InodeNo, MountOptions, NewFile,
-    OpenOptions, Result, SetAttr,
-};
+use block::{BlockDevice, Geometry, MemoryDevice, SimulatedDevice, SimulatedOptions, Snapshot};
+use fs::{ErrorKind, FileSystem, FormatOptions, InodeNo, MountOptions, Result};
 
-use crate::workload::{Setup, Step};
+use crate::act::{Outcome, Promise, Stage};
+use crate::gate::Gate;
+use crate::model::Model;
+use crate::view::{Seen, View, see};
+use crate::workload::{Change, On, Setup, Step};
 
+/// Size of a fresh volume in bytes.
 const SIZE: u64 = 48 << 20;
-
-/// What the file system shows: names with their attributes, and the content of every file.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct View {
-    /// One line for each name.
-    pub names: Vec<String>,
-    /// Content by inode.
-    pub contents: BTreeMap<InodeNo, Arc<Vec<u8>>>,
-    /// What each checkpoint shows, by its line among the names.
-    pub checkpoints: BTreeMap<String, View>,
-}
-
-/// What a step promised once it returned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Promise {
-    /// Nothing.
-    None,
-    /// The bytes of one write with `O_DSYNC`, and a size that reaches over them: inode, offset, end.
-    Written(InodeNo, u64, u64),
-    /// The data of a file, and everything that happened to names before its last change of size or name.
-    Data(InodeNo),
-    /// Data, attributes and names of a file or directory.
-    Inode(InodeNo),
-    /// All that happened to names, and what checkpoints show.
-    Names,
-    /// Everything.
-    All,
-}
+/// Size to which its device may grow.
+const SIZE_MAX: u64 = 64 << 20;
+/// What the device held before it was formatted, so that a stale block shows.
+const STALE: u8 = 0xdb;
 
 /// One step as it was carried out.
 #[derive(Debug, Clone)]
 pub struct Done {
-    /// Device operations before it.
-    pub first: usize,
     /// Device operations after it.
     pub end: usize,
     /// What was visible afterwards.
@@ -55,6 +31,8 @@ pub struct Done {
     pub promise: Promise,
     /// Inodes whose names or attributes it changed.
     pub touched: Vec<InodeNo>,
+    /// The file in which it moved bytes, and how: change, offset, length.
+    pub moved: Option<(InodeNo, Change, u64, u64)>,
 }
 
 /// A recorded workload.
@@ -62,14 +40,21 @@ pub struct Done {
 pub struct History {
     /// The device it ran on.
     pub device: Arc<SimulatedDevice>,
-    /// What the volume was like before the first step.
+    /// What the volume was like before the first step, durably.
     pub before: View,
     /// The steps.
     pub done: Vec<Done>,
     first: usize,
+    pub(crate) model: Model,
 }
 
 impl History {
+    /// Begins at a volume that was just mounted.
+    pub(crate) fn new(device: Arc<SimulatedDevice>, model: Model) -> Self {
+        let first = device.operation_count();
+        Self { device, before: model.view(), done: Vec::new(), first, model }
+    }
+
     /// The first operation after which a cut is judged (the volume is formatted and mounted).
     #[must_use]
     pub fn first_operation(&self) -> usize {
@@ -102,212 +87,195 @@ fn geometry(setup: &Setup) -> Geometry {
     }
 }
 
+/// Returns a fresh volume on a device that was full of something else, made once for each kind.
+fn fresh(setup: &Setup) -> Snapshot {
+    type Made = Mutex<HashMap<(u32, u32), Snapshot>>;
+    static MADE: OnceLock<Made> = OnceLock::new();
+    let mut made = MADE.get_or_init(Made::default).lock().unwrap_or_else(PoisonError::into_inner);
+    let make = || {
+        let mut content = Snapshot::empty(SIZE_MAX);
+        let stale = vec![STALE; 1 << 20];
+        (0..SIZE_MAX >> 20).for_each(|mib| content.write(&stale, mib << 20));
+        let options = SimulatedOptions { geometry: geometry(setup), ..SimulatedOptions::default() };
+        let device = SimulatedDevice::over(&content, &options);
+        device.start_smaller(SIZE);
+        let blank: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
+        let options = FormatOptions { block_size: setup.block_size, log_bytes: Some(1 << 20), ..FormatOptions::default() };
+        FileSystem::format(&blank, None, &options).expect("a device without a volume can be formatted");
+        device.snapshot()
+    };
+    made.entry((setup.sector, setup.block_size)).or_insert_with(make).clone()
+}
+
+/// Makes the device of a run, with a fresh volume on it.
+pub(crate) fn fresh_device(setup: &Setup, seed: u64) -> Arc<SimulatedDevice> {
+    let options = SimulatedOptions { geometry: geometry(setup), seed, ..SimulatedOptions::default() };
+    let device = SimulatedDevice::over(&fresh(setup), &options);
+    device.start_smaller(SIZE);
+    device
+}
+
 /// Runs `steps` on a fresh volume.
 ///
-/// # Panics
-/// When the file system fails without a fault, which is a finding of its own.
-#[must_use]
-pub fn record(setup: &Setup, steps: &[Step]) -> History {
-    let blank: Arc<dyn BlockDevice> = MemoryDevice::with_geometry(SIZE, geometry(setup));
-    let options = FormatOptions { block_size: setup.block_size, log_bytes: Some(1 << 20), ..FormatOptions::default() };
-    FileSystem::format(&blank, None, &options).expect("a blank device can be formatted");
-    let base = snapshot_of(&blank);
-    let device = SimulatedDevice::over(&base, &SimulatedOptions { geometry: geometry(setup), ..SimulatedOptions::default() });
-    let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
-    let mut fs = mount(&shared).expect("a fresh volume mounts");
-    let (first, before) = (device.operation_count(), view(&fs).expect("a fresh volume can be read"));
-    if setup.lose_flushes {
-        device.inject(FaultRule::new(Fault::Flush(FlushFault::Lose), Trigger::Always));
+/// # Errors
+/// What the live file system did that the model does not: one sentence, and the number of the step.
+pub fn record(setup: &Setup, steps: &[Step]) -> std::result::Result<History, String> {
+    record_on(fresh_device(setup, 0), setup.block_size, None, steps)
+}
+
+/// Runs `steps` on the volume of a device; `known` are inode numbers that an earlier life on it used.
+pub(crate) fn record_on(
+    device: Arc<SimulatedDevice>,
+    block_size: u32,
+    known: Option<BTreeSet<InodeNo>>,
+    steps: &[Step],
+) -> std::result::Result<History, String> {
+    let gate = Gate::new(&device);
+    let fs = mount(&(Arc::clone(&gate) as _)).map_err(|e| format!("the volume does not mount: {e}"))?;
+    let seen = see(&fs).map_err(|e| format!("the volume cannot be read: {e}"))?;
+    let model = Model::recovered(block_size, seen, known.unwrap_or_default());
+    let history = History::new(device, model);
+    let mut recorder = Recorder { gate, stage: Some(Stage::new(fs)), history };
+    for (number, step) in steps.iter().enumerate() {
+        recorder.step(step, number).map_err(|what| format!("step {number}, {step:?}: {what}"))?;
     }
-    let mut done = Vec::with_capacity(steps.len());
-    for step in steps {
-        let start = device.operation_count();
-        if *step == Step::Remount {
-            fs.unmount().expect("nothing keeps a volume from being unmounted");
-            fs = mount(&shared).expect("a volume that was unmounted mounts");
+    recorder.compare()?;
+    Ok(recorder.history)
+}
+
+/// Looking at everything opens every file, which changes how it is served: not after every step.
+const COMPARE_EVERY: usize = 8;
+
+struct Recorder {
+    gate: Arc<Gate>,
+    /// `None` only between two mounts.
+    stage: Option<Stage>,
+    history: History,
+}
+
+impl Recorder {
+    fn step(&mut self, step: &Step, number: usize) -> std::result::Result<(), String> {
+        let outcome = match step {
+            Step::Remount => self.remount()?,
+            Step::Kill => self.kill()?,
+            Step::Grow(mib) => self.grow(*mib)?,
+            _ => self.plain(step)?,
+        };
+        if number.is_multiple_of(COMPARE_EVERY) {
+            self.compare()?;
         }
-        // A step that cannot be carried out (the name is taken …) changes nothing and promises nothing.
-        let (promise, touched) = carry_out(&fs, step).unwrap_or((Promise::None, Vec::new()));
-        let end = device.operation_count();
-        let view = view(&fs).expect("a sound volume can be read");
+        let end = self.history.device.operation_count();
+        let view = self.history.model.view();
         // What changed nothing (a rename onto itself) logs nothing, so a sync of what it touched promises nothing more.
-        let changed = done.last().map_or(&before, |last: &Done| &last.view).names != view.names;
-        let touched = if changed { touched } else { Vec::new() };
-        done.push(Done { first: start, end, view, promise, touched });
+        let changed = self.history.done.last().map_or(&self.history.before, |last: &Done| &last.view).names != view.names;
+        let touched = if changed { outcome.touched } else { Vec::new() };
+        self.history.done.push(Done { end, view, promise: outcome.promise, touched, moved: outcome.moved });
+        Ok(())
     }
-    drop(fs);
-    History { device, before, done, first }
-}
 
-fn snapshot_of(device: &Arc<dyn BlockDevice>) -> block::Snapshot {
-    let copy = MemoryDevice::with_geometry(device.size_bytes(), device.geometry());
-    let mut buf = block::AlignedBuf::zeroed(1 << 20);
-    for at in (0..device.size_bytes()).step_by(1 << 20) {
-        device.read_at(&mut buf, at).expect("memory can be read");
-        if buf.iter().any(|byte| *byte != 0) {
-            copy.write_at(&buf, at).expect("memory can be written");
-        }
-    }
-    copy.snapshot()
-}
-
-fn dir_name(dir: u8) -> String {
-    if dir == 0 { "/".into() } else { format!("/d{dir}") }
-}
-
-fn name(file: u8, dir: u8) -> String {
-    if dir == 0 { format!("/f{file}") } else { format!("/d{dir}/f{file}") }
-}
-
-fn carry_out(fs: &FileSystem, step: &Step) -> Result<(Promise, Vec<InodeNo>)> {
-    let ino = |path: &str| fs.resolve(path).map(|attr| attr.ino);
-    let open = |file, dir| fs.open(name(file, dir), &OpenOptions::read_write());
-    let new = NewFile { mode: 0o644, uid: 0, gid: 0 };
-    let quiet = |touched: Vec<InodeNo>| Ok((Promise::None, touched));
-    match *step {
-        Step::Create(file, dir) => {
-            let parent = ino(&dir_name(dir))?;
-            let attr = fs.make(parent, format!("f{file}").as_bytes(), FileKind::File, new, 0)?;
-            quiet(vec![parent, attr.ino])
-        }
-        Step::MakeDirectory(dir) => {
-            let attr = fs.make(InodeNo::ROOT, format!("d{dir}").as_bytes(), FileKind::Directory, new, 0)?;
-            quiet(vec![InodeNo::ROOT, attr.ino])
-        }
-        Step::Unlink(file, dir) => {
-            let touched = vec![ino(&name(file, dir))?, ino(&dir_name(dir))?];
-            fs.remove(name(file, dir))?;
-            quiet(touched)
-        }
-        Step::RemoveDirectory(dir) => {
-            fs.rmdir(InodeNo::ROOT, format!("d{dir}").as_bytes())?;
-            quiet(vec![InodeNo::ROOT])
-        }
-        Step::Rename(file, dir, to, to_dir, kind) => {
-            let (from_dir, into_dir) = (ino(&dir_name(dir))?, ino(&dir_name(to_dir))?);
-            let mut touched = vec![from_dir, into_dir, ino(&name(file, dir))?];
-            touched.extend(ino(&name(to, to_dir)));
-            fs.rename(from_dir, format!("f{file}").as_bytes(), into_dir, format!("f{to}").as_bytes(), kind.into())?;
-            quiet(touched)
-        }
-        Step::Link(file, dir, to, to_dir) => {
-            let (target, parent) = (ino(&name(file, dir))?, ino(&dir_name(to_dir))?);
-            fs.link(target, parent, format!("f{to}").as_bytes())?;
-            quiet(vec![target, parent])
-        }
-        Step::SetMode(file, dir, mode) => {
-            let target = ino(&name(file, dir))?;
-            fs.set_attr(target, &SetAttr { mode: Some(mode), ..SetAttr::default() })?;
-            quiet(vec![target])
-        }
-        Step::SetAttribute(file, dir, len) => {
-            let target = ino(&name(file, dir))?;
-            fs.set_xattr(target, b"user.sim", &vec![b'x'; len.into()], false, false)?;
-            quiet(vec![target])
-        }
-        Step::Write(file, dir, mode, offset, len, fill, durable) => {
-            let options = OpenOptions { mode: Some(mode), data_sync: durable, ..OpenOptions::read_write() };
-            let file = fs.open(name(file, dir), &options)?;
-            file.write_at(&pattern(offset, len, fill), offset)?;
-            let written = Promise::Written(file.ino(), offset, offset + u64::from(len));
-            Ok((if durable { written } else { Promise::None }, Vec::new()))
-        }
-        Step::SetSize(file, dir, size) => open(file, dir)?.set_size(size).and_then(|()| quiet(Vec::new())),
-        Step::Allocate(file, dir, change, offset, len) => open(file, dir)?.allocate(change.into(), offset, len).and_then(|()| quiet(Vec::new())),
-        Step::SyncData(file, dir) => synced(&open(file, dir)?, File::sync_data, Promise::Data),
-        Step::SyncAll(file, dir) => synced(&open(file, dir)?, File::sync_all, Promise::Inode),
-        Step::SyncDirectory(dir) => {
-            let target = ino(&dir_name(dir))?;
-            fs.sync_inode(target)?;
-            Ok((Promise::Inode(target), Vec::new()))
-        }
-        Step::Checkpoint(slot, dir) => {
-            let scope = dir.map_or(CheckpointScope::Everything, |dir| CheckpointScope::Paths(vec![dir_name(dir).into()]));
-            let made = fs.create_checkpoint(format!("c{slot}"), &CheckpointOptions { scope, ..CheckpointOptions::default() })?;
-            prove_moment(fs, &made)?;
-            Ok((Promise::Names, Vec::new()))
-        }
-        Step::DeleteCheckpoint(slot) => fs.delete_checkpoint(format!("c{slot}")).map(|()| (Promise::Names, Vec::new())),
-        Step::Sync => fs.sync().map(|()| (Promise::All, Vec::new())),
-        Step::Remount => Ok((Promise::All, Vec::new())),
-    }
-}
-
-fn synced(file: &File, sync: impl Fn(&File) -> Result<()>, promise: fn(InodeNo) -> Promise) -> Result<(Promise, Vec<InodeNo>)> {
-    sync(file)?;
-    Ok((promise(file.ino()), Vec::new()))
-}
-
-/// Bytes that tell which write and which place they came from.
-fn pattern(offset: u64, len: u32, fill: u8) -> Vec<u8> {
-    let byte = |at: u64| fill.wrapping_add(u8::try_from((at / 512) % 251).expect("below 251")).max(1);
-    (offset..offset + u64::from(len)).map(byte).collect()
-}
-
-/// Reads everything that a user could see.
-pub(crate) fn view(fs: &FileSystem) -> Result<View> {
-    let mut view = View::default();
-    view_directory(fs, InodeNo::ROOT, "", &mut view)?;
-    for checkpoint in fs.checkpoints() {
-        let line = line(&checkpoint);
-        view.names.push(line.clone());
-        view.checkpoints.insert(line, view_checkpoint(fs, &checkpoint)?);
-    }
-    Ok(view)
-}
-
-fn line(checkpoint: &CheckpointInfo) -> String {
-    format!("checkpoint {} epoch {} of {:?}", String::from_utf8_lossy(&checkpoint.name), checkpoint.epoch.0, checkpoint.paths)
-}
-
-fn view_checkpoint(fs: &FileSystem, checkpoint: &CheckpointInfo) -> Result<View> {
-    let mut view = View::default();
-    let root = fs.resolve(format!("/.checkpoints/{}", String::from_utf8_lossy(&checkpoint.name)))?;
-    view_directory(fs, root.ino, "", &mut view)?;
-    Ok(view)
-}
-
-/// A checkpoint that was just made shows what the file system shows.
-fn prove_moment(fs: &FileSystem, made: &CheckpointInfo) -> Result<()> {
-    let (mut present, past) = (View::default(), view_checkpoint(fs, made)?);
-    view_directory(fs, InodeNo::ROOT, "", &mut present)?;
-    if made.paths.is_empty() || made.paths == ["/"] {
-        assert!(present == past, "{} shows something else than the present:\n{past:?}\n{present:?}", line(made));
-    } else {
-        assert!(past.names.iter().all(|name| present.names.contains(name)), "{} has other names than the present", line(made));
-        assert!(past.contents.iter().all(|(ino, content)| present.contents.get(ino) == Some(content)), "{} has other contents", line(made));
-    }
-    Ok(())
-}
-
-/// The number of an inode, whichever checkpoint it is seen in.
-fn number(ino: InodeNo) -> InodeNo {
-    InodeNo(ino.0 & 0xffff_ffff_ffff)
-}
-
-fn view_directory(fs: &FileSystem, dir: InodeNo, path: &str, view: &mut View) -> Result<()> {
-    for DirEntry { name, ino, .. } in fs.read_dir(dir, None, usize::MAX)? {
-        let attr = fs.attr(ino)?;
-        let path = format!("{path}/{}", String::from_utf8_lossy(&name));
-        let attributes: Vec<_> = fs.list_xattr(ino)?.iter().map(|name| fs.get_xattr(ino, name).map(|value| value.len())).collect::<Result<_>>()?;
-        view.names.push(format!(
-            "{path} inode {} {:?} mode {:o} links {} attributes {attributes:?}",
-            number(ino).0,
-            attr.kind,
-            attr.mode,
-            attr.nlink
-        ));
-        match attr.kind {
-            FileKind::Directory => view_directory(fs, ino, &path, view)?,
-            FileKind::File if !view.contents.contains_key(&number(ino)) => {
-                let file = fs.open_inode(ino, &OpenOptions::read_only())?;
-                let mut content = vec![0; usize::try_from(attr.size).expect("workloads write small files")];
-                let len = file.read_at(&mut content, 0)?;
-                assert_eq!(len, content.len(), "a read of {path} ends before its size");
-                view.contents.insert(number(ino), Arc::new(content));
+    fn plain(&mut self, step: &Step) -> std::result::Result<Outcome, String> {
+        let held_before = self.history.model.clone();
+        match self.stage().carry_out(step) {
+            Ok(outcome) => {
+                compare_outcome(&mut self.history.model, step, &outcome)?;
+                self.history.model.apply(step, &outcome).map_err(|why| format!("it succeeded, but {why}"))?;
+                Ok(outcome)
             }
-            _ => {}
+            // A full volume is no fault, and changes nothing (S-34); how full it is the model does not know.
+            Err(error) if error.kind == ErrorKind::NoSpace => Ok(Outcome::default()),
+            Err(error) => match self.history.model.apply(step, &Outcome::default()) {
+                // A step that cannot be carried out changes nothing and promises nothing.
+                Err(_) => {
+                    self.history.model = held_before;
+                    Ok(Outcome::default())
+                }
+                Ok(()) => Err(format!("it failed and nothing speaks against it: {error}")),
+            },
+        }
+    }
+
+    fn stage(&mut self) -> &mut Stage {
+        self.stage.as_mut().expect("it is mounted")
+    }
+
+    fn see(&self) -> std::result::Result<Seen, String> {
+        see(&self.stage.as_ref().expect("it is mounted").fs).map_err(|e| format!("a sound volume cannot be read: {e}"))
+    }
+
+    fn remount(&mut self) -> std::result::Result<Outcome, String> {
+        let Stage { fs, held } = self.stage.take().expect("it is mounted");
+        drop(held);
+        fs.unmount().map_err(|e| format!("nothing keeps a volume from being unmounted: {e}"))?;
+        self.mount_again()?;
+        self.history.model.apply(&Step::Remount, &Outcome::default())?;
+        self.compare()?;
+        Ok(Outcome { promise: Promise::All, ..Outcome::default() })
+    }
+
+    /// The process dies: what only it knew is gone, what the device was told is not.
+    fn kill(&mut self) -> std::result::Result<Outcome, String> {
+        let at = self.history.device.operation_count();
+        self.gate.close();
+        drop(self.stage.take());
+        self.gate = Gate::new(&self.history.device);
+        self.mount_again()?;
+        let seen = self.see()?;
+        crate::judge::compare(&self.history, at, &seen.view).map_err(|what| format!("after the process died: {what}"))?;
+        let used = crate::judge::used_numbers(&self.history, at);
+        let block_size = self.history.model.block_size;
+        self.history.model = Model::recovered(block_size, seen, used);
+        Ok(Outcome { promise: Promise::All, ..Outcome::default() })
+    }
+
+    fn mount_again(&mut self) -> std::result::Result<(), String> {
+        let fs = mount(&(Arc::clone(&self.gate) as _)).map_err(|e| format!("the volume does not mount again: {e}"))?;
+        self.stage = Some(Stage::new(fs));
+        Ok(())
+    }
+
+    fn grow(&mut self, mib: u8) -> std::result::Result<Outcome, String> {
+        let size = (self.history.device.refresh_size().map_err(|e| e.to_string())? + (u64::from(mib) << 20)).min(SIZE_MAX);
+        self.history.device.grow(size);
+        let grown = self.stage().fs.grow().map_err(|e| format!("the volume does not grow: {e}"))?;
+        if grown == size { Ok(Outcome::default()) } else { Err(format!("the volume has {grown} bytes after it grew to {size}")) }
+    }
+
+    /// Holds all that the live file system shows against the model.
+    fn compare(&self) -> std::result::Result<(), String> {
+        let seen = self.see()?;
+        let expected = self.history.model.view();
+        difference(&seen.view, &expected).map_or(Ok(()), |what| Err(format!("the live file system is wrong: {what}")))
+    }
+}
+
+/// What a step returned against what the model has, before the step is carried out there.
+pub(crate) fn compare_outcome(model: &mut Model, step: &Step, outcome: &Outcome) -> std::result::Result<(), String> {
+    if let (Step::Read(on, _, offset, len), Some(read)) = (step, &outcome.read) {
+        let content = model.content(*on)?;
+        let from = usize::try_from(*offset).expect("small").min(content.len());
+        let to = (from + usize::try_from(*len).expect("small")).min(content.len());
+        if read[..] != content[from..to] {
+            let at = read.iter().zip(&content[from..to]).position(|(a, b)| a != b).unwrap_or_else(|| read.len().min(to - from));
+            return Err(format!("S-20: the read differs from byte {at} on ({} bytes, {} expected)", read.len(), to - from));
+        }
+    }
+    if let (Step::Append(file, dir, ..), Some(at)) = (step, outcome.at) {
+        let end = model.content(On::Name(*file, *dir))?.len() as u64;
+        if at != end {
+            return Err(format!("S-32: the append went to byte {at} of {end}"));
         }
     }
     Ok(())
+}
+
+/// The first difference between two views.
+pub(crate) fn difference(seen: &View, expected: &View) -> Option<String> {
+    if seen.names != expected.names {
+        return Some(format!("names\n   found:    {:#?}\n   expected: {:#?}", seen.names, expected.names));
+    }
+    let (ino, content) = seen.contents.iter().find(|(ino, content)| expected.contents.get(ino) != Some(*content))?;
+    let wanted = expected.contents.get(ino).map_or(&[][..], |wanted| wanted);
+    let at = content.iter().zip(wanted).position(|(a, b)| a != b).unwrap_or_else(|| content.len().min(wanted.len()));
+    let (found, due) = (content.get(at), wanted.get(at));
+    Some(format!("inode {} holds {found:x?} at byte {at} where {due:x?} is due ({} bytes, {} due)", ino.0, content.len(), wanted.len()))
 }

@@ -1,13 +1,17 @@
 //! Makes a failing workload small.
 
 use crate::judge::Violation;
-use crate::{Effort, try_steps};
+use crate::{Cuts, Effort, try_steps};
 
 /// Leaves out steps as long as the rest still fails; each try searches all its cuts anew. Returns the smallest failure found.
 #[must_use]
 pub fn shrink(violation: Box<Violation>, effort: &Effort) -> Box<Violation> {
     let mut best = violation;
-    let effort = Effort { cuts: effort.cuts * 4, ..*effort };
+    let cuts = match effort.cuts {
+        Cuts::Random(count) => Cuts::Random(count * 4),
+        every @ Cuts::Every(_) => every,
+    };
+    let effort = Effort { cuts, ..*effort };
     let mut chunk = best.steps.len().div_ceil(2);
     while chunk > 0 {
         let mut at = 0;

@@ -54,6 +54,20 @@ pub struct Group {
     pub(crate) open: Arc<Closer>,
 }
 
+/// A handle that does not keep the group open.
+#[derive(Debug, Clone)]
+pub struct WeakGroup {
+    open: std::sync::Weak<Closer>,
+}
+
+impl WeakGroup {
+    /// Returns the group while anybody else keeps it open.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Group> {
+        self.open.upgrade().map(|open| Group { open })
+    }
+}
+
 /// Ends the background thread and closes the group when the last user goes.
 #[derive(Debug)]
 pub(crate) struct Closer {
@@ -94,6 +108,12 @@ impl Group {
     pub fn volume(&self, role: Role) -> Option<Arc<dyn BlockDevice>> {
         let core = self.open.inner.cores.iter().find(|core| core.role == role)?;
         Some(Arc::new(crate::device::VolumeDevice { core: Arc::clone(core), open: Arc::clone(&self.open) }))
+    }
+
+    /// Returns a handle that does not keep the group open.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakGroup {
+        WeakGroup { open: Arc::downgrade(&self.open) }
     }
 
     /// Returns the configuration as it is now.
@@ -157,6 +177,14 @@ impl Group {
         self.open.inner.add_spare(device)?;
         self.open.inner.shared.bell.ring();
         Ok(())
+    }
+
+    /// Lets go of a member that holds no data: a spare, or one whose place another took. Its label is erased where it is there.
+    ///
+    /// # Errors
+    /// `Invalid` when it holds data or there is no such member.
+    pub fn remove(&self, member: usize) -> Result<()> {
+        self.open.inner.remove(member)
     }
 
     /// Puts a new device in the place of a member, which leaves; what it holds is copied from the others.

@@ -10,6 +10,7 @@
 //! | `shape` | from what a user asks for to a layout |
 //! | `plan`, `core`, `parallel`, `queue`, `device` | the data path: planning is pure, `core` acts, `queue` is the list interface |
 //! | `regions`, `drl`, `sync` | which regions may differ between copies, in memory and on the members, and making them agree |
+//! | `scrub`, `pages` | comparing copies, and asking a database's page which one is right |
 //! | `shared`, `membership`, `group`, `background` | members leave, come, take each other's places; import and close |
 //!
 //! What comes next has its place: parity is one more layout at the root (`layout/raid5.rs`), with its stripes asked for in `Core::read_at` and
@@ -32,10 +33,12 @@ mod label;
 mod layout;
 mod live;
 mod membership;
+mod pages;
 mod parallel;
 mod plan;
 mod queue;
 mod regions;
+mod scrub;
 mod shape;
 mod shared;
 mod stats;
@@ -46,10 +49,12 @@ mod wire;
 pub use config::{Config, Member, MemberState, Role, VolumeConfig};
 pub use create::{NewGroup, create};
 pub use error::{Error, ErrorKind, Result};
-pub use group::{Group, ImportOptions, SyncProgress};
+pub use group::{Group, ImportOptions, SyncProgress, WeakGroup};
 pub use id::Id;
 pub use label::Label;
 pub use layout::{COPIES_MAX, Concat, Copy, Extent, Layout, Mirror, Run, Stripe};
+pub use pages::{PageFormat, Postgres};
+pub use scrub::{Difference, Judge, ScrubReport, Undecided};
 pub use shape::{Arrangement, Shape, UNIT_BYTES_DEFAULT};
 pub use stats::{MemberStatistics, OperationStatistics};
 pub use volume::{Volume, VolumeOptions};

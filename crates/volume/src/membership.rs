@@ -14,7 +14,7 @@ use crate::group::Inner;
 use crate::live::Live;
 use crate::regions::BEHIND;
 use crate::shared::Lives;
-use crate::{Config, Error, Member, MemberState, Result};
+use crate::{Config, Error, Label, Member, MemberState, Result};
 
 impl Inner {
     pub fn add_spare(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
@@ -29,6 +29,28 @@ impl Inner {
             config.members.push(member);
             Ok(())
         })
+    }
+
+    pub fn remove(&self, index: usize) -> Result<()> {
+        let _members_stay = self.maintenance.lock();
+        let config = self.shared.config();
+        let Some(member) = config.members.get(index) else {
+            return Err(Error::invalid(format!("group {} has no member {index}", config.name)));
+        };
+        // Members with data come first, so nobody's index changes whose data a layout names.
+        if let Some(path) = (index..config.members.len()).find(|at| config.volume_on(*at).is_some()).map(|at| &config.members[at].path) {
+            return Err(Error::invalid(format!("{path} holds data of the group {}: replace it instead of removing it", config.name)));
+        }
+        let lives = self.shared.lives();
+        self.shared.change_members(|config, lives| {
+            config.members.remove(index);
+            lives.remove(index);
+            Ok(())
+        })?;
+        match &lives[index] {
+            Some(live) if live.id == member.id => Label::erase(&*live.device),
+            _ => Ok(()),
+        }
     }
 
     pub fn replace(&self, index: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {

@@ -42,6 +42,7 @@ pub fn check(metadata: &Value) -> Vec<String> {
     let packages = used_packages(metadata);
     let mut findings = Vec::new();
     edges(&packages, &mut findings);
+    planted(&packages, &mut findings);
     duplicates(&packages, &mut findings);
     licences(&packages, &mut findings);
     findings
@@ -69,6 +70,27 @@ fn edges(packages: &[&Value], findings: &mut Vec<String>) {
             if rooms.contains(dependency) && dependency != room && !allowed.contains(&dependency) {
                 findings.push(format!("{room} uses {dependency}: an arrow that the rooms do not allow"));
             }
+        }
+    }
+}
+
+/// The feature that plants mistakes: only the judge's tests may ask for it, so that no program has them.
+const PLANTED: &str = "planted-bugs";
+
+fn planted(packages: &[&Value], findings: &mut Vec<String>) {
+    for package in packages.iter().filter(|package| package["source"].is_null()) {
+        for dependency in list(&package["dependencies"]).filter(|dependency| list(&dependency["features"]).any(|feature| feature == PLANTED)) {
+            if name(package) != "bedplate-sim" || dependency["kind"] != "dev" {
+                findings.push(format!("{} asks for the feature {PLANTED}, which only the tests of bedplate-sim may", name(package)));
+            }
+        }
+        let hidden = package["features"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .any(|(_, asked)| list(asked).any(|feature| feature.as_str().is_some_and(|feature| feature.contains(PLANTED))));
+        if hidden {
+            findings.push(format!("a feature of {} turns {PLANTED} on, which only the tests of bedplate-sim may ask for", name(package)));
         }
     }
 }
@@ -172,6 +194,24 @@ mod tests {
         edges(&[&block, &fs], &mut findings);
         assert_eq!(findings.len(), 1, "{findings:?}");
         assert!(findings[0].starts_with("bedplate-block uses bedplate-fs"));
+    }
+
+    #[test]
+    fn planted_mistakes_outside_the_judges_tests_are_found() {
+        let asks = |name: &str, kind: Value| {
+            let mut package = package(name, "1", true, &[]);
+            package["dependencies"] = json!([{"name": "bedplate-fs", "kind": kind, "features": [PLANTED]}]);
+            let mut findings = Vec::new();
+            planted(&[&package], &mut findings);
+            findings.len()
+        };
+        assert_eq!(asks("bedplate-sim", json!("dev")), 0);
+        assert_eq!((asks("bedplate-sim", Value::Null), asks("bedplate-cli", json!("dev"))), (1, 1));
+        let mut fs = package("bedplate-fs", "1", true, &[]);
+        fs["features"] = json!({PLANTED: [], "default": [PLANTED]});
+        let mut findings = Vec::new();
+        planted(&[&fs], &mut findings);
+        assert_eq!(findings.len(), 1, "{findings:?}");
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod raw;
 mod spec;
 mod volume;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bedplate::AlignedBuf;
@@ -77,6 +78,10 @@ pub(crate) trait Target: Send + Sync {
     }
     /// Removes a file and frees its space; nothing of it may be open.
     fn remove(&self, name: &str) -> Result<()>;
+    /// Makes a directory of the target's own, if it is not there, for a program that keeps its files itself; `None` where there is no file system.
+    fn directory(&self, _name: &str) -> Result<Option<PathBuf>> {
+        Ok(None)
+    }
     /// Opens one thread's queue over the named files; operations name a file by its index.
     fn queue(&self, files: &[String], options: &QueueSetup) -> Result<Box<dyn TargetQueue>>;
     /// Makes durable what a measurement left behind, so that it does not burden the next target's.

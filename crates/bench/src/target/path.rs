@@ -51,8 +51,8 @@ pub(crate) struct PathTarget {
     info: TargetInfo,
     directory: Arc<Directory>,
     caching: Caching,
-    /// What is appended to a file's name to ask a Bedplate mount for a mode.
-    suffix: String,
+    /// What a Bedplate mount is asked for, by what is appended to a file's name.
+    mode: Option<bedplate::IoMode>,
     stat: Option<DeviceStat>,
 }
 
@@ -64,8 +64,7 @@ impl PathTarget {
         mode: Option<bedplate::IoMode>,
         stat: Option<DeviceStat>,
     ) -> Self {
-        let suffix = mode.map_or_else(String::new, |mode| format!("::{mode}"));
-        Self { info, directory, caching, suffix, stat }
+        Self { info, directory, caching, mode, stat }
     }
 
     fn plain_path(&self, name: &str) -> PathBuf {
@@ -73,7 +72,8 @@ impl PathTarget {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.directory.path.join(format!("{name}{}", self.suffix))
+        let suffix = self.mode.map_or_else(String::new, |mode| format!("::{mode}"));
+        self.directory.path.join(format!("{name}{suffix}"))
     }
 
     fn spec(&self, name: &str) -> Result<FileSpec> {
@@ -97,6 +97,16 @@ impl PathTarget {
         let align = if self.caching == Caching::Direct { DIRECT_ALIGN } else { 1 };
         Ok(PlainFile { file, path, align })
     }
+}
+
+/// Sets the mode of what is created in a directory. Any file system may store the attribute; only on a Bedplate mount do files follow it.
+fn ask_for(mode: bedplate::IoMode, directory: &Path) -> std::io::Result<()> {
+    rustix::fs::setxattr(directory, "user.bedplate.mode", mode.to_string().as_bytes(), rustix::fs::XattrFlags::empty())?;
+    let probe = directory.join("probe");
+    File::create(&probe)?;
+    let answered = rustix::fs::getxattr(&probe, "user.bedplate.effective_mode", &mut [0u8; 64]);
+    fs::remove_file(&probe)?;
+    Ok(answered.map(drop)?)
 }
 
 impl Target for PathTarget {
@@ -153,6 +163,20 @@ impl Target for PathTarget {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path.display(), "cannot remove", e)),
             _ => Ok(()),
         }
+    }
+
+    fn directory(&self, name: &str) -> Result<Option<PathBuf>> {
+        // Targets share the directory, and a label may hold anything.
+        let label: String = self.info.label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let path = self.directory.path.join(format!("{name}-{label}"));
+        if path.exists() {
+            return Ok(Some(path));
+        }
+        fs::create_dir(&path).map_err(|e| Error::io(path.display(), "cannot make the directory", e))?;
+        if let Some(mode) = self.mode {
+            ask_for(mode, &path).map_err(|e| Error::io(path.display(), "this is no Bedplate mount: leave out mode=", e))?;
+        }
+        Ok(Some(path))
     }
 
     fn queue(&self, files: &[String], setup: &QueueSetup) -> Result<Box<dyn TargetQueue>> {

@@ -10,6 +10,7 @@ mod page_cache;
 mod redo;
 mod redo_log;
 mod sequential;
+mod server;
 mod writers;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ pub use mixed::Mixed;
 pub use oltp::{Oltp, PageMoves};
 pub use redo::{LogState, Redo};
 pub use sequential::Sequential;
+pub use server::{Engine, Server};
 pub use writers::Writers;
 
 use crate::Result;
@@ -36,6 +38,8 @@ pub enum Workload {
     Increments(Increments),
     /// Update-heavy transactions over many tables with a redo log.
     Oltp(Oltp),
+    /// The same figures from a real database.
+    Server(Server),
     /// Threads that each write their own section of one file.
     Writers(Writers),
     /// Reads and writes, random and sequential, by threads and by queues.
@@ -55,6 +59,7 @@ impl Workload {
         match self {
             Self::Increments(w) => w,
             Self::Oltp(w) => w,
+            Self::Server(w) => w,
             Self::Writers(w) => w,
             Self::Mixed(w) => w,
             Self::Sequential(w) => w,

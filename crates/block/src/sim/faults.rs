@@ -75,6 +75,8 @@ pub enum Trigger {
     Next(u64),
     /// The so-manieth alone; 1 is the next.
     Nth(u64),
+    /// The so-manieth and all after it.
+    From(u64),
     /// All.
     Always,
     /// Each with a chance of one in so many, from the seed.
@@ -139,6 +141,7 @@ impl Faults {
             let strikes = match rule.trigger {
                 Trigger::Next(count) => *matched <= count,
                 Trigger::Nth(nth) => *matched == nth,
+                Trigger::From(first) => *matched >= first,
                 Trigger::Always => true,
                 Trigger::OneIn(chance) => rng.random_range(0..chance.max(1)) == 0,
             };

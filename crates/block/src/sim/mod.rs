@@ -17,6 +17,7 @@ pub use recording::{Recording, RecordingDevice, Source, Spooled};
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -68,8 +69,9 @@ impl Default for SimulatedOptions {
 /// 5. **Queue.** Requests are carried out late and in any order, completions are handed out in another one, and may come twice. A flush
 ///    covers what was carried out when it was submitted, not what stands beside it in the list.
 /// 6. **Death and slowness.** The device dies at once or after so many operations, or answers late.
+/// 7. **Growth.** A device that [starts smaller](Self::start_smaller) than its content grows on command. It never shrinks.
 ///
-/// Not modelled: a device that changes its size, and time itself other than as a delay.
+/// Not modelled: time itself other than as a delay.
 #[derive(Debug)]
 pub struct SimulatedDevice {
     shared: Arc<Simulation>,
@@ -78,7 +80,9 @@ pub struct SimulatedDevice {
 #[derive(Debug)]
 struct Simulation {
     geometry: Geometry,
-    size_bytes: u64,
+    /// What the device states, and what it would state if asked again; at most the content's size.
+    size_bytes: AtomicU64,
+    grown_bytes: AtomicU64,
     shuffle: bool,
     state: Mutex<State>,
     counters: Counters,
@@ -120,7 +124,8 @@ impl SimulatedDevice {
         };
         let shared = Simulation {
             geometry: options.geometry,
-            size_bytes: base.size_bytes(),
+            size_bytes: AtomicU64::new(base.size_bytes()),
+            grown_bytes: AtomicU64::new(base.size_bytes()),
             shuffle: options.shuffle,
             state: Mutex::new(state),
             counters: Counters::default(),
@@ -153,8 +158,28 @@ impl SimulatedDevice {
     /// # Panics
     /// When the offset passes the end.
     pub fn decay(&self, offset: u64, mask: u8) {
-        assert!(offset < self.shared.size_bytes, "byte {offset} lies beyond the device");
+        assert!(offset < self.shared.size(), "byte {offset} lies beyond the device");
         self.shared.state.lock().record(Recorded::Decay { offset, mask });
+    }
+
+    /// Makes the device state fewer bytes than its content has, so that it can [`grow`](Self::grow).
+    ///
+    /// # Panics
+    /// When the content is smaller, or the size is not a whole number of logical blocks.
+    pub fn start_smaller(&self, size_bytes: u64) {
+        self.grow(size_bytes);
+        self.shared.size_bytes.store(size_bytes, Ordering::Release);
+    }
+
+    /// Gives the device another size, up to that of its content; whoever uses it learns that from `refresh_size`.
+    ///
+    /// # Panics
+    /// When the content is smaller, or the size is not a whole number of logical blocks.
+    pub fn grow(&self, size_bytes: u64) {
+        let capacity = self.shared.state.lock().content.size_bytes();
+        assert!(size_bytes <= capacity, "the content has {capacity} bytes, fewer than {size_bytes}");
+        assert_eq!(size_bytes % u64::from(self.shared.geometry.logical_block_size), 0, "a device holds whole blocks");
+        self.shared.grown_bytes.store(size_bytes, Ordering::Release);
     }
 
     /// Returns how many operations the log holds.
@@ -249,7 +274,11 @@ impl State {
 
 impl Simulation {
     fn limits(&self) -> Limits<'_> {
-        Limits { geometry: &self.geometry, size_bytes: self.size_bytes }
+        Limits { geometry: &self.geometry, size_bytes: self.size() }
+    }
+
+    fn size(&self) -> u64 {
+        self.size_bytes.load(Ordering::Acquire)
     }
 
     /// Takes the lock, finds out whether the device lives and which fault strikes, and sits a delay out.
@@ -333,7 +362,7 @@ impl Simulation {
 
     /// Moves a misdirected transfer so that it is aligned and fits.
     fn fit(&self, to: u64, len: usize) -> u64 {
-        let to = to.min(self.size_bytes - len as u64);
+        let to = to.min(self.size() - len as u64);
         to - to % u64::from(self.geometry.logical_block_size)
     }
 
@@ -389,7 +418,13 @@ impl BlockDevice for SimulatedDevice {
     }
 
     fn size_bytes(&self) -> u64 {
-        self.shared.size_bytes
+        self.shared.size()
+    }
+
+    fn refresh_size(&self) -> Result<u64> {
+        let size = self.shared.grown_bytes.load(Ordering::Acquire);
+        self.shared.size_bytes.store(size, Ordering::Release);
+        Ok(size)
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {

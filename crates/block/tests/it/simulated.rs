@@ -243,17 +243,32 @@ fn a_recorded_workload_replays_over_another_device() {
 }
 
 #[test]
+fn a_device_grows_on_command_and_says_so_when_asked() {
+    let device = SimulatedDevice::new(SIZE, 1);
+    device.start_smaller(SIZE / 2);
+    let last = SIZE - SECTOR as u64;
+    assert_eq!((device.size_bytes(), device.refresh_size().unwrap()), (SIZE / 2, SIZE / 2));
+    assert_eq!(device.write_at(&filled(SECTOR, 1), last).unwrap_err().kind, ErrorKind::OutOfRange);
+    device.grow(SIZE);
+    assert_eq!(device.size_bytes(), SIZE / 2, "nobody asked yet");
+    assert_eq!((device.refresh_size().unwrap(), device.size_bytes()), (SIZE, SIZE));
+    device.write_at(&filled(SECTOR, 1), last).unwrap();
+}
+
+#[test]
 fn triggers_strike_the_calls_they_name() {
     let outcomes = |trigger| {
         let device = SimulatedDevice::new(SIZE, 5);
         device.inject(FaultRule::new(Fault::Write(WriteFault::NoSpace), trigger).within(0..SECTOR as u64));
         (0..12).map(|_| (device.write_at(&filled(SECTOR, 1), SECTOR as u64).unwrap(), device.write_at(&filled(SECTOR, 1), 0).is_err()).1).collect()
     };
-    let failed: Vec<Vec<bool>> = [Trigger::Next(2), Trigger::Nth(3), Trigger::Always, Trigger::OneIn(3)].map(outcomes).into();
+    let failed: Vec<Vec<bool>> = [Trigger::Next(2), Trigger::Nth(3), Trigger::Always, Trigger::OneIn(3), Trigger::From(10)].map(outcomes).into();
     assert_eq!(failed[0], [true, true, false, false, false, false, false, false, false, false, false, false]);
     assert_eq!(failed[1], [false, false, true, false, false, false, false, false, false, false, false, false]);
     assert!(failed[2].iter().all(|failed| *failed));
     assert!(failed[3].iter().any(|failed| *failed) && !failed[3].iter().all(|failed| *failed));
+    assert_eq!(failed[4].iter().position(|failed| *failed), Some(9));
+    assert!(failed[4][9..].iter().all(|failed| *failed));
 }
 
 fn with_fault(fault: Fault) -> Arc<SimulatedDevice> {

@@ -113,10 +113,45 @@ pub struct Oltp {
     /// The database's own cache in percent of the data
     #[arg(long, value_name = "PERCENT", default_value_t = 10.0)]
     database_cache: f64,
+    /// Let a real database do the transactions: its files in the target's directory, a server of its own
+    #[arg(long = "database", id = "real", value_enum, value_name = "DATABASE", conflicts_with_all = SYNTHETIC)]
+    real: Option<Real>,
+    /// Size of the real database's tables, in units of 100,000 accounts
+    #[arg(long, default_value_t = 10, requires = "real")]
+    scale: u64,
+    /// A setting of the real database, instead of or besides its own, as in full_page_writes=off
+    #[arg(long = "setting", value_name = "NAME=VALUE", value_parser = setting, requires = "real")]
+    settings: Vec<(String, String)>,
+}
+
+/// What a real database decides itself.
+const SYNTHETIC: [&str; 11] = ["size", "files", "tables", "log_size", "log_block", "writers", "pages", "redo", "engine", "updates", "database_cache"];
+
+/// A real database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Real {
+    /// A cluster and a server of its own
+    Postgresql,
+    /// One file, with its write-ahead log
+    Sqlite,
+}
+
+/// Reads a name and a value with an equals sign between them.
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or_else(|| format!("'{text}' is no setting: write NAME=VALUE, as in full_page_writes=off"))?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 impl Oltp {
     pub fn workload(&self) -> Workload {
+        if let Some(database) = self.real {
+            let engine = match database {
+                Real::Postgresql => bench::Engine::Postgresql,
+                Real::Sqlite => bench::Engine::Sqlite,
+            };
+            let (clients, settings) = (self.clients.clone(), self.settings.clone());
+            return Workload::Server(bench::Server { engine, scale: self.scale, clients, ramp: self.database.ramp, settings });
+        }
         let database = self.database.options(self.updates);
         Workload::Oltp(bench::Oltp { clients: self.clients.clone(), cache_percent: self.database_cache, ..database })
     }

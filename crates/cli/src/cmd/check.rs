@@ -58,9 +58,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 
 fn look(arguments: &Arguments, output: &Output) -> Result<CheckReport> {
     let access = if arguments.repair { Access::ReadWrite } else { Access::ReadOnly };
-    let device = device::open(&arguments.volume.volume, access)?;
-    let log = arguments.volume.devices.log.as_ref().map(|log| device::open(log, access)).transpose()?;
-    Ok(progress::during(output, "checking", || FileSystem::check(&device, log.as_ref(), arguments.repair))?)
+    let opened = device::open_with_log(&arguments.volume.volume, arguments.volume.devices.log.as_deref(), access)?;
+    Ok(progress::during(output, "checking", || FileSystem::check(&opened.device, opened.log.as_ref(), arguments.repair))?)
 }
 
 /// A volume that cannot be read as one is broken; everything else kept the check from looking.

@@ -10,8 +10,9 @@ use bedplate::{AlignedBuf, BlockDevice, FileSystem, FormatOptions, FormatReport,
 use clap::Args;
 use serde::Serialize;
 
-use crate::device::{self, Access};
+use crate::device::{self, Access, Opened};
 use crate::failure::{Failure, Result};
+use crate::group;
 use crate::output::Output;
 use crate::progress::{self, Bytes};
 use crate::signature;
@@ -19,7 +20,7 @@ use crate::signature;
 /// Make an empty volume in an image file or on a block device
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// An image file or a block device
+    /// An image file or a block device, any member of a group, or group:NAME
     path: PathBuf,
     /// Make the image file, this large; the host gives it space as it is written
     #[arg(long, value_parser = parse_size)]
@@ -57,12 +58,12 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         Some(log) => Some(Image::prepare(log, arguments.log_size.filter(|_| !log.exists()), "--log-size", arguments)?),
         None => None,
     };
-    let report = format(arguments, &options, output)?;
+    let (report, log) = format(arguments, &options, output)?;
     image.keep();
     if let Some(log) = log_image {
         log.keep();
     }
-    output.show(&Formatted { path: arguments.path.clone(), log: arguments.log.clone(), filled: arguments.fill, report })
+    output.show(&Formatted { path: arguments.path.clone(), log, filled: arguments.fill, report })
 }
 
 fn options(arguments: &Arguments) -> Result<FormatOptions> {
@@ -79,9 +80,9 @@ fn options(arguments: &Arguments) -> Result<FormatOptions> {
     })
 }
 
-fn format(arguments: &Arguments, options: &FormatOptions, output: &Output) -> Result<FormatReport> {
-    let device = device::open(&arguments.path, Access::ReadWrite)?;
-    let log = arguments.log.as_ref().map(|log| device::open(log, Access::ReadWrite)).transpose()?;
+/// Formats and returns where the intent log lies, if on a device of its own.
+fn format(arguments: &Arguments, options: &FormatOptions, output: &Output) -> Result<(FormatReport, Option<PathBuf>)> {
+    let Opened { device, log, group: _keeps_its_members } = device::open_with_log(&arguments.path, arguments.log.as_deref(), Access::ReadWrite)?;
     if arguments.fill {
         if let (false, Ok(_)) = (options.force, FileSystem::probe(&device)) {
             let path = arguments.path.display();
@@ -89,7 +90,8 @@ fn format(arguments: &Arguments, options: &FormatOptions, output: &Output) -> Re
         }
         fill(&device, output)?;
     }
-    Ok(progress::during(output, "formatting", || FileSystem::format(&device, log.as_ref(), options))?)
+    let report = progress::during(output, "formatting", || FileSystem::format(&device, log.as_ref(), options))?;
+    Ok((report, arguments.log.clone().or(log.map(|log| log.name().into()))))
 }
 
 /// Writes all of the device with bytes that no host can compress away.
@@ -121,6 +123,12 @@ impl Image {
     /// Makes the image file, or finds that what exists may be overwritten.
     fn prepare(path: &Path, size: Option<u64>, option: &str, arguments: &Arguments) -> Result<Self> {
         let shown = path.display();
+        if group::resolve(path)? != path || path.exists() && group::label_of(path).is_ok_and(|label| label.is_some()) {
+            return match size {
+                None => Ok(Self { made: None }),
+                Some(_) => Err(Failure::usage(format!("{shown} is a group and is used whole: leave out {option}"))),
+            };
+        }
         match (fs::metadata(path), size) {
             (Err(error), Some(size)) if error.kind() == std::io::ErrorKind::NotFound => {
                 Self::make(path, size / arguments.block_size * arguments.block_size)

@@ -22,6 +22,7 @@ mod rm;
 mod salvage;
 mod stat;
 mod unmount;
+mod volume;
 
 use clap::Subcommand;
 
@@ -50,6 +51,8 @@ pub enum Command {
     Get(get::Arguments),
     Mkdir(mkdir::Arguments),
     Rm(rm::Arguments),
+    #[command(subcommand)]
+    Volume(volume::Command),
     Bench(bench::Arguments),
     Crashlab(crashlab::Arguments),
     Completions(completions::Arguments),
@@ -60,6 +63,7 @@ pub enum Command {
 pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
     match &cli.command {
         Command::Check(arguments) => return check::run(arguments, output),
+        Command::Volume(command) => return volume::run(command, output),
         Command::Crashlab(arguments) => return crashlab::run(arguments, output),
         Command::Salvage(arguments) => return salvage::run(arguments, output),
         Command::Quickstart(arguments) => quickstart::run(arguments, output),

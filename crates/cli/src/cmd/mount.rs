@@ -14,9 +14,11 @@ use serve::fuse::{Mount, MountSettings};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::control::{self, Listening};
 use crate::daemon;
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
+use crate::group;
 use crate::mounts;
 use crate::output::Output;
 use crate::progress;
@@ -27,7 +29,7 @@ use crate::text;
 /// SIGTERM or SIGINT ends the daemon as 'bedplate unmount' does.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// An image file or a block device
+    /// An image file or a block device, any member of a group, or group:NAME
     path: PathBuf,
     /// An existing directory
     dir: PathBuf,
@@ -139,7 +141,7 @@ impl Plan {
             }
         }
         let mut settings = MountSettings::parse(&rest.join(","))?;
-        let volume = arguments.path.canonicalize().map_err(|error| Failure::system("find the volume", &arguments.path, &error))?;
+        let volume = group::resolve(&arguments.path)?.canonicalize().map_err(|error| Failure::system("find the volume", &arguments.path, &error))?;
         // By its source the other commands find out where a volume is mounted.
         settings.source.get_or_insert_with(|| volume.to_string_lossy().into_owned());
         Ok(Self { volume, dir: mount_point(&arguments.dir)?, log, log_file, options: given, settings })
@@ -176,18 +178,20 @@ fn signals() -> Result<Signals> {
 struct Serving {
     mount: Arc<Mount>,
     mounted: Mounted,
+    /// Answers the `volume` commands, where the volume is a group.
+    _listening: Option<Listening>,
 }
 
 impl Serving {
     fn start(plan: &Plan, output: &Output) -> Result<Self> {
         let options = &plan.settings.file_system;
         let access = if options.read_only { Access::ReadOnly } else { Access::ReadWrite };
-        let device = device::open(&plan.volume, access)?;
-        let log = plan.log.as_ref().map(|log| device::open(log, access)).transpose()?;
-        let fs = progress::during(output, "recovering", || FileSystem::mount(device, log, options.clone()))?;
+        let opened = device::open_with_log(&plan.volume, plan.log.as_deref(), access)?;
+        let fs = progress::during(output, "recovering", || FileSystem::mount(opened.device, opened.log, options.clone()))?;
+        let listening = opened.group.map(|group| control::listen(&group, &fs)).transpose()?;
         let mounted = summarize(&fs, plan);
         match Mount::start(fs.clone(), &plan.dir, &plan.settings) {
-            Ok(mount) => Ok(Self { mount: Arc::new(mount), mounted }),
+            Ok(mount) => Ok(Self { mount: Arc::new(mount), mounted, _listening: listening }),
             Err(error) => {
                 fs.unmount()?;
                 Err(error.into())

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{Scratch, bedplate, command, text};
+use crate::harness::{Scratch, bedplate, can_mount, command, text};
 
 /// A run of half a second on memory.
 const TINY: &str = "bench mixed -t raw=memory:40M -t volume:memory:64M --size 8M --threads 4 --reads 50 --time 50ms";
@@ -111,4 +111,28 @@ fn an_interrupt_keeps_the_rounds_that_were_finished() {
     assert_eq!(document["interrupted"], true);
     let records = document["workloads"][0]["records"].as_array().unwrap();
     assert!(!records.is_empty() && records.len().is_multiple_of(2), "{}", records.len());
+}
+
+#[test]
+fn a_real_database_runs_on_a_mount_in_the_mode_asked_for() {
+    if !can_mount("a_real_database_runs_on_a_mount_in_the_mode_asked_for") {
+        return;
+    }
+    if Command::new("sqlite3").arg("--version").output().is_err() {
+        println!("skipped: sqlite3 is not installed");
+        return;
+    }
+    let scratch = Scratch::new();
+    let image = scratch.path("large.img");
+    bedplate(["format", text(&image), "--size", "2G"]).succeeds();
+    let directory = scratch.directory("mount");
+    bedplate(["mount", text(&image), text(&directory)]).succeeds();
+    let target = format!("path:{},mode=concurrent", directory.display());
+    let options = "--database sqlite --scale 1 --clients 1 --time 100ms --ramp 10ms --rounds 1 --json";
+    let run = bedplate(["bench", "oltp", "-t", &target].into_iter().chain(options.split(' ')));
+    let left = std::fs::read_dir(&directory).unwrap().count();
+    bedplate(["unmount", text(&directory)]).succeeds();
+    let document = run.succeeds().json();
+    assert_eq!(document["workloads"][0]["options"]["journal_mode"], "WAL");
+    assert_eq!(left, 0, "nothing is left behind");
 }

@@ -14,3 +14,4 @@ mod mounted;
 mod quickstart;
 mod restricted;
 mod user;
+mod volumes;

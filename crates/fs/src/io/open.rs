@@ -96,7 +96,10 @@ impl Io<'_> {
     fn switch(self, now: Option<Service>, next: Service) -> Result<()> {
         let _order = self.state().order.exclusive(self.fs);
         if let Some(cached) = self.cached_if_any().filter(|_| now.is_none_or(|now| now.path != next.path)) {
-            cached.flush()?;
+            if let Err(error) = cached.flush() {
+                // S-33: what can never be written any more stays in the cache, and reads go on there.
+                return if self.fs.meta.failed().is_some() { Ok(()) } else { Err(error) };
+            }
             cached.pause();
         }
         let held = self.state().lock.exclusive(self.fs);

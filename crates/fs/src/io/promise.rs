@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::Io;
 use crate::extent::{ExtentMap, Piece, Run};
+use crate::planted::{PlantedBug, planted};
 use crate::space::{SpaceClass, Want};
 use crate::state::Fs;
 use crate::{BlockNo, ErrorKind, Result};
@@ -152,7 +153,7 @@ impl Io<'_> {
 impl Fs {
     /// Takes `blocks` from the free space; on a full volume first lets go of what a record freed that needs sealing.
     fn with_freed_blocks<T>(&self, blocks: u64, take: impl Fn() -> Result<T>) -> Result<T> {
-        self.space.settle(self.meta.sealed_lsn());
+        self.space.settle(if planted(PlantedBug::ReuseBeforeSealed) { self.meta.last_lsn() } else { self.meta.sealed_lsn() });
         let refused = match take() {
             Err(error) if error.kind == ErrorKind::NoSpace && self.space.would_fit(blocks) => error,
             other => return other,

@@ -9,22 +9,31 @@ use crate::{ExtentInfo, Result};
 impl Io<'_> {
     /// Returns the first offset at or after `offset` that holds data.
     pub(crate) fn seek_data(self, offset: u64) -> Result<Option<u64>> {
-        self.flush_before_seek()?;
+        let known = self.flush_before_seek()?;
         let _held = self.state().lock.shared(self.fs);
-        self.seek(offset, self.inode.size.load(Ordering::Acquire), true)
+        let size = self.inode.size.load(Ordering::Acquire);
+        if known { self.seek(offset, size, true) } else { Ok((offset < size).then_some(offset)) }
     }
 
     /// Returns the first offset at or after `offset` inside a hole; the end of the file counts as one.
     pub(crate) fn seek_hole(self, offset: u64) -> Result<Option<u64>> {
-        self.flush_before_seek()?;
+        let known = self.flush_before_seek()?;
         let _held = self.state().lock.shared(self.fs);
         let size = self.inode.size.load(Ordering::Acquire);
-        Ok(self.seek(offset, size, false)?.or_else(|| (offset < size).then_some(size)))
+        let hole = if known { self.seek(offset, size, false)? } else { None };
+        Ok(hole.or_else(|| (offset < size).then_some(size)))
     }
 
-    /// Data in the cache is in no extent yet (S-13).
-    fn flush_before_seek(self) -> Result<()> {
-        if self.fs.options.read_only { Ok(()) } else { super::flush_inode(self.fs, self.inode) }
+    /// Data in the cache is in no extent yet (S-13). Returns whether the extents tell: where it can never be written any more, reads go on (S-33)
+    /// and everything counts as data.
+    fn flush_before_seek(self) -> Result<bool> {
+        if self.fs.options.read_only {
+            return Ok(true);
+        }
+        match super::flush_inode(self.fs, self.inode) {
+            Err(_) if self.fs.meta.failed().is_some() => Ok(false),
+            flushed => flushed.map(|()| true),
+        }
     }
 
     fn seek(self, offset: u64, size: u64, data: bool) -> Result<Option<u64>> {

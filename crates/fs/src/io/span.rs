@@ -17,6 +17,7 @@ use super::write::Payload;
 use super::{Alone, Grid, Io};
 use crate::extent::{ExtentMap, Piece};
 use crate::log::RecordKind;
+use crate::planted::{PlantedBug, planted};
 use crate::{Reason, Result};
 
 /// A contiguous part of a write on the device. All ranges are file bytes.
@@ -59,16 +60,18 @@ fn span_in_new(grid: &Grid, target: &Target, bytes: &Range<u64>, new_size: u64) 
     let blocks = target.bytes(grid);
     let bytes = within(bytes, &blocks);
     let padded = blocks.end.min(grid.sector_ceil(new_size)).max(grid.sector_ceil(bytes.end));
-    let sectors = blocks.start..padded;
+    let first = if planted(PlantedBug::NewBlockNotPadded) { grid.sector_floor(bytes.start) } else { blocks.start };
+    let sectors = first..padded;
     let exposed = within(&(0..new_size), &sectors);
-    Span { bytes, sectors, start: grid.start_of(target.start.0), exposed, around: Around::Zeroed, zeros: false }
+    let start = grid.start_of(target.start.0) + (first - blocks.start);
+    Span { bytes, sectors, start, exposed, around: Around::Zeroed, zeros: false }
 }
 
 /// What lies between the old end, in a written block, and where a write or the new end begins (I-IO-4).
 fn tail_gap(map: &ExtentMap, grid: &Grid, old_size: u64, to: u64) -> Option<(Range<u64>, Target)> {
     let block = grid.block_of(old_size);
     let gap = old_size..to.min(grid.start_of(block + 1));
-    if grid.on_block(old_size) || gap.is_empty() {
+    if grid.on_block(old_size) || gap.is_empty() || planted(PlantedBug::TailNotZeroed) {
         return None;
     }
     let piece = map.pieces(block..block + 1).next().filter(|piece| piece.written().is_some())?;

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::publish::{Change, Mark, SizeChange};
 use super::write::too_large;
@@ -25,10 +26,17 @@ pub(crate) fn set_size(fs: &Fs, inode: &Arc<Inode>, size: u64) -> Result<()> {
     }
     let io = Io::new(fs, inode);
     let _order = io.state().order.exclusive(fs);
+    // Read before the cache forgets what lies beyond: it may fail.
+    drop(io.map()?);
+    let before = inode.size.load(Ordering::Acquire);
     let _change = io.cached_if_any().map(|cached| cached.begin_truncate(size));
     let held = io.state().lock.exclusive(fs);
-    drop(io.map()?);
-    if size < io.state().logged_size() { io.shrink(&held, size) } else { io.grow(&held, size) }
+    let moved = if size < io.state().logged_size() { io.shrink(&held, size) } else { io.grow(&held, size) };
+    if moved.is_err() && size > before {
+        // The cache has announced an end that the log will never hear of.
+        inode.size.store(before, Ordering::Release);
+    }
+    moved
 }
 
 /// Frees every extent of an inode without names and pins, in bounded records; drops its cached pages.

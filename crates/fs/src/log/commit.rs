@@ -8,6 +8,7 @@ use super::batch::{HEADER_BYTES, Header};
 use super::buffer::Batch;
 use super::ring::{Ring, Slot};
 use super::{IntentLog, LogParts};
+use crate::planted::{PlantedBug, planted};
 use crate::{Lsn, Result};
 
 /// What only the leader touches (rank 5a, free whenever nobody leads).
@@ -61,6 +62,7 @@ impl IntentLog {
         let plan = self.plan(&mut leader);
         match self.carry_out(&mut leader, &plan) {
             Ok(evidence) => self.publish(&mut leader, &plan, evidence),
+            Err(_) if planted(PlantedBug::FailedFlushForgotten) => self.publish(&mut leader, &plan, plan.sealed),
             Err(error) => self.latch(error),
         }
     }
@@ -113,7 +115,7 @@ impl IntentLog {
     /// Writes and flushes; returns up to where the batches in the ring seal.
     fn carry_out(&self, leader: &mut Leader, plan: &Plan) -> Result<Lsn> {
         let Leader { batches, slots, empty } = leader;
-        if plan.barrier || self.separate {
+        if (plan.barrier || self.separate) && !planted(PlantedBug::LogBeforeData) {
             self.flush_data()?;
         }
         let mut evidence = if plan.write == Write::Nothing { Lsn(0) } else { plan.sealed };
@@ -145,6 +147,7 @@ impl IntentLog {
             self.write_batch(buf, slot.offset)?;
         }
         match (self.separate, plan.write) {
+            (_, Write::Records) if planted(PlantedBug::MissingFlush) => {}
             (true, Write::Nothing) => {}
             (true, _) => self.parts.ring_device().flush()?,
             (false, _) => self.flush_data()?,

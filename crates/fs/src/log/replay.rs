@@ -15,6 +15,7 @@ use super::batch::{BATCH_BYTES_MAX, HEADER_BYTES, Header, Mismatch, SECTOR};
 use super::{Exposure, LogParts, LogPosition, Record};
 use crate::checksum::Crc32c;
 use crate::decode::Reader;
+use crate::planted::{PlantedBug, planted};
 use crate::{Error, Lsn, Result};
 
 /// What a replay found.
@@ -51,7 +52,7 @@ pub(crate) fn replay(parts: &LogParts, position: LogPosition, mut visitor: impl 
         last: position.applied,
         end: chain.end.clone(),
         damaged: chain.damaged.clone(),
-        next: LogPosition { incarnation: position.incarnation + 1, ..LogPosition::START },
+        next: LogPosition { incarnation: position.incarnation + u64::from(!planted(PlantedBug::SameIncarnation)), ..LogPosition::START },
     };
     let mut data = Window::new(&parts.data, 0, parts.data.size_bytes());
     let mut cursor = Cursor::new(position);

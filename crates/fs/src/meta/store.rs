@@ -15,6 +15,7 @@ use super::region::{Backend, Region};
 use crate::checkpoint::{Capture, Others};
 use crate::extent::Run;
 use crate::log::{IntentLog, LogParts, LogPosition, Record, SyncOutcome};
+use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table};
 use crate::{Error, ErrorKind, LogInfo, Lsn, Result};
 
@@ -132,7 +133,8 @@ pub(crate) fn write_rows<'a>(db: &Tree, position: &LogPosition, rows: impl Itera
 fn write_rows_unguarded<'a>(db: &Database, position: &LogPosition, rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>) -> Result<()> {
     let context = "a metadata commit failed";
     let mut txn = db.begin_write().map_err(|e| tree_error(context, e))?;
-    txn.set_durability(Durability::Immediate).map_err(|e| Error::new(ErrorKind::Io, format!("{context}: {e}")))?;
+    let durability = if planted(PlantedBug::TailBeforeCommit) { Durability::None } else { Durability::Immediate };
+    txn.set_durability(durability).map_err(|e| Error::new(ErrorKind::Io, format!("{context}: {e}")))?;
     txn.set_quick_repair(true);
     {
         let mut tables = Vec::with_capacity(Table::ALL.len());
@@ -196,6 +198,11 @@ impl MetaStore {
     /// Returns the last sealed record: blocks freed up to it may be reused.
     pub(crate) fn sealed_lsn(&self) -> Lsn {
         self.log.get().map_or(Lsn(0), IntentLog::sealed_lsn)
+    }
+
+    /// Returns whether a record is durable already.
+    pub(crate) fn is_durable(&self, lsn: Lsn) -> bool {
+        self.log.get().is_none_or(|log| lsn <= log.durable_lsn())
     }
 
     /// Returns whether records wait to be written.

@@ -7,6 +7,7 @@ use super::{check_name, delete_name, put_name, touch_directory};
 use crate::inode::Inode;
 use crate::log::RecordKind;
 use crate::names::make::Making;
+use crate::planted::{PlantedBug, planted};
 use crate::row::{DentryRow, RowChange};
 use crate::state::Fs;
 use crate::{Error, ErrorKind, FileKind, InodeNo, NewFile, RenameMode, Result};
@@ -105,7 +106,11 @@ impl Fs {
         locks.extend(replaced.as_ref().map(|inode| drop_name(inode, &mut rows)));
         let lsn = self.commit(RecordKind::Rename, rows);
         drop(locks);
-        for inode in [&moved, &from.dir, &to.dir] {
+        if planted(PlantedBug::RenameNotNoted) {
+            return Ok(replaced);
+        }
+        // The replaced one too: where it has other names, its link count is an attribute that a sync of it makes durable (S-2).
+        for inode in [&moved, &from.dir, &to.dir].into_iter().chain(&replaced) {
             inode.note_lsn(lsn, false);
         }
         moved.note_lsn(lsn, true);

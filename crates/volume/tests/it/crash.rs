@@ -81,7 +81,7 @@ fn agree(layout: &Layout, members: &[Arc<MemoryDevice>], seen: &[u8], context: &
     }
 }
 
-/// I-DRL-1, I-VOL-1
+/// S-61, I-DRL-1, I-VOL-1
 #[test]
 fn a_power_cut_after_every_operation_of_every_member_loses_nothing_and_leaves_equal_copies() {
     let mut states = 0;
@@ -106,7 +106,7 @@ fn a_power_cut_after_every_operation_of_every_member_loses_nothing_and_leaves_eq
     println!("power cuts: {states} states tried, 0 violations");
 }
 
-/// I-GRP-1, I-VOL-1
+/// S-63, I-GRP-1, I-VOL-1
 #[test]
 fn a_power_cut_while_a_member_leaves_and_a_spare_is_rebuilt_loses_nothing() {
     let mut states = 0;

@@ -7,3 +7,4 @@ mod crash;
 mod data;
 mod membership;
 mod refusals;
+mod scrub;

@@ -21,6 +21,7 @@ fn check(device: &dyn BlockDevice, expected: &[(u64, u64)]) {
     }
 }
 
+/// S-60
 #[test]
 fn a_member_that_fails_a_write_a_flush_or_a_queued_request_leaves_without_an_error() {
     for way in 0..5 {
@@ -214,6 +215,13 @@ fn a_member_is_replaced_while_the_volume_is_in_use() {
     bed.members[1].die();
     check(&*device, &[(0, 1), (8192, 2)]);
     assert_eq!(group.config().members[0].path, "member2");
+    let error = group.remove(1).unwrap_err();
+    assert!(error.kind == ErrorKind::Invalid && error.message.contains("member1"), "{error}");
+    group.add_spare(&bed.device(0)).unwrap();
+    group.remove(3).unwrap();
+    group.remove(2).unwrap();
+    assert_eq!(volume::Label::read(&*bed.device(0)).unwrap_err().kind, ErrorKind::NotAMember);
+    assert_eq!(group.config().members.len(), 2);
 }
 
 #[test]

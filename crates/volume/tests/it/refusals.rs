@@ -11,7 +11,7 @@ fn refused(devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> volume:
     Group::import(devices, options).unwrap_err()
 }
 
-/// Runs an import that is refused and asserts that nobody was written to.
+/// S-62: runs an import that is refused and asserts that nobody was written to.
 fn refused_untouched(bed: &Bed, devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> volume::Error {
     let before: Vec<usize> = bed.members.iter().map(|member| member.operation_count()).collect();
     let error = refused(devices, options);

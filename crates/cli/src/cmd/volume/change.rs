@@ -1,0 +1,120 @@
+//! `bedplate volume import|export|spare|replace|remove`
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::control::{self, Reply, Request};
+use crate::device::Access;
+use crate::failure::{Failure, Result};
+use crate::group::{self, Located};
+use crate::output::Output;
+use crate::progress;
+use crate::status::Status;
+
+/// Check that a group can be opened here, and let members that came back catch up
+#[derive(Debug, Args)]
+pub struct ImportArguments {
+    /// Any member, or group:NAME
+    group: PathBuf,
+    /// Go on without members that are missing; from then on they count as failed
+    #[arg(long)]
+    degraded: bool,
+}
+
+/// Bring all copies of a group into agreement and close it in order, so that its members can be moved
+#[derive(Debug, Args)]
+pub struct ExportArguments {
+    /// Any member, or group:NAME
+    group: PathBuf,
+}
+
+/// Add a device that takes the place of a member that fails, mounted or not
+#[derive(Debug, Args)]
+pub struct SpareArguments {
+    /// Any member, or group:NAME
+    group: PathBuf,
+    /// The new device
+    device: PathBuf,
+}
+
+/// Put a device in the place of a member, mounted or not; what it holds is copied from the others
+#[derive(Debug, Args)]
+pub struct ReplaceArguments {
+    /// Any member, or group:NAME
+    group: PathBuf,
+    /// The member that leaves: its path, or its number as 'volume show --json' tells it
+    member: String,
+    /// The device that comes
+    device: PathBuf,
+}
+
+/// Let go of a spare, or of a member whose place another took
+#[derive(Debug, Args)]
+pub struct RemoveArguments {
+    /// Any member, or group:NAME
+    group: PathBuf,
+    /// Its path, or its number
+    member: String,
+}
+
+pub fn import(arguments: &ImportArguments, output: &Output) -> Result<()> {
+    let located = group::named(&arguments.group)?;
+    let group = group::open(&located, Access::ReadWrite, arguments.degraded)?;
+    progress::during(output, "bringing members up to date", || group.sync())?;
+    output.show(&Status::of(&group))
+}
+
+pub fn export(arguments: &ExportArguments, output: &Output) -> Result<()> {
+    let located = group::named(&arguments.group)?;
+    let group = group::open(&located, Access::ReadWrite, false)?;
+    progress::during(output, "bringing members up to date", || group.sync())?;
+    drop(group);
+    let closed = group::named(&located.members[0].0)?;
+    if !closed.config.clean {
+        return Err(Failure::new("unclean", format!("group {} could not be closed in order: one of its members fails", closed.config.name)));
+    }
+    output.show(&Status::from_config(&closed.config))
+}
+
+pub fn spare(arguments: &SpareArguments, output: &Output) -> Result<()> {
+    let located = group::named(&arguments.group)?;
+    tell(control::request(&located, &Request::Spare(absolute(&arguments.device)?))?, output)
+}
+
+pub fn replace(arguments: &ReplaceArguments, output: &Output) -> Result<()> {
+    let located = group::named(&arguments.group)?;
+    let member = index_of(&located, &arguments.member)?;
+    tell(control::request(&located, &Request::Replace(member, absolute(&arguments.device)?))?, output)
+}
+
+pub fn remove(arguments: &RemoveArguments, output: &Output) -> Result<()> {
+    let located = group::named(&arguments.group)?;
+    tell(control::request(&located, &Request::Remove(index_of(&located, &arguments.member)?))?, output)
+}
+
+fn tell(reply: Reply, output: &Output) -> Result<()> {
+    match reply {
+        Reply::Status(status) => output.show(&*status),
+        Reply::Scrubbed(scrubbed) => output.show(&*scrubbed),
+        Reply::Failed(failure) => Err(failure),
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    path.canonicalize().map_err(|error| Failure::system("find", path, &error))
+}
+
+/// Finds a member by its number, by where it is, or by where it was.
+fn index_of(located: &Located, name: &str) -> Result<usize> {
+    let members = &located.config.members;
+    if let Some(index) = name.parse::<usize>().ok().filter(|index| *index < members.len()) {
+        return Ok(index);
+    }
+    let path = Path::new(name).canonicalize().unwrap_or(PathBuf::from(name));
+    let here = located.members.iter().find(|(found, _)| *found == path).and_then(|(_, label)| located.config.index_of(label.member));
+    here.or_else(|| members.iter().position(|member| Path::new(&member.path) == path)).ok_or_else(|| {
+        let known: Vec<&str> = members.iter().map(|member| member.path.as_str()).collect();
+        Failure::new("not_found", format!("group {} has no member {name}: its members are {}", located.config.name, known.join(", ")))
+    })
+}

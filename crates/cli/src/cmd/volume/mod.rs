@@ -1,0 +1,43 @@
+//! `bedplate volume create|list|show|import|export|spare|replace|remove|scrub|stat`
+
+mod change;
+mod create;
+mod scrub;
+mod show;
+
+use clap::Subcommand;
+
+use crate::failure::{Exit, Result};
+use crate::output::Output;
+
+/// Make and tend volumes of several devices
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Create(create::Arguments),
+    List(show::ListArguments),
+    Show(show::Arguments),
+    Import(change::ImportArguments),
+    Export(change::ExportArguments),
+    #[command(visible_alias = "add")]
+    Spare(change::SpareArguments),
+    Replace(change::ReplaceArguments),
+    Remove(change::RemoveArguments),
+    Scrub(scrub::Arguments),
+    Stat(show::StatArguments),
+}
+
+pub fn run(command: &Command, output: &Output) -> Result<Exit> {
+    match command {
+        Command::Create(arguments) => create::run(arguments, output),
+        Command::List(arguments) => show::list(arguments, output),
+        Command::Show(arguments) => show::run(arguments, output),
+        Command::Import(arguments) => change::import(arguments, output),
+        Command::Export(arguments) => change::export(arguments, output),
+        Command::Spare(arguments) => change::spare(arguments, output),
+        Command::Replace(arguments) => change::replace(arguments, output),
+        Command::Remove(arguments) => change::remove(arguments, output),
+        Command::Scrub(arguments) => return scrub::run(arguments, output),
+        Command::Stat(arguments) => show::stat(arguments, output),
+    }?;
+    Ok(Exit::Done)
+}

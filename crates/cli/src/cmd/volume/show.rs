@@ -1,0 +1,118 @@
+//! `bedplate volume list|show|stat`
+
+use std::fmt;
+use std::path::PathBuf;
+
+use bedplate::format_size;
+use clap::Args;
+use serde::Serialize;
+
+use crate::control::{self, Reply, Request};
+use crate::failure::Result;
+use crate::group::{self, Located};
+use crate::output::Output;
+use crate::status::Status;
+use crate::text;
+
+/// List the groups on block devices, in BEDPLATE_DEVICES and in directories
+#[derive(Debug, Args)]
+pub struct ListArguments {
+    /// Directories with image files; the present one when none is named
+    directories: Vec<PathBuf>,
+}
+
+/// Show a group: its layout, its members and their states
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Any member, or group:NAME
+    group: PathBuf,
+}
+
+/// Tell what the members of a mounted group did: operations, times, errors
+#[derive(Debug, Args)]
+pub struct StatArguments {
+    /// Any member, or group:NAME
+    group: PathBuf,
+    /// Set the statistics to zero afterwards
+    #[arg(long)]
+    reset: bool,
+    /// Tell again every so many seconds, until interrupted or --count is reached
+    #[arg(long, value_name = "SECONDS")]
+    interval: Option<u64>,
+    /// How often to tell
+    #[arg(long, value_name = "N", requires = "interval")]
+    count: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Groups {
+    groups: Vec<Status>,
+}
+
+pub fn list(arguments: &ListArguments, output: &Output) -> Result<()> {
+    let here = [PathBuf::from(".")];
+    let directories = if arguments.directories.is_empty() { &here[..] } else { &arguments.directories };
+    let groups = group::all(directories)?.iter().map(of_labels).collect();
+    output.show(&Groups { groups })
+}
+
+/// Tells of a group by its labels, with the paths at which the members are now.
+fn of_labels(located: &Located) -> Status {
+    let mut status = Status::from_config(&located.config);
+    for member in &mut status.members {
+        match located.members.iter().find(|(_, label)| label.member.to_string() == member.id) {
+            Some((path, _)) => member.path = path.display().to_string(),
+            None => member.path += " (not found)",
+        }
+    }
+    status
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
+    let located = group::named(&arguments.group)?;
+    let mut status = of_labels(&located);
+    if let Some(live) = control::ask_if_open(&located)? {
+        status.pending_bytes = live.pending_bytes;
+    }
+    output.show(&status)
+}
+
+pub fn stat(arguments: &StatArguments, output: &Output) -> Result<()> {
+    let located = group::named(&arguments.group)?;
+    for round in 1.. {
+        if let Reply::Status(status) = control::request(&located, &Request::Status { reset: arguments.reset })? {
+            output.show(&Stat(*status))?;
+        }
+        let Some(interval) = arguments.interval.filter(|_| arguments.count.is_none_or(|count| round < count)) else { break };
+        std::thread::sleep(std::time::Duration::from_secs(interval));
+    }
+    Ok(())
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Stat(Status);
+
+impl fmt::Display for Stat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "group {}, {}", self.0.name, self.0.health())?;
+        f.write_str(&self.0.statistics())
+    }
+}
+
+impl fmt::Display for Groups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.groups.is_empty() {
+            return write!(f, "no groups found");
+        }
+        let row = |status: &Status| {
+            let data = status.volumes.iter().find(|volume| volume.role == "data");
+            let first = status.members.first().map_or(String::new(), |member| member.path.clone());
+            let (layout, size) = data.map_or((String::new(), 0), |volume| (volume.layout.clone(), volume.size_bytes));
+            vec![status.name.clone(), layout, format_size(size), status.members.len().to_string(), status.health().to_owned(), first]
+        };
+        let head = ["group", "layout", "size", "members", "state", "first member"].map(String::from).to_vec();
+        let rows: Vec<Vec<String>> = std::iter::once(head).chain(self.groups.iter().map(row)).collect();
+        f.write_str(&text::table(&rows, &[2, 3]))
+    }
+}

@@ -1,0 +1,198 @@
+//! Talking to the process that has a group open: the daemon of a mount.
+//!
+//! The daemon listens on an abstract socket named after the group and answers its own user and root: one line of JSON each way. A group that
+//! nobody has open is opened for the length of the request.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bedplate::{FileSystem, Group, Id, MountOptions, Role, WeakGroup};
+use serde::{Deserialize, Serialize};
+
+use crate::device::{self, Access};
+use crate::failure::{Failure, Result};
+use crate::group::{self, Located};
+use crate::names::{Names, NamesJudge};
+use crate::status::{Scrubbed, Status};
+
+/// What is asked of whoever has the group open.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Request {
+    /// Tell everything.
+    Status {
+        /// Set the statistics to zero afterwards.
+        reset: bool,
+    },
+    /// Add a device that waits for a member to fail.
+    Spare(PathBuf),
+    /// Put a device in the place of a member.
+    Replace(usize, PathBuf),
+    /// Let go of a member without data.
+    Remove(usize),
+    /// Compare all copies.
+    Scrub {
+        /// Make copies good that are known to be wrong.
+        repair: bool,
+    },
+}
+
+/// What comes back.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Reply {
+    /// The group as it is now.
+    Status(Box<Status>),
+    /// What a scrub found.
+    Scrubbed(Box<Scrubbed>),
+    /// It failed.
+    Failed(Failure),
+}
+
+/// A mounted file system as the listener sees it: gone when the mount is.
+type Mounted = Arc<Mutex<Option<FileSystem>>>;
+
+/// The listener of a mount. It answers until this is dropped.
+pub struct Listening(Mounted);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        // What is asked from now on is answered without names; the volume can be closed.
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    }
+}
+
+fn address(id: Id) -> Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("bedplate-group-{id}")).map_err(|error| Failure::new("io", format!("cannot name a socket: {error}")))
+}
+
+/// Answers requests for a group from a thread of its own, as long as the process lives.
+pub fn listen(group: &Group, fs: &FileSystem) -> Result<Listening> {
+    let mounted: Mounted = Arc::new(Mutex::new(Some(fs.clone())));
+    let listener =
+        UnixListener::bind_addr(&address(group.config().id)?).map_err(|error| Failure::new("io", format!("cannot listen for requests: {error}")))?;
+    let (weak, slot) = (group.downgrade(), Arc::clone(&mounted));
+    let serve = move || {
+        for stream in listener.incoming().flatten() {
+            let (weak, slot) = (weak.clone(), Arc::clone(&slot));
+            // One that cannot be started leaves its caller without an answer, and the caller says so.
+            let _started = std::thread::Builder::new().name("bedplate-control".into()).spawn(move || answer(stream, &weak, &slot));
+        }
+    };
+    std::thread::Builder::new()
+        .name("bedplate-control".into())
+        .spawn(serve)
+        .map_err(|error| Failure::new("io", format!("cannot listen: {error}")))?;
+    Ok(Listening(mounted))
+}
+
+fn answer(mut stream: UnixStream, group: &WeakGroup, mounted: &Mounted) {
+    let reply = match heard(&stream).and_then(|request| Ok((request, group.upgrade().ok_or_else(closing)?))) {
+        Ok((request, group)) => {
+            let fs = mounted.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+            act(&group, fs.as_ref(), &request).unwrap_or_else(Reply::Failed)
+        }
+        Err(failure) => Reply::Failed(failure),
+    };
+    let line = serde_json::to_string(&reply).unwrap_or_default();
+    // Who asked and went away is not told.
+    let _told = writeln!(stream, "{line}");
+}
+
+fn closing() -> Failure {
+    Failure::new("busy", "the group is being closed: ask again in a moment")
+}
+
+fn heard(stream: &UnixStream) -> Result<Request> {
+    let peer = rustix::net::sockopt::socket_peercred(stream).map_err(|error| Failure::new("io", format!("cannot tell who asks: {error}")))?;
+    if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
+        return Err(Failure::new("not_permitted", "the group is open in a process of another user: only that user and root may ask"));
+    }
+    let limit = stream.set_read_timeout(Some(Duration::from_secs(10)));
+    let mut line = String::new();
+    limit
+        .and_then(|()| BufReader::new(stream).read_line(&mut line))
+        .map_err(|error| Failure::new("io", format!("cannot hear the request: {error}")))?;
+    serde_json::from_str(&line).map_err(|error| Failure::new("io", format!("the request does not parse: {error}")))
+}
+
+/// Asks whoever has the group open; opens it for the length of the request where nobody has.
+pub fn request(located: &Located, request: &Request) -> Result<Reply> {
+    if let Ok(stream) = UnixStream::connect_addr(&address(located.config.id)?) {
+        return ask(stream, request);
+    }
+    // A scrub settles what a crash left in doubt, so it opens for writing even where it repairs nothing.
+    let access = if matches!(request, Request::Status { .. }) { Access::ReadOnly } else { Access::ReadWrite };
+    let group = group::open(located, access, false)?;
+    let fs = matches!(request, Request::Scrub { .. }).then(|| mount_to_look(&group)).flatten();
+    let reply = act(&group, fs.as_ref(), request);
+    if let Some(fs) = fs {
+        fs.unmount()?;
+    }
+    reply
+}
+
+/// Asks for the status of a group that somebody has open; `None` where nobody has, or nobody who may be asked.
+pub fn ask_if_open(located: &Located) -> Result<Option<Status>> {
+    let Ok(stream) = UnixStream::connect_addr(&address(located.config.id)?) else { return Ok(None) };
+    match ask(stream, &Request::Status { reset: false }) {
+        Ok(Reply::Status(status)) => Ok(Some(*status)),
+        _ => Ok(None),
+    }
+}
+
+/// Mounts the group's file system to look names up; `None` where there is none.
+fn mount_to_look(group: &Group) -> Option<FileSystem> {
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    FileSystem::mount(group.volume(Role::Data)?, group.volume(Role::Log), options).ok()
+}
+
+fn ask(mut stream: UnixStream, request: &Request) -> Result<Reply> {
+    let unheard = |error: std::io::Error| Failure::new("io", format!("the process that has the group open does not answer: {error}"));
+    let line = serde_json::to_string(request).map_err(|error| Failure::new("io", format!("cannot write the request: {error}")))?;
+    writeln!(stream, "{line}").map_err(unheard)?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).map_err(unheard)?;
+    match serde_json::from_str(&answer) {
+        Ok(Reply::Failed(failure)) => Err(failure),
+        Ok(reply) => Ok(reply),
+        Err(_) => Err(Failure::new("io", "the process that has the group open gave no answer: is it of another version?")),
+    }
+}
+
+/// Carries a request out on an open group.
+fn act(group: &Group, fs: Option<&FileSystem>, request: &Request) -> Result<Reply> {
+    match request {
+        Request::Status { .. } => {}
+        Request::Spare(path) => group.add_spare(&open_new(path)?)?,
+        Request::Replace(member, path) => group.replace(*member, &open_new(path)?)?,
+        Request::Remove(member) => group.remove(*member)?,
+        Request::Scrub { repair } => return scrub(group, fs, *repair),
+    }
+    let status = Status::of(group);
+    if matches!(request, Request::Status { reset: true }) {
+        group.reset_statistics();
+    }
+    Ok(Reply::Status(Box::new(status)))
+}
+
+fn open_new(path: &Path) -> Result<Arc<dyn bedplate::BlockDevice>> {
+    device::open_plain(path, Access::ReadWrite)
+}
+
+/// Compares everything; names and page checksums are looked up only where something differs.
+fn scrub(group: &Group, fs: Option<&FileSystem>, repair: bool) -> Result<Reply> {
+    let mut report = group.scrub(repair, &bedplate::Undecided, &mut |_| ())?;
+    let mut names = None;
+    if report.differences.iter().any(|difference| !difference.repaired) {
+        names = fs.map(Names::of).transpose()?;
+    }
+    if let Some(names) = &names {
+        let again = group.scrub(repair, &NamesJudge(names), &mut |_| ())?;
+        report.differences.retain(|difference| difference.repaired);
+        report.differences.extend(again.differences);
+    }
+    Ok(Reply::Scrubbed(Box::new(Scrubbed::new(&group.config(), report, names.as_ref()))))
+}

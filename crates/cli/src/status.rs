@@ -1,0 +1,283 @@
+//! What is told of a group: its members, its volumes, a picture of the layout, what a scrub found.
+
+use std::fmt;
+
+use bedplate::{Group, GroupConfig, Layout, MemberState, MemberStatistics, ScrubReport, format_size};
+use serde::{Deserialize, Serialize};
+
+use crate::names::Names;
+use crate::text;
+
+/// A group.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Status {
+    pub name: String,
+    pub id: String,
+    pub event: u64,
+    pub clean: bool,
+    /// Bytes that are still to be compared or copied until all copies agree; `None` where nobody has the group open.
+    pub pending_bytes: Option<u64>,
+    pub volumes: Vec<VolumeStatus>,
+    pub members: Vec<MemberStatus>,
+}
+
+/// A volume of a group.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct VolumeStatus {
+    pub role: String,
+    pub layout: String,
+    pub size_bytes: u64,
+    pub unit_bytes: Option<u64>,
+    pub copies: usize,
+    /// The layout line by line; `{n}` stands for member n.
+    pub picture: Vec<String>,
+}
+
+/// A member of a group.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MemberStatus {
+    pub index: usize,
+    pub id: String,
+    pub path: String,
+    pub size_bytes: u64,
+    pub state: String,
+    pub since_event: u64,
+    pub has_data: bool,
+    pub statistics: Option<Statistics>,
+}
+
+/// What a member did.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Statistics {
+    pub reads: Kind,
+    pub writes: Kind,
+    pub flushes: Kind,
+    pub corrected: u64,
+    pub queue_depth: u64,
+}
+
+/// What one kind of operation came to.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Kind {
+    pub operations: u64,
+    pub bytes: u64,
+    pub errors: u64,
+    pub time_us_average: u64,
+    pub time_us_p50: u64,
+    pub time_us_p99: u64,
+}
+
+impl From<bedplate::OperationStatistics> for Kind {
+    fn from(of: bedplate::OperationStatistics) -> Self {
+        let bedplate::OperationStatistics { operations, bytes, errors, time_us_average, time_us_p50, time_us_p99 } = of;
+        Self { operations, bytes, errors, time_us_average, time_us_p50, time_us_p99 }
+    }
+}
+
+impl From<MemberStatistics> for Statistics {
+    fn from(of: MemberStatistics) -> Self {
+        Self { reads: of.reads.into(), writes: of.writes.into(), flushes: of.flushes.into(), corrected: of.corrected, queue_depth: of.queue_depth }
+    }
+}
+
+impl Status {
+    /// Tells of an open group.
+    pub fn of(group: &Group) -> Self {
+        let mut status = Self::from_config(&group.config());
+        for (member, statistics) in status.members.iter_mut().zip(group.statistics()) {
+            member.statistics = statistics.map(Into::into);
+        }
+        status.pending_bytes = Some(group.progress().pending_bytes);
+        status
+    }
+
+    /// Tells of a group by its labels alone.
+    pub fn from_config(config: &GroupConfig) -> Self {
+        let data: Vec<usize> = config.volumes.iter().flat_map(|volume| volume.layout.extents()).map(|extent| usize::from(extent.member)).collect();
+        let volumes = config.volumes.iter().map(|volume| VolumeStatus {
+            role: volume.role.name().into(),
+            layout: volume.layout.name().into(),
+            size_bytes: volume.layout.size_bytes(),
+            unit_bytes: volume.layout.unit_bytes(),
+            copies: volume.layout.copies(),
+            picture: picture(&volume.layout),
+        });
+        let members = config.members.iter().enumerate().map(|(index, member)| MemberStatus {
+            index,
+            id: member.id.to_string(),
+            path: member.path.clone(),
+            size_bytes: member.size_bytes,
+            state: member.state.name().into(),
+            since_event: member.since,
+            has_data: data.contains(&index),
+            statistics: None,
+        });
+        Self {
+            name: config.name.clone(),
+            id: config.id.to_string(),
+            event: config.event,
+            clean: config.clean,
+            pending_bytes: None,
+            volumes: volumes.collect(),
+            members: members.collect(),
+        }
+    }
+
+    /// Says in one word how the group is.
+    pub fn health(&self) -> &'static str {
+        let state = |name: &str| self.members.iter().any(|member| member.has_data && member.state == name);
+        if state(MemberState::Failed.name()) {
+            "degraded"
+        } else if state(MemberState::Stale.name()) {
+            "rebuilding"
+        } else {
+            "whole"
+        }
+    }
+}
+
+/// Draws a layout.
+fn picture(layout: &Layout) -> Vec<String> {
+    let mut lines = Vec::new();
+    draw(layout, "", "", &mut lines);
+    lines
+}
+
+fn draw(layout: &Layout, first: &str, rest: &str, lines: &mut Vec<String>) {
+    let size = format_size(layout.size_bytes());
+    let children = layout.children();
+    lines.push(match layout {
+        Layout::Extent(extent) => format!("{first}{{{}}}", extent.member),
+        Layout::Concat(_) => format!("{first}concatenated, {} parts, {size}", children.len()),
+        Layout::Stripe(stripe) => format!("{first}striped over {} columns in units of {}, {size}", children.len(), format_size(stripe.unit_bytes())),
+        Layout::Mirror(_) => format!("{first}mirrored on {} plexes, {size}", children.len()),
+    });
+    for (at, child) in children.iter().enumerate() {
+        let (branch, below) = if at + 1 == children.len() { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        draw(child, &format!("{rest}{branch}"), &format!("{rest}{below}"), lines);
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "group {}, {}, {}", self.name, self.health(), text::count(self.members.len() as u64, "member"))?;
+        for volume in &self.volumes {
+            writeln!(f, "{}: {}", volume.role, volume.layout)?;
+            for line in &volume.picture {
+                writeln!(f, "  {}", self.with_member(line))?;
+            }
+        }
+        for member in self.members.iter().filter(|member| !member.has_data) {
+            writeln!(f, "{}: {}", member.state, member.path)?;
+        }
+        if let Some(pending) = self.pending_bytes.filter(|pending| *pending > 0) {
+            writeln!(f, "{} to go until all copies agree", format_size(pending))?;
+        }
+        write!(f, "id {}, event {}", self.id, self.event)
+    }
+}
+
+impl Status {
+    /// Puts path and state where a line of the picture names a member.
+    fn with_member(&self, line: &str) -> String {
+        let Some((before, index)) = line.split_once('{') else { return line.to_owned() };
+        let member = index.trim_end_matches('}').parse::<usize>().ok().and_then(|index| self.members.get(index));
+        member.map_or_else(
+            || line.to_owned(),
+            |member| {
+                let since = if member.state == "active" { String::new() } else { format!(" since event {}", member.since_event) };
+                format!("{before}{}  {}{since}", member.path, member.state)
+            },
+        )
+    }
+
+    /// Lays out what every member did.
+    pub fn statistics(&self) -> String {
+        let head = ["member", "state", "", "operations", "bytes", "average", "p50", "p99", "errors"].map(String::from).to_vec();
+        let mut rows = vec![head];
+        for member in &self.members {
+            let Some(statistics) = &member.statistics else { continue };
+            let kinds = [("read", &statistics.reads), ("write", &statistics.writes), ("flush", &statistics.flushes)];
+            for (at, (name, kind)) in kinds.into_iter().enumerate() {
+                let (path, state) = if at == 0 { (member.path.clone(), member.state.clone()) } else { (String::new(), String::new()) };
+                let us = |time: u64| format!("{time} µs");
+                let (operations, bytes) = (kind.operations.to_string(), format_size(kind.bytes));
+                let times = [us(kind.time_us_average), us(kind.time_us_p50), us(kind.time_us_p99)];
+                rows.push([path, state, name.to_owned(), operations, bytes].into_iter().chain(times).chain([kind.errors.to_string()]).collect());
+            }
+            let more = format!("{} corrected, {} under way", statistics.corrected, statistics.queue_depth);
+            rows.push(vec![String::new(), String::new(), more]);
+        }
+        text::table(&rows, &[3, 4, 5, 6, 7, 8])
+    }
+}
+
+/// What a scrub found.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Scrubbed {
+    pub group: String,
+    pub compared_bytes: u64,
+    pub skipped_regions: u64,
+    pub differences: Vec<Differing>,
+}
+
+/// Copies that differ.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Differing {
+    pub volume: String,
+    pub address: u64,
+    pub len: u64,
+    /// The file that lies there, with the page of the database where it is known.
+    pub file: Option<String>,
+    /// Member and offset of each copy.
+    pub copies: Vec<(String, u64)>,
+    pub unreadable: Vec<String>,
+    /// The member whose copy is right, where that is known.
+    pub right: Option<String>,
+    pub repaired: bool,
+}
+
+impl Scrubbed {
+    pub fn new(config: &GroupConfig, report: ScrubReport, names: Option<&Names>) -> Self {
+        let path = |index: usize| config.members.get(index).map(|member| member.path.clone()).unwrap_or_default();
+        let differences = report.differences.into_iter().map(|difference| Differing {
+            volume: difference.role.name().into(),
+            address: difference.range.start,
+            len: difference.range.end - difference.range.start,
+            file: names.filter(|_| difference.role.name() == "data").and_then(|names| names.page_at(difference.range.start)),
+            copies: difference.copies.iter().map(|(member, offset)| (path(*member), *offset)).collect(),
+            unreadable: difference.unreadable.iter().map(|member| path(*member)).collect(),
+            right: difference.right.map(path),
+            repaired: difference.repaired,
+        });
+        let differences = differences.collect();
+        Self { group: config.name.clone(), compared_bytes: report.compared_bytes, skipped_regions: report.skipped_regions, differences }
+    }
+
+    /// Returns how many differences are left as they were.
+    pub fn left(&self) -> u64 {
+        self.differences.iter().filter(|difference| !difference.repaired).count() as u64
+    }
+}
+
+impl fmt::Display for Scrubbed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for difference in &self.differences {
+            let place = difference.file.clone().unwrap_or_else(|| "no file".to_owned());
+            write!(f, "{} address {}, {} bytes ({place}): ", difference.volume, difference.address, difference.len)?;
+            match (&difference.right, difference.repaired) {
+                (Some(right), true) => writeln!(f, "{right} is right, the others are mended from it")?,
+                (Some(right), false) => writeln!(f, "{right} is right")?,
+                (None, _) => {
+                    let copies: Vec<String> = difference.copies.iter().map(|(path, offset)| format!("{path} at byte {offset}")).collect();
+                    writeln!(f, "nobody knows which is right of {}; left as they are", copies.join(" and "))?;
+                }
+            }
+        }
+        if self.skipped_regions > 0 {
+            writeln!(f, "{} were busy and not compared", text::count(self.skipped_regions, "region"))?;
+        }
+        let found = text::count(self.differences.len() as u64, "difference");
+        write!(f, "group {}: {} compared, {found}, {} left", self.group, format_size(self.compared_bytes), self.left())
+    }
+}

@@ -1,0 +1,151 @@
+//! Groups of devices on the command line: made, shown, used, broken, mended.
+
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use super::harness::{Run, Scratch, bedplate, can_mount, text};
+
+/// Makes a group of images and returns their paths.
+fn group(scratch: &Scratch, layout: &str, members: usize, more: &[&str]) -> Vec<PathBuf> {
+    let paths: Vec<PathBuf> = (0..members).map(|n| scratch.path(&format!("m{n}.img"))).collect();
+    let mut arguments = vec!["volume", "create", "tank", "--layout", layout, "--size", "40M"];
+    arguments.extend(paths.iter().map(|path| path.to_str().unwrap()));
+    arguments.extend(more);
+    bedplate(arguments).succeeds();
+    paths
+}
+
+/// Returns the sentence of a refusal.
+fn refusal(run: Run) -> String {
+    let told = run.stderr();
+    run.fails(1, "");
+    told
+}
+
+#[test]
+fn a_group_is_made_shown_formatted_used_and_checked_by_any_of_its_members() {
+    let scratch = Scratch::new();
+    let members = group(&scratch, "stripe-mirror", 4, &[]);
+    let shown = bedplate(["volume", "show", text(&members[2])]).succeeds().stdout();
+    for words in ["group tank, whole, 4 members", "striped over 2 columns in units of 64 KiB", "├─ mirrored on 2 plexes", "m3.img  active"] {
+        assert!(shown.contains(words), "{words:?} is missing in {shown}");
+    }
+    bedplate(["format", text(&members[1])]).succeeds();
+    let file = scratch.file("in", b"content");
+    bedplate(["put", text(&members[3]), text(&file), "/file"]).succeeds();
+    assert_eq!(bedplate(["cat", text(&members[0]), "/file"]).succeeds().stdout(), "content");
+    bedplate(["check", text(&members[2])]).succeeds();
+    let listed = bedplate(["volume", "list", text(members[0].parent().unwrap())]).succeeds().stdout();
+    assert!(listed.contains("tank") && listed.contains("stripe-mirror"), "{listed}");
+    let told = bedplate(["volume", "show", text(&members[0]), "--json"]).json();
+    assert_eq!((told["clean"].as_bool(), told["volumes"][0]["copies"].as_u64()), (Some(true), Some(2)));
+    bedplate(["volume", "export", text(&members[0])]).succeeds();
+}
+
+#[test]
+fn a_group_goes_on_without_a_member_and_takes_it_back() {
+    let scratch = Scratch::new();
+    let members = group(&scratch, "mirror", 2, &[]);
+    bedplate(["format", text(&members[0])]).succeeds();
+    let elsewhere = scratch.directory("elsewhere").join("away.img");
+    std::fs::rename(&members[1], &elsewhere).unwrap();
+    let told = refusal(bedplate(["info", text(&members[0])]));
+    assert!(told.contains("m1.img") && told.contains("--degraded"), "{told}");
+    assert!(bedplate(["volume", "import", "--degraded", text(&members[0])]).succeeds().stdout().contains("degraded"));
+    let file = scratch.file("in", b"content");
+    bedplate(["put", text(&members[0]), text(&file), "/file"]).succeeds();
+    // It comes back under another name.
+    let back = scratch.path("back.img");
+    std::fs::rename(&elsewhere, &back).unwrap();
+    assert!(bedplate(["volume", "import", text(&back)]).succeeds().stdout().contains("whole"));
+    std::fs::remove_file(&members[0]).unwrap();
+    bedplate(["volume", "import", "--degraded", text(&back)]).succeeds();
+    assert_eq!(bedplate(["cat", text(&back), "/file"]).succeeds().stdout(), "content");
+}
+
+#[test]
+fn a_scrub_names_the_file_that_differs_and_leaves_what_nobody_knows() {
+    let scratch = Scratch::new();
+    let members = group(&scratch, "mirror", 2, &[]);
+    bedplate(["format", text(&members[0])]).succeeds();
+    let content: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
+    let file = scratch.file("in", &content);
+    bedplate(["put", text(&members[0]), text(&file), "/data"]).succeeds();
+    assert!(bedplate(["volume", "scrub", text(&members[0])]).succeeds().stdout().contains("0 differences"));
+    // A bit turns on one member, in the middle of the file.
+    let image = std::fs::OpenOptions::new().read(true).write(true).open(&members[1]).unwrap();
+    let bytes = std::fs::read(&members[1]).unwrap();
+    let needle: Vec<u8> = (50_000..50_004_u32).flat_map(u32::to_le_bytes).collect();
+    let at = bytes.windows(needle.len()).rposition(|window| window == needle).unwrap();
+    image.write_all_at(&[bytes[at] ^ 4], at as u64).unwrap();
+    drop(image);
+    let run = bedplate(["volume", "scrub", "--repair", text(&members[0])]);
+    assert_eq!(run.code(), 4);
+    let found = run.stdout();
+    assert!(found.contains("/data, byte 199") || found.contains("/data, byte 200"), "{found}");
+    assert!(found.contains("nobody knows") && found.contains("m1.img"), "{found}");
+}
+
+#[test]
+fn a_spare_and_a_replacement_come_and_go() {
+    let scratch = Scratch::new();
+    let members = group(&scratch, "mirror", 2, &[]);
+    let new = scratch.path("new.img");
+    std::fs::File::create(&new).unwrap().set_len(40 << 20).unwrap();
+    assert!(bedplate(["volume", "spare", text(&members[0]), text(&new)]).succeeds().stdout().contains("spare: "));
+    let told = refusal(bedplate(["volume", "replace", text(&members[0]), text(&members[1]), text(&new)]));
+    assert!(told.contains("busy") || told.contains("use"), "{told}");
+    assert!(!bedplate(["volume", "remove", text(&members[0]), text(&new)]).succeeds().stdout().contains("spare: "));
+    let told = refusal(bedplate(["volume", "remove", text(&members[0]), text(&members[1])]));
+    assert!(told.contains("replace it instead"), "{told}");
+    bedplate(["volume", "replace", text(&members[0]), text(&members[1]), text(&new)]).succeeds();
+    let shown = bedplate(["volume", "import", text(&members[0])]).succeeds().stdout();
+    assert!(shown.contains("new.img  active") && !shown.contains("m1.img"), "{shown}");
+}
+
+#[test]
+fn unwise_and_impossible_groups_are_told_why() {
+    let scratch = Scratch::new();
+    let (a, b) = (scratch.path("a.img"), scratch.path("b.img"));
+    let create = |more: &[&str]| {
+        let words = ["volume", "create", "tank", "--size", "40M", "--layout"];
+        bedplate(words.into_iter().chain(more.iter().copied()).chain([text(&a), text(&b)]))
+    };
+    let run = create(&["stripe", "--unit", "6000"]);
+    assert!(refusal(run).contains("not a multiple of 512"));
+    let run = bedplate(["volume", "create", "tank", "--size", "40M", text(&a), text(&a)]);
+    assert!(refusal(run).contains("same device"));
+    let warned = create(&["stripe"]).succeeds().stderr();
+    for words in ["four columns", "one copy", "one physical device"] {
+        assert!(warned.contains(words), "{words:?} is missing in {warned}");
+    }
+    assert!(refusal(create(&["mirror"])).contains("member of the group tank"));
+    assert!(refusal(bedplate(["volume", "show", "group:nothing"])).contains("BEDPLATE_DEVICES"));
+    let plain = scratch.image("plain.img");
+    assert!(refusal(bedplate(["volume", "show", text(&plain)])).contains("no label"));
+}
+
+#[test]
+fn a_mounted_group_tells_its_statistics_and_is_rebuilt_under_the_mount() {
+    if !can_mount("volumes") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let members = group(&scratch, "mirror", 2, &[]);
+    bedplate(["format", text(&members[0])]).succeeds();
+    let dir = scratch.directory("mnt");
+    bedplate(["mount", text(&members[1]), text(&dir)]).succeeds();
+    std::fs::write(dir.join("file"), vec![7; 1 << 20]).unwrap();
+    std::fs::File::open(dir.join("file")).unwrap().sync_all().unwrap();
+    let told = bedplate(["volume", "stat", text(&members[0]), "--json"]).json();
+    assert!(told["members"][1]["statistics"]["writes"]["bytes"].as_u64().unwrap() > 1 << 20, "{told}");
+    let new = scratch.path("new.img");
+    std::fs::File::create(&new).unwrap().set_len(40 << 20).unwrap();
+    bedplate(["volume", "replace", text(&members[0]), text(&members[0]), text(&new)]).succeeds();
+    bedplate(["unmount", text(&dir)]).succeeds();
+    let shown = bedplate(["volume", "export", text(&new)]).succeeds().stdout();
+    assert!(shown.contains("new.img  active") && shown.contains("whole"), "{shown}");
+    std::fs::remove_file(&members[1]).unwrap();
+    bedplate(["volume", "import", "--degraded", text(&new)]).succeeds();
+    assert_eq!(bedplate(["cat", text(&new), "/file"]).succeeds().stdout().len(), 1 << 20);
+}

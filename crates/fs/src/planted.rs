@@ -1,0 +1,84 @@
+//! Mistakes that can be switched on, so that the crash judge can show that it finds them.
+//!
+//! Only the judge's own tests ask for the feature `planted-bugs`. Without it the question below is the constant `false`, and nothing of this is
+//! in the program; `cargo xtask tidy` sees to it that nobody else asks.
+
+#[cfg(feature = "planted-bugs")]
+use std::cell::Cell;
+
+/// A mistake that loses or shows what it must not. Each stands where a slip of the hand would make it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// A group commit does not flush after it wrote the log.
+    MissingFlush,
+    /// A sync of a file without pending metadata flushes nothing.
+    SyncWithoutFlush,
+    /// A log write that seals its records goes out before the data they expose.
+    LogBeforeData,
+    /// A record exposes data without its checksum, and nothing waits for the data.
+    ExposureWithoutChecksum,
+    /// Blocks are used again before the record that freed them is sealed.
+    ReuseBeforeSealed,
+    /// Bytes that a checksum in the log vouches for are overwritten in place without a seal.
+    OverwriteWithoutSeal,
+    /// A new block is written without zeros around the data.
+    NewBlockNotPadded,
+    /// A file that grows shows what lay behind its old end.
+    TailNotZeroed,
+    /// The metadata tree's flushes are left out.
+    MetadataCommitWithoutFlush,
+    /// The log's tail moves behind a metadata commit that is not durable.
+    TailBeforeCommit,
+    /// The superblock is written without a flush.
+    SuperblockWithoutFlush,
+    /// A rename is not noted where a sync of the file or the directory looks.
+    RenameNotNoted,
+    /// A recovery goes on with the incarnation of the log that it recovered.
+    SameIncarnation,
+    /// A failed flush is forgotten, and the next sync reports what it lost as durable.
+    FailedFlushForgotten,
+}
+
+#[cfg(feature = "planted-bugs")]
+impl PlantedBug {
+    /// All of them.
+    pub const ALL: [Self; 14] = [
+        Self::MissingFlush,
+        Self::SyncWithoutFlush,
+        Self::LogBeforeData,
+        Self::ExposureWithoutChecksum,
+        Self::ReuseBeforeSealed,
+        Self::OverwriteWithoutSeal,
+        Self::NewBlockNotPadded,
+        Self::TailNotZeroed,
+        Self::MetadataCommitWithoutFlush,
+        Self::TailBeforeCommit,
+        Self::SuperblockWithoutFlush,
+        Self::RenameNotNoted,
+        Self::SameIncarnation,
+        Self::FailedFlushForgotten,
+    ];
+}
+
+#[cfg(feature = "planted-bugs")]
+thread_local! {
+    static PLANTED: Cell<Option<PlantedBug>> = const { Cell::new(None) };
+}
+
+/// Plants a mistake in what this thread does from now on, or takes it out.
+#[cfg(feature = "planted-bugs")]
+pub fn plant(bug: Option<PlantedBug>) {
+    PLANTED.set(bug);
+}
+
+/// Returns whether this thread makes a mistake.
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn planted(bug: PlantedBug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// Nobody makes mistakes.
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) const fn planted(_: PlantedBug) -> bool {
+    false
+}

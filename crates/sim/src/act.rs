@@ -1,0 +1,197 @@
+//! Carries steps out on a file system.
+
+use std::collections::BTreeMap;
+
+use fs::{CheckpointOptions, CheckpointScope, File, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, Result, SetAttr};
+
+use crate::model::{attribute, target};
+use crate::view::{View, see_checkpoint};
+use crate::workload::{Change, On, Step, dir_path, file_path, pattern};
+
+/// What a step promised once it returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Promise {
+    /// Nothing.
+    #[default]
+    None,
+    /// The bytes of one write with `O_DSYNC`, and a size that reaches over them: inode, offset, end.
+    Written(InodeNo, u64, u64),
+    /// The data of a file, and everything that happened to names before its last change of size or name.
+    Data(InodeNo),
+    /// Data, attributes and names of a file or directory.
+    Inode(InodeNo),
+    /// All that happened to names, and what checkpoints show.
+    Names,
+    /// Everything.
+    All,
+}
+
+/// What came of a step.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Outcome {
+    pub(crate) promise: Promise,
+    /// Inodes whose names or attributes it changed.
+    pub(crate) touched: Vec<InodeNo>,
+    /// The file in which it moved bytes, and how.
+    pub(crate) moved: Option<(InodeNo, Change, u64, u64)>,
+    /// The checkpoint it made: its line, and what it shows.
+    pub(crate) checkpoint: Option<(String, View)>,
+    /// The inode it made.
+    pub(crate) made: Option<InodeNo>,
+    /// What it read.
+    pub(crate) read: Option<Vec<u8>>,
+    /// Where an append went.
+    pub(crate) at: Option<u64>,
+}
+
+impl Outcome {
+    fn touching(touched: Vec<InodeNo>) -> Self {
+        Self { touched, ..Self::default() }
+    }
+
+    fn promising(promise: Promise) -> Self {
+        Self { promise, ..Self::default() }
+    }
+}
+
+/// The mounted file system, and what is held open.
+pub(crate) struct Stage {
+    pub(crate) fs: FileSystem,
+    pub(crate) held: BTreeMap<u8, File>,
+}
+
+impl Stage {
+    pub(crate) fn new(fs: FileSystem) -> Self {
+        Self { fs, held: BTreeMap::new() }
+    }
+
+    fn ino(&self, path: &str) -> Result<InodeNo> {
+        self.fs.resolve(path).map(|attr| attr.ino)
+    }
+
+    /// Runs `work` on a held file, or on one that is opened for it.
+    fn on<T>(&self, on: On, options: &OpenOptions, work: impl FnOnce(&File) -> Result<T>) -> Result<T> {
+        match on {
+            On::Name(file, dir) => work(&self.fs.open(file_path(file, dir), options)?),
+            On::Held(slot) => work(self.held.get(&slot).ok_or_else(|| fs::Error::new(fs::ErrorKind::NotFound, "nothing is held there"))?),
+        }
+    }
+
+    /// Carries a step out, but for those that mount.
+    pub(crate) fn carry_out(&mut self, step: &Step) -> Result<Outcome> {
+        let fs = &self.fs;
+        let new = NewFile { mode: 0o644, uid: 0, gid: 0 };
+        let plain = OpenOptions::read_write();
+        match *step {
+            Step::Create(file, dir) => self.make(dir, &format!("f{file}"), FileKind::File, new),
+            Step::MakeDirectory(dir) => self.make(0, &format!("d{dir}"), FileKind::Directory, new),
+            Step::Symlink(file, dir, len) => {
+                let parent = self.ino(&dir_path(dir))?;
+                let made = fs.symlink(parent, format!("f{file}").as_bytes(), target(len).as_bytes(), new)?.ino;
+                Ok(Outcome { made: Some(made), ..Outcome::touching(vec![parent, made]) })
+            }
+            Step::Unlink(file, dir) => {
+                let parent = self.ino(&dir_path(dir))?;
+                let name = format!("f{file}");
+                let ino = fs.lookup(parent, name.as_bytes())?.ino;
+                fs.unlink(parent, name.as_bytes())?;
+                Ok(Outcome::touching(vec![parent, ino]))
+            }
+            Step::RemoveDirectory(dir) => fs.rmdir(InodeNo::ROOT, format!("d{dir}").as_bytes()).map(|()| Outcome::touching(vec![InodeNo::ROOT])),
+            Step::Rename(file, dir, to, to_dir, kind) => {
+                let (from_dir, into_dir) = (self.ino(&dir_path(dir))?, self.ino(&dir_path(to_dir))?);
+                let (from, to) = (format!("f{file}"), format!("f{to}"));
+                let mut touched = vec![from_dir, into_dir, fs.lookup(from_dir, from.as_bytes())?.ino];
+                touched.extend(fs.lookup(into_dir, to.as_bytes()).map(|attr| attr.ino));
+                fs.rename(from_dir, from.as_bytes(), into_dir, to.as_bytes(), kind.into())?;
+                Ok(Outcome::touching(touched))
+            }
+            Step::RenameDirectory(from, to) => {
+                let moved = self.ino(&format!("/d{from}"))?;
+                fs.rename_path(format!("/d{from}"), format!("/d{to}"))?;
+                Ok(Outcome::touching(vec![InodeNo::ROOT, moved]))
+            }
+            Step::Link(file, dir, to, to_dir) => {
+                let (target, parent) = (self.ino(&file_path(file, dir))?, self.ino(&dir_path(to_dir))?);
+                fs.link(target, parent, format!("f{to}").as_bytes())?;
+                Ok(Outcome::touching(vec![target, parent]))
+            }
+            Step::SetMode(file, dir, mode) => {
+                let target = self.ino(&file_path(file, dir))?;
+                fs.set_attr(target, &SetAttr { mode: Some(mode), uid: Some(mode % 7), ..SetAttr::default() })?;
+                Ok(Outcome::touching(vec![target]))
+            }
+            Step::SetIoMode(file, dir, mode) => {
+                let target = self.ino(&file_path(file, dir))?;
+                fs.set_io_mode(target, mode).map(|()| Outcome::touching(vec![target]))
+            }
+            Step::SetAttribute(file, dir, which, len) => {
+                let target = self.ino(&file_path(file, dir))?;
+                fs.set_xattr(target, attribute(which).as_bytes(), &vec![b'x'; len.into()], false, false)?;
+                Ok(Outcome::touching(vec![target]))
+            }
+            Step::RemoveAttribute(file, dir, which) => {
+                let target = self.ino(&file_path(file, dir))?;
+                fs.remove_xattr(target, attribute(which).as_bytes()).map(|()| Outcome::touching(vec![target]))
+            }
+            Step::Hold(slot, file, dir, mode) => {
+                let file = fs.open(file_path(file, dir), &OpenOptions { mode: Some(mode), ..plain })?;
+                self.held.insert(slot, file);
+                Ok(Outcome::default())
+            }
+            Step::Release(slot) => {
+                let held = self.held.remove(&slot);
+                held.map(|_| Outcome::default()).ok_or_else(|| fs::Error::new(fs::ErrorKind::NotFound, "nothing is held there"))
+            }
+            Step::Write(on, mode, offset, len, fill, durable) => {
+                let options = OpenOptions { mode: Some(mode), data_sync: durable, ..plain };
+                self.on(on, &options, |file| {
+                    file.write_at(&pattern(offset, len, fill), offset)?;
+                    let written = Promise::Written(file.ino(), offset, offset + u64::from(len));
+                    Ok(Outcome::promising(if durable && matches!(on, On::Name(..)) { written } else { Promise::None }))
+                })
+            }
+            Step::Append(file, dir, mode, len, fill, durable) => {
+                let options = OpenOptions { mode: Some(mode), data_sync: durable, append: true, ..plain };
+                self.on(On::Name(file, dir), &options, |file| {
+                    let end = file.size();
+                    let at = file.write_at(&pattern(end, len, fill), 0)?;
+                    let written = Promise::Written(file.ino(), at, at + u64::from(len));
+                    Ok(Outcome { at: Some(at), ..Outcome::promising(if durable { written } else { Promise::None }) })
+                })
+            }
+            Step::Read(on, mode, offset, len) => self.on(on, &OpenOptions { mode: Some(mode), ..plain }, |file| {
+                let mut buf = vec![0; usize::try_from(len).expect("small")];
+                let len = file.read_at(&mut buf, offset)?;
+                buf.truncate(len);
+                Ok(Outcome { read: Some(buf), ..Outcome::default() })
+            }),
+            Step::SetSize(on, size) => self.on(on, &plain, |file| file.set_size(size)).map(|()| Outcome::default()),
+            Step::Allocate(on, change, offset, len) => self.on(on, &plain, |file| {
+                file.allocate(change.into(), offset, len)?;
+                let moved = matches!(change, Change::Collapse | Change::Insert).then_some((file.ino(), change, offset, len));
+                Ok(Outcome { moved, ..Outcome::default() })
+            }),
+            Step::SyncData(on) => self.on(on, &plain, |file| file.sync_data().map(|()| Outcome::promising(Promise::Data(file.ino())))),
+            Step::SyncAll(on) => self.on(on, &plain, |file| file.sync_all().map(|()| Outcome::promising(Promise::Inode(file.ino())))),
+            Step::SyncDirectory(dir) => {
+                let target = self.ino(&dir_path(dir))?;
+                fs.sync_inode(target).map(|()| Outcome::promising(Promise::Inode(target)))
+            }
+            Step::Checkpoint(slot, dir) => {
+                let scope = dir.map_or(CheckpointScope::Everything, |dir| CheckpointScope::Paths(vec![dir_path(dir).into()]));
+                let made = fs.create_checkpoint(format!("c{slot}"), &CheckpointOptions { scope, ..CheckpointOptions::default() })?;
+                Ok(Outcome { checkpoint: Some(see_checkpoint(fs, &made)?), ..Outcome::promising(Promise::Names) })
+            }
+            Step::DeleteCheckpoint(slot) => fs.delete_checkpoint(format!("c{slot}")).map(|()| Outcome::promising(Promise::Names)),
+            Step::Sync => fs.sync().map(|()| Outcome::promising(Promise::All)),
+            Step::Grow(_) | Step::Remount | Step::Kill => unreachable!("these are the recorder's"),
+        }
+    }
+
+    fn make(&self, dir: u8, name: &str, kind: FileKind, new: NewFile) -> Result<Outcome> {
+        let parent = self.ino(&dir_path(dir))?;
+        let made = self.fs.make(parent, name.as_bytes(), kind, new, 0)?.ino;
+        Ok(Outcome { made: Some(made), ..Outcome::touching(vec![parent, made]) })
+    }
+}

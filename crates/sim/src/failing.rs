@@ -1,0 +1,248 @@
+//! Devices that fail: the same workloads with an error at the N-th call, for every N, once and for ever.
+//!
+//! A step that fails may have happened in part: every byte is then the old or the new one, and names are those before or after it. What the file
+//! system shows next is where the model goes on. Syncs that succeeded are promises as ever, and once a flush has failed none may succeed (S-33).
+
+use std::sync::Arc;
+
+use block::{BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, SimulatedDevice, Trigger, WriteFault};
+use fs::{ErrorKind, FileKind, FileSystem, InodeNo, NewFile, OpenOptions};
+use serde::Serialize;
+
+use crate::act::{Outcome, Promise, Stage};
+use crate::judge::{Cut, compare, judge, used_numbers};
+use crate::model::Model;
+use crate::run::{Done, History, compare_outcome, difference, fresh_device, mount};
+use crate::view::{View, see};
+use crate::workload::{Change, Setup, Step};
+
+/// A kind of error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// Reads fail.
+    Read,
+    /// Writes fail after a part of them has arrived.
+    Write,
+    /// Writes fail because there is no space below the device.
+    NoSpace,
+    /// Flushes fail, and what they should have made durable is in doubt for ever.
+    Flush,
+}
+
+impl Failure {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::NoSpace, Self::Flush];
+
+    fn fault(self) -> Fault {
+        match self {
+            Self::Read => Fault::Read(ReadFault::Fail),
+            Self::Write => Fault::Write(WriteFault::Fail),
+            Self::NoSpace => Fault::Write(WriteFault::NoSpace),
+            Self::Flush => Fault::Flush(FlushFault::Fail),
+        }
+    }
+}
+
+/// What the runs showed.
+#[derive(Debug, Default, Clone, Copy, Serialize)]
+pub struct FailureTally {
+    /// Runs in which the error struck.
+    pub runs: u64,
+    /// Of these, the ones after which the file system was read-only.
+    pub latched: u64,
+    /// Crash states that were recovered and compared afterwards.
+    pub states: u64,
+}
+
+impl FailureTally {
+    /// Adds another.
+    pub fn add(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.latched += other.latched;
+        self.states += other.states;
+    }
+}
+
+/// Runs steps again and again, with the first, second, third … call failing, until none fails any more: all calls, or one in `stride`.
+///
+/// # Errors
+/// The first broken promise: which call failed, and what was wrong then.
+pub fn try_failures(setup: &Setup, steps: &[Step], failure: Failure, for_ever: bool, stride: u64) -> Result<FailureTally, String> {
+    let mut tally = FailureTally::default();
+    for nth in (1..).step_by(usize::try_from(stride).expect("small")) {
+        let trigger = if for_ever { Trigger::From(nth) } else { Trigger::Nth(nth) };
+        let context = |what: String| format!("{failure:?} {} {nth} fails: {what}", if for_ever { "from call" } else { "call" });
+        let device = fresh_device(setup, nth);
+        let mut run = Run::start(setup, device, FaultRule::new(failure.fault(), trigger), failure).map_err(context)?;
+        for (number, step) in steps.iter().enumerate() {
+            run.step(step).map_err(|what| context(format!("step {number}, {step:?}: {what}")))?;
+        }
+        if !run.struck() {
+            return Ok(tally);
+        }
+        tally.runs += 1;
+        tally.latched += u64::from(run.end().map_err(context)?);
+        tally.states += run.cut(nth).map_err(context)?;
+    }
+    unreachable!("no workload makes that many calls")
+}
+
+struct Run {
+    stage: Stage,
+    history: History,
+    device: Arc<SimulatedDevice>,
+    rule: FaultRule,
+    failure: Failure,
+}
+
+impl Run {
+    fn start(setup: &Setup, device: Arc<SimulatedDevice>, rule: FaultRule, failure: Failure) -> Result<Self, String> {
+        let fs = mount(&(Arc::clone(&device) as _)).map_err(|e| format!("a fresh volume does not mount: {e}"))?;
+        let seen = see(&fs).map_err(|e| format!("a fresh volume cannot be read: {e}"))?;
+        let model = Model::recovered(setup.block_size, seen, Default::default());
+        let history = History::new(Arc::clone(&device), model);
+        device.inject(rule.clone());
+        Ok(Self { stage: Stage::new(fs), history, device, rule, failure })
+    }
+
+    fn struck(&self) -> bool {
+        self.device.counters().errors > 0
+    }
+
+    fn push(&mut self, view: View, promise: Promise, touched: Vec<InodeNo>, moved: Option<(InodeNo, Change, u64, u64)>) {
+        let end = self.device.operation_count();
+        self.history.done.push(Done { end, view, promise, touched, moved });
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        // Mounting again is another test; and what a checkpoint shows could not be read to be compared.
+        let unfit =
+            matches!(step, Step::Remount | Step::Kill | Step::Grow(_)) || self.failure == Failure::Read && matches!(step, Step::Checkpoint(..));
+        let step = if unfit { &Step::Sync } else { step };
+        let mut model = self.history.model.clone();
+        match self.stage.carry_out(step) {
+            Ok(outcome) => {
+                if outcome.promise != Promise::None && self.failure == Failure::Flush && self.struck() {
+                    return Err("S-33: it promised durability after a flush had failed".into());
+                }
+                compare_outcome(&mut model, step, &outcome)?;
+                let before = model.view();
+                model.apply(step, &outcome).map_err(|why| format!("it succeeded, but {why}"))?;
+                let view = model.view();
+                let touched = if before.names == view.names { Vec::new() } else { outcome.touched };
+                self.history.model = model;
+                self.push(view, outcome.promise, touched, outcome.moved);
+                Ok(())
+            }
+            // A full volume is no fault of the device's.
+            Err(error) if error.kind == ErrorKind::NoSpace && error.source.is_none() => Ok(()),
+            // The model refuses it too.
+            Err(_) if model.apply(step, &Outcome::default()).is_err() => Ok(()),
+            Err(error) if !self.struck() => Err(format!("it failed and nothing speaks against it: {error}")),
+            Err(_) => self.doubt(step, &model),
+        }
+    }
+
+    /// The step happened, did not happen, or happened in part.
+    fn doubt(&mut self, step: &Step, intended: &Model) -> Result<(), String> {
+        let before = self.history.model.view();
+        let moved = match *step {
+            Step::Allocate(on, change @ (Change::Collapse | Change::Insert), offset, len) => {
+                self.history.model.clone().ino(on).ok().map(|ino| (ino, change, offset, len))
+            }
+            _ => None,
+        };
+        self.push(intended.view(), Promise::None, Vec::new(), moved);
+        self.stage.held.clear();
+        self.device.clear_faults();
+        let seen = see(&self.stage.fs).map_err(|e| format!("S-33, S-35: what was written cannot be read after an error: {e}"))?;
+        if let Trigger::From(_) = self.rule.trigger {
+            self.device.inject(FaultRule { trigger: Trigger::Always, ..self.rule.clone() });
+        }
+        // What the step made has a number or a line that the model could not know.
+        let made = matches!(step, Step::Checkpoint(..));
+        let known = |view: &View| {
+            let old = |line: &&String| !made || !line.starts_with("checkpoint ");
+            without_numbers(view.names.iter().filter(old))
+        };
+        let one_of = |view: &View| known(view) == known(&seen.view);
+        if !one_of(&before) && !one_of(&intended.view()) {
+            return Err(format!("after the error the names are neither old nor new: {:#?}", seen.view.names));
+        }
+        let at = self.device.operation_count();
+        if one_of(&before) && !made {
+            compare(&self.history, at, &seen.view).map_err(|what| format!("after the error: {what}"))?;
+        }
+        let used = used_numbers(&self.history, at);
+        self.history.model = Model::recovered(self.history.model.block_size, seen, used);
+        let view = self.history.model.view();
+        self.push(view, Promise::None, Vec::new(), None);
+        Ok(())
+    }
+
+    /// S-33, S-35: returns whether the file system turned read-only, after checking that it means it.
+    fn end(&mut self) -> Result<bool, String> {
+        self.stage.held.clear();
+        self.device.clear_faults();
+        let fs = &self.stage.fs;
+        let latched = fs.info().failed;
+        let seen = see(fs).map_err(|e| format!("S-33, S-35: the volume cannot be read after an error: {e}"))?;
+        if let Some(what) = difference(&seen.view, &self.history.model.view()) {
+            return Err(format!("after the error: {what}"));
+        }
+        let Some(reason) = latched else {
+            if self.failure == Failure::Flush {
+                return Err("S-33: a flush failed and the file system goes on".into());
+            }
+            fs.sync().map_err(|e| format!("a sync fails although nothing is latched: {e}"))?;
+            self.push(seen.view, Promise::All, Vec::new(), None);
+            return Ok(false);
+        };
+        refuses(fs, &reason)?;
+        Ok(true)
+    }
+
+    /// Cuts the power at the end and on the way, on a device that works again.
+    fn cut(&self, nth: u64) -> Result<u64, String> {
+        let (first, last) = (self.history.first_operation(), self.history.operations());
+        let mut states = 0;
+        let end = [CrashChoice::KeepAll, CrashChoice::LoseAll, CrashChoice::Seeded(nth), CrashChoice::Seeded(!nth)];
+        let on_the_way = (1..4).map(|part| (first + (last - first) * part / 4, CrashChoice::Seeded(nth + part as u64)));
+        for (after, choice) in end.into_iter().map(|choice| (last, choice)).chain(on_the_way) {
+            judge(&self.history, &Cut { after, choice, again: None })?;
+            states += 1;
+        }
+        Ok(states)
+    }
+}
+
+/// Names without the inode numbers of what the model could not name.
+fn without_numbers<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
+    names.map(|line| line.split(" inode ").map(|part| part.split_once(' ').map_or(part, |(_, rest)| rest)).collect()).collect()
+}
+
+/// S-33: every later sync fails with that error, changes are refused as read-only with the reason and what to do.
+fn refuses(fs: &FileSystem, reason: &str) -> Result<(), String> {
+    for _ in 0..2 {
+        match fs.sync() {
+            Ok(()) => return Err("S-33: a sync succeeds after a failure was latched".into()),
+            Err(error) if error.kind == ErrorKind::ReadOnly => return Err(format!("S-33: the sync hides the reason: {error}")),
+            Err(_) => {}
+        }
+        if fs.sync_inode(InodeNo::ROOT).is_ok() {
+            return Err("S-33: a sync of a directory succeeds after a failure was latched".into());
+        }
+    }
+    for entry in fs.read_dir(InodeNo::ROOT, None, usize::MAX).map_err(|e| e.to_string())?.into_iter().filter(|entry| entry.kind == FileKind::File) {
+        let file = fs.open_inode(entry.ino, &OpenOptions::read_only()).map_err(|e| format!("S-33: reads do not go on: {e}"))?;
+        if file.sync_data().is_ok() || file.sync_all().is_ok() {
+            return Err("S-33: a sync of a file succeeds after a failure was latched".into());
+        }
+    }
+    match fs.make(InodeNo::ROOT, b"late", FileKind::File, NewFile::default(), 0) {
+        Err(error)
+            if error.kind == ErrorKind::ReadOnly && ["read-only", "unmount", "mount again"].iter().all(|word| error.message.contains(word)) => {}
+        other => return Err(format!("S-33: a change is not refused as read-only with what to do ({reason}): {other:?}")),
+    }
+    if fs.clone().unmount().is_ok() { Err("S-33: an unmount succeeds after a failure was latched".into()) } else { Ok(()) }
+}

@@ -1,0 +1,364 @@
+//! The model: what a file system is, in memory and without a device. The live file system is held against it, and so is what recovery makes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use fs::{InodeNo, IoMode};
+
+use crate::act::Outcome;
+use crate::view::{Seen, View};
+use crate::workload::{Change, On, RenameKind, Step, pattern};
+
+/// Why the model refuses a step. The file system must refuse it too.
+pub(crate) type Refusal = &'static str;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File(Arc<Vec<u8>>),
+    Symlink(String),
+    Directory(BTreeMap<String, InodeNo>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub(crate) kind: Kind,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) io_mode: Option<IoMode>,
+    pub(crate) attributes: BTreeMap<String, usize>,
+}
+
+impl Node {
+    fn new(kind: Kind, mode: u32) -> Self {
+        Self { kind, mode, uid: 0, io_mode: None, attributes: BTreeMap::new() }
+    }
+}
+
+/// A whole file system.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Model {
+    pub(crate) nodes: BTreeMap<InodeNo, Node>,
+    held: BTreeMap<u8, InodeNo>,
+    /// The checkpoints by name: each one's line, and what it shows for good.
+    checkpoints: BTreeMap<String, (String, Arc<View>)>,
+    /// Every inode number that was ever given out (S-19).
+    ever: BTreeSet<InodeNo>,
+    pub(crate) block_size: u32,
+}
+
+const NO_SUCH_NAME: Refusal = "there is no such name";
+const NOT_A_FILE: Refusal = "it is not a file";
+const EXISTS: Refusal = "the name exists";
+
+impl Model {
+    /// Makes a model of what a recovery left; `used` are the numbers that had been given out for good.
+    pub(crate) fn recovered(block_size: u32, seen: Seen, used: BTreeSet<InodeNo>) -> Self {
+        let Seen { view, nodes } = seen;
+        let name = |line: &str| line.split(' ').nth(1).unwrap_or_default().to_owned();
+        let checkpoints = view.checkpoints.into_iter().map(|(line, shown)| (name(&line), (line, shown))).collect();
+        let ever = nodes.keys().copied().chain(used).collect();
+        Self { nodes, held: BTreeMap::new(), checkpoints, ever, block_size }
+    }
+
+    /// Carries a step out.
+    ///
+    /// # Errors
+    /// Why it cannot be carried out; the model is then as before.
+    pub(crate) fn apply(&mut self, step: &Step, outcome: &Outcome) -> Result<(), Refusal> {
+        match *step {
+            Step::Create(file, dir) => self.make(dir, format!("f{file}"), Node::new(Kind::File(Arc::default()), 0o644), outcome),
+            Step::Symlink(file, dir, len) => self.make(dir, format!("f{file}"), Node::new(Kind::Symlink(target(len)), 0o777), outcome),
+            Step::MakeDirectory(dir) => self.make(0, format!("d{dir}"), Node::new(Kind::Directory(BTreeMap::new()), 0o644), outcome),
+            Step::Unlink(file, dir) => self.unlink(file, dir),
+            Step::RemoveDirectory(dir) => self.remove_directory(dir),
+            Step::Rename(file, dir, to, to_dir, kind) => self.rename((dir, format!("f{file}")), (to_dir, format!("f{to}")), kind),
+            Step::RenameDirectory(from, to) => self.rename((0, format!("d{from}")), (0, format!("d{to}")), RenameKind::Replace),
+            Step::Link(file, dir, to, to_dir) => self.link(file, dir, to, to_dir),
+            Step::SetMode(file, dir, mode) => self.node(file, dir).map(|node| {
+                node.mode = mode;
+                node.uid = mode % 7;
+            }),
+            Step::SetIoMode(file, dir, mode) => match self.node(file, dir)? {
+                node if matches!(node.kind, Kind::Symlink(_)) => Err(NOT_A_FILE),
+                node => {
+                    node.io_mode = mode;
+                    Ok(())
+                }
+            },
+            Step::SetAttribute(file, dir, which, len) => {
+                self.node(file, dir)?.attributes.insert(attribute(which), len.into());
+                Ok(())
+            }
+            Step::RemoveAttribute(file, dir, which) => {
+                self.node(file, dir)?.attributes.remove(&attribute(which)).map(drop).ok_or("there is no such attribute")
+            }
+            Step::Hold(slot, file, dir, _) => self.hold(slot, file, dir),
+            Step::Release(slot) => self.release(slot),
+            Step::Write(on, _, offset, len, fill, _) => self.change(on, |content| write(content, offset, len, fill)),
+            Step::Append(file, dir, _, len, fill, _) => self.change(On::Name(file, dir), |content| {
+                let end = content.len() as u64;
+                write(content, end, len, fill)
+            }),
+            Step::Read(on, ..) | Step::SyncData(on) | Step::SyncAll(on) => self.content(on).map(drop),
+            Step::SetSize(on, size) => self.change(on, |content| {
+                content.resize(index(size), 0);
+                Ok(())
+            }),
+            Step::Allocate(on, change, offset, len) => {
+                let block = self.block_size.into();
+                self.change(on, |content| allocate(content, block, change, offset, len))
+            }
+            Step::Checkpoint(slot, dir) => self.checkpoint(format!("c{slot}"), dir, outcome),
+            Step::DeleteCheckpoint(slot) => self.checkpoints.remove(&format!("c{slot}")).map(drop).ok_or(NO_SUCH_NAME),
+            Step::SyncDirectory(dir) => self.directory(dir).map(drop),
+            Step::Sync | Step::Grow(_) => Ok(()),
+            Step::Remount | Step::Kill => {
+                self.held.clear();
+                self.drop_nameless();
+                Ok(())
+            }
+        }
+    }
+
+    fn dir_ino(&self, dir: u8) -> Result<InodeNo, Refusal> {
+        if dir == 0 { Ok(InodeNo::ROOT) } else { self.root().get(&format!("d{dir}")).copied().ok_or(NO_SUCH_NAME) }
+    }
+
+    fn root(&self) -> &BTreeMap<String, InodeNo> {
+        let Kind::Directory(entries) = &self.nodes[&InodeNo::ROOT].kind else { unreachable!("the root is a directory") };
+        entries
+    }
+
+    fn directory(&mut self, dir: u8) -> Result<&mut BTreeMap<String, InodeNo>, Refusal> {
+        let ino = self.dir_ino(dir)?;
+        match &mut self.nodes.get_mut(&ino).expect("names lead to inodes").kind {
+            Kind::Directory(entries) => Ok(entries),
+            _ => Err("it is not a directory"),
+        }
+    }
+
+    fn named(&mut self, file: u8, dir: u8) -> Result<InodeNo, Refusal> {
+        self.directory(dir)?.get(&format!("f{file}")).copied().ok_or(NO_SUCH_NAME)
+    }
+
+    fn node(&mut self, file: u8, dir: u8) -> Result<&mut Node, Refusal> {
+        let ino = self.named(file, dir)?;
+        let node = self.nodes.get_mut(&ino).expect("names lead to inodes");
+        // A path that ends in a symbolic link is followed, and these lead nowhere.
+        if matches!(node.kind, Kind::Symlink(_)) { Err(NOT_A_FILE) } else { Ok(node) }
+    }
+
+    /// Returns the inode of a file.
+    pub(crate) fn ino(&mut self, on: On) -> Result<InodeNo, Refusal> {
+        match on {
+            On::Name(file, dir) => self.named(file, dir),
+            On::Held(slot) => self.held.get(&slot).copied().ok_or("nothing is held there"),
+        }
+    }
+
+    /// Returns a file's content.
+    pub(crate) fn content(&mut self, on: On) -> Result<Arc<Vec<u8>>, Refusal> {
+        let ino = self.ino(on)?;
+        match &self.nodes[&ino].kind {
+            Kind::File(content) => Ok(Arc::clone(content)),
+            _ => Err(NOT_A_FILE),
+        }
+    }
+
+    fn change(&mut self, on: On, change: impl FnOnce(&mut Vec<u8>) -> Result<(), Refusal>) -> Result<(), Refusal> {
+        let ino = self.ino(on)?;
+        match &mut self.nodes.get_mut(&ino).expect("names and opens lead to inodes").kind {
+            Kind::File(content) => change(Arc::make_mut(content)),
+            _ => Err(NOT_A_FILE),
+        }
+    }
+
+    fn make(&mut self, dir: u8, name: String, node: Node, outcome: &Outcome) -> Result<(), Refusal> {
+        let ino = outcome.made.unwrap_or(InodeNo(u64::MAX));
+        let inherited = self.nodes[&self.dir_ino(dir)?].io_mode;
+        let entries = self.directory(dir)?;
+        if entries.contains_key(&name) {
+            return Err(EXISTS);
+        }
+        entries.insert(name, ino);
+        let io_mode = if matches!(node.kind, Kind::Symlink(_)) { None } else { inherited };
+        self.nodes.insert(ino, Node { io_mode, ..node });
+        if self.ever.insert(ino) { Ok(()) } else { Err("S-19: the inode number was used before") }
+    }
+
+    fn unlink(&mut self, file: u8, dir: u8) -> Result<(), Refusal> {
+        self.directory(dir)?.remove(&format!("f{file}")).ok_or(NO_SUCH_NAME)?;
+        self.drop_nameless();
+        Ok(())
+    }
+
+    fn remove_directory(&mut self, dir: u8) -> Result<(), Refusal> {
+        // The root has no name, but its slot's number may be a directory's.
+        let ino = self.root().get(&format!("d{dir}")).copied().ok_or(NO_SUCH_NAME)?;
+        if matches!(&self.nodes[&ino].kind, Kind::Directory(entries) if !entries.is_empty()) {
+            return Err("the directory is not empty");
+        }
+        self.directory(0)?.remove(&format!("d{dir}"));
+        self.drop_nameless();
+        Ok(())
+    }
+
+    fn rename(&mut self, from: (u8, String), to: (u8, String), kind: RenameKind) -> Result<(), Refusal> {
+        let (source, target) = (self.directory(from.0)?.get(&from.1).copied(), self.directory(to.0)?.get(&to.1).copied());
+        let source = source.ok_or(NO_SUCH_NAME)?;
+        if target == Some(source) {
+            return Ok(());
+        }
+        match (kind, target) {
+            (RenameKind::Exchange, None) => return Err(NO_SUCH_NAME),
+            (RenameKind::Exchange, Some(target)) => drop(self.directory(from.0)?.insert(from.1, target)),
+            (RenameKind::Replace, target) => {
+                if target.is_some_and(|target| matches!(&self.nodes[&target].kind, Kind::Directory(entries) if !entries.is_empty())) {
+                    return Err("the directory is not empty");
+                }
+                self.directory(from.0)?.remove(&from.1);
+            }
+        }
+        self.directory(to.0)?.insert(to.1, source);
+        self.drop_nameless();
+        Ok(())
+    }
+
+    fn link(&mut self, file: u8, dir: u8, to: u8, to_dir: u8) -> Result<(), Refusal> {
+        self.node(file, dir)?;
+        let ino = self.named(file, dir)?;
+        let entries = self.directory(to_dir)?;
+        if entries.contains_key(&format!("f{to}")) {
+            return Err(EXISTS);
+        }
+        entries.insert(format!("f{to}"), ino);
+        Ok(())
+    }
+
+    fn hold(&mut self, slot: u8, file: u8, dir: u8) -> Result<(), Refusal> {
+        self.content(On::Name(file, dir))?;
+        let ino = self.named(file, dir)?;
+        self.held.insert(slot, ino);
+        self.drop_nameless();
+        Ok(())
+    }
+
+    fn release(&mut self, slot: u8) -> Result<(), Refusal> {
+        self.held.remove(&slot).ok_or("nothing is held there")?;
+        self.drop_nameless();
+        Ok(())
+    }
+
+    /// S-50: a checkpoint that was just made shows what the file system shows, within its scope.
+    fn checkpoint(&mut self, name: String, dir: Option<u8>, outcome: &Outcome) -> Result<(), Refusal> {
+        if self.checkpoints.contains_key(&name) {
+            return Err(EXISTS);
+        }
+        if let Some(dir) = dir {
+            self.directory(dir)?;
+        }
+        let Some((line, shown)) = outcome.checkpoint.clone() else { return Ok(()) };
+        let mut present = View::default();
+        self.view_directory(InodeNo::ROOT, "", &self.names(), &mut present);
+        let holds = |(ino, content): (&InodeNo, &Arc<Vec<u8>>)| matches!(&self.nodes.get(ino).map(|node| &node.kind), Some(Kind::File(now)) if now == content);
+        let whole = dir.is_none_or(|dir| dir == 0);
+        let names = if whole { shown.names == present.names } else { shown.names.iter().all(|name| present.names.contains(name)) };
+        if !names || !shown.contents.iter().all(holds) {
+            return Err("S-50: the checkpoint shows something else than the present");
+        }
+        self.checkpoints.insert(name, (line, Arc::new(shown)));
+        Ok(())
+    }
+
+    fn names(&self) -> BTreeMap<InodeNo, u32> {
+        let mut names = BTreeMap::from([(InodeNo::ROOT, 1)]);
+        for node in self.nodes.values() {
+            if let Kind::Directory(entries) = &node.kind {
+                entries.values().for_each(|ino| *names.entry(*ino).or_default() += 1);
+            }
+        }
+        names
+    }
+
+    fn drop_nameless(&mut self) {
+        let names = self.names();
+        let held: BTreeSet<InodeNo> = self.held.values().copied().collect();
+        self.nodes.retain(|ino, _| names.contains_key(ino) || held.contains(ino));
+    }
+
+    /// Returns what a user sees.
+    pub(crate) fn view(&self) -> View {
+        let mut view = View::default();
+        self.view_directory(InodeNo::ROOT, "", &self.names(), &mut view);
+        view.checkpoints = self.checkpoints.values().cloned().collect();
+        view.names.extend(view.checkpoints.keys().cloned());
+        // Files without a name too: after a crash that lost the removal they are back, with what was written to them since.
+        for (ino, node) in &self.nodes {
+            if let Kind::File(content) = &node.kind {
+                view.contents.insert(*ino, Arc::clone(content));
+            }
+        }
+        view
+    }
+
+    fn view_directory(&self, dir: InodeNo, path: &str, names: &BTreeMap<InodeNo, u32>, view: &mut View) {
+        let Kind::Directory(entries) = &self.nodes[&dir].kind else { unreachable!("only directories are walked") };
+        for (name, ino) in entries {
+            let (path, node) = (format!("{path}/{name}"), &self.nodes[ino]);
+            let subdirectories = |entries: &BTreeMap<String, InodeNo>| {
+                u32::try_from(entries.values().filter(|ino| matches!(self.nodes[ino].kind, Kind::Directory(_))).count()).expect("a few")
+            };
+            let nlink = match &node.kind {
+                Kind::Directory(entries) => 2 + subdirectories(entries),
+                _ => names[ino],
+            };
+            view.names.push(crate::view::line(&path, *ino, node, nlink));
+            if matches!(node.kind, Kind::Directory(_)) {
+                self.view_directory(*ino, &path, names, view);
+            }
+        }
+    }
+}
+
+/// Where a symbolic link of this length leads: nowhere.
+pub(crate) fn target(len: u16) -> String {
+    "x".repeat(len.max(1).into())
+}
+
+/// The name of an attribute slot.
+pub(crate) fn attribute(which: u8) -> String {
+    format!("user.{which}")
+}
+
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("workloads write small files")
+}
+
+fn write(content: &mut Vec<u8>, offset: u64, len: u32, fill: u8) -> Result<(), Refusal> {
+    let bytes = pattern(offset, len, fill);
+    let end = index(offset) + bytes.len();
+    if content.len() < end {
+        content.resize(end, 0);
+    }
+    content[index(offset)..end].copy_from_slice(&bytes);
+    Ok(())
+}
+
+pub(crate) fn allocate(content: &mut Vec<u8>, block: u64, change: Change, offset: u64, len: u64) -> Result<(), Refusal> {
+    let (start, end, size) = (index(offset), index(offset + len), content.len());
+    let aligned = offset.is_multiple_of(block) && len.is_multiple_of(block);
+    match change {
+        Change::Preallocate => content.resize(size.max(end), 0),
+        Change::PreallocateKeep => {}
+        Change::Punch => content[start.min(size)..end.min(size)].fill(0),
+        Change::Zero => {
+            content[start.min(size)..end.min(size)].fill(0);
+            content.resize(size.max(end), 0);
+        }
+        Change::Collapse if !aligned || end >= size => return Err("the range cannot be cut out"),
+        Change::Collapse => drop(content.drain(start..end)),
+        Change::Insert if !aligned || start >= size => return Err("nothing can be put in there"),
+        Change::Insert => drop(content.splice(start..start, std::iter::repeat_n(0, end - start))),
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! What a user sees of a file system: names with their attributes, and the content of every file.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fs::{Attr, CheckpointInfo, DirEntry, File, FileKind, FileSystem, InodeNo, OpenOptions, Result};
+
+use crate::model::{Kind, Node};
+
+/// What the file system shows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct View {
+    /// One line for each name.
+    pub names: Vec<String>,
+    /// Content by inode; of what was removed while it is open too, where a model knows it.
+    pub contents: BTreeMap<InodeNo, Arc<Vec<u8>>>,
+    /// What each checkpoint shows, by its line, which is among the names too.
+    pub checkpoints: BTreeMap<String, Arc<View>>,
+}
+
+/// Everything about a name, in one line.
+pub(crate) fn line(path: &str, ino: InodeNo, node: &Node, nlink: u32) -> String {
+    let kind = match &node.kind {
+        Kind::File(_) => "file".to_owned(),
+        Kind::Directory(_) => "directory".to_owned(),
+        Kind::Symlink(target) => format!("link to {} bytes", target.len()),
+    };
+    let Node { mode, uid, io_mode, attributes, .. } = node;
+    format!("{path} inode {} {kind} mode {mode:o} owner {uid} links {nlink} served {io_mode:?} attributes {attributes:?}", ino.0)
+}
+
+/// What was read of a mounted file system.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) view: View,
+    pub(crate) nodes: BTreeMap<InodeNo, Node>,
+}
+
+/// Reads everything that a user could see.
+pub(crate) fn see(fs: &FileSystem) -> Result<Seen> {
+    let mut seen = Seen::default();
+    let root = fs.attr(InodeNo::ROOT)?;
+    see_directory(fs, &root, "", &mut seen)?;
+    for checkpoint in fs.checkpoints() {
+        let (line, shown) = see_checkpoint(fs, &checkpoint)?;
+        seen.view.checkpoints.insert(line, Arc::new(shown));
+    }
+    seen.view.names.extend(seen.view.checkpoints.keys().cloned());
+    Ok(seen)
+}
+
+/// Reads a checkpoint: its line, and what it shows.
+pub(crate) fn see_checkpoint(fs: &FileSystem, checkpoint: &CheckpointInfo) -> Result<(String, View)> {
+    let name = String::from_utf8_lossy(&checkpoint.name);
+    let root = fs.resolve(format!("/.checkpoints/{name}"))?;
+    let mut seen = Seen::default();
+    see_directory(fs, &root, "", &mut seen)?;
+    Ok((format!("checkpoint {name} epoch {} of {:?}", checkpoint.epoch.0, checkpoint.paths), seen.view))
+}
+
+/// The number of an inode, whichever checkpoint it is seen in.
+fn number(ino: InodeNo) -> InodeNo {
+    InodeNo(ino.0 & 0xffff_ffff_ffff)
+}
+
+fn see_directory(fs: &FileSystem, dir: &Attr, path: &str, seen: &mut Seen) -> Result<()> {
+    let mut entries = BTreeMap::new();
+    for DirEntry { name, ino, kind } in fs.read_dir(dir.ino, None, usize::MAX)? {
+        let attr = fs.attr(ino)?;
+        assert_eq!(attr.kind, kind, "a name and its inode agree on what it is");
+        let name = String::from_utf8_lossy(&name).into_owned();
+        let path = format!("{path}/{name}");
+        entries.insert(name, ino);
+        let node = see_node(fs, &attr, &path, seen)?;
+        seen.view.names.push(line(&path, number(ino), &node, attr.nlink));
+        if attr.kind == FileKind::Directory {
+            see_directory(fs, &attr, &path, seen)?;
+        } else {
+            seen.nodes.insert(ino, node);
+        }
+    }
+    seen.nodes.insert(dir.ino, node(fs, dir, Kind::Directory(entries))?);
+    Ok(())
+}
+
+fn see_node(fs: &FileSystem, attr: &Attr, path: &str, seen: &mut Seen) -> Result<Node> {
+    let kind = match attr.kind {
+        FileKind::Symlink => Kind::Symlink(String::from_utf8_lossy(&fs.read_link(attr.ino)?).into_owned()),
+        FileKind::File => {
+            let content = match seen.view.contents.get(&number(attr.ino)) {
+                Some(content) => Arc::clone(content),
+                None => Arc::new(read(&fs.open_inode(attr.ino, &OpenOptions::read_only())?, attr.size, path)?),
+            };
+            seen.view.contents.insert(number(attr.ino), Arc::clone(&content));
+            Kind::File(content)
+        }
+        _ => Kind::Directory(BTreeMap::new()),
+    };
+    node(fs, attr, kind)
+}
+
+fn node(fs: &FileSystem, attr: &Attr, kind: Kind) -> Result<Node> {
+    let mut attributes = BTreeMap::new();
+    for name in fs.list_xattr(attr.ino)? {
+        attributes.insert(String::from_utf8_lossy(&name).into_owned(), fs.get_xattr(attr.ino, &name)?.len());
+    }
+    Ok(Node { kind, mode: attr.mode, uid: attr.uid, io_mode: attr.io_mode, attributes })
+}
+
+fn read(file: &File, size: u64, path: &str) -> Result<Vec<u8>> {
+    let mut content = vec![0; usize::try_from(size).expect("workloads write small files")];
+    let len = file.read_at(&mut content, 0)?;
+    assert_eq!(len, content.len(), "a read of {path} ends before its size");
+    assert_seeks(file, &content, path)?;
+    Ok(content)
+}
+
+/// S-13: a seek for data passes over zeros only, and a seek for a hole stops where nothing but zeros is allocated.
+fn assert_seeks(file: &File, content: &[u8], path: &str) -> Result<()> {
+    let mut at = 0;
+    while at < content.len() {
+        let data = file.seek_data(at as u64)?.map_or(content.len(), |data| usize::try_from(data).expect("within the file"));
+        assert!(content[at..data].iter().all(|byte| *byte == 0), "S-13: SEEK_DATA from byte {at} of {path} passes over data before byte {data}");
+        if data == content.len() {
+            break;
+        }
+        let hole = file.seek_hole(data as u64)?.map_or(content.len(), |hole| usize::try_from(hole).expect("within the file"));
+        assert!(hole > data, "S-13: byte {data} of {path} is data and hole at once");
+        at = hole;
+    }
+    Ok(())
+}

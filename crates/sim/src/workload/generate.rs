@@ -1,0 +1,121 @@
+//! Random workloads: what a seed makes the file system do.
+
+use fs::IoMode;
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::{Change, On, RenameKind, Setup, Step};
+
+const FILES: u8 = 5;
+const DIRECTORIES: u8 = 3;
+const HELD: u8 = 2;
+const CHECKPOINTS: u8 = 3;
+const OFFSET_MAX: u64 = 160 << 10;
+
+/// Makes the setup and steps of a seed.
+#[must_use]
+pub fn generate(seed: u64, count: usize) -> (Setup, Vec<Step>) {
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let sector = pick(&mut rng, &[512, 512, 4096]);
+    let block_size = pick(&mut rng, &[512, 1024, 4096, 4096, 4096, 16384]).max(sector);
+    let setup = Setup { sector, block_size, volatile_cache: rng.random_range(0..8) != 0 };
+    let mut steps = vec![Step::Create(0, 0), Step::Create(1, 0)];
+    while steps.len() < count {
+        let step = step(&mut rng, u64::from(block_size));
+        steps.push(step);
+    }
+    (setup, steps)
+}
+
+fn pick<T: Copy>(rng: &mut Xoshiro256PlusPlus, from: &[T]) -> T {
+    from[rng.random_range(0..from.len())]
+}
+
+fn step(rng: &mut Xoshiro256PlusPlus, block: u64) -> Step {
+    let file = if rng.random_range(0..3) == 0 { rng.random_range(0..FILES) } else { 0 };
+    let dir = if rng.random_range(0..3) == 0 { rng.random_range(0..DIRECTORIES) } else { 0 };
+    let on = if rng.random_range(0..5) == 0 { On::Held(rng.random_range(0..HELD)) } else { On::Name(file, dir) };
+    match rng.random_range(0..100) {
+        0..26 => name_step(rng, file, dir),
+        26..52 => write(rng, on, block),
+        52..54 => Step::Checkpoint(rng.random_range(0..CHECKPOINTS), Some(dir).filter(|_| file > 0)),
+        54 => Step::DeleteCheckpoint(rng.random_range(0..CHECKPOINTS)),
+        55..59 => append(rng, file, dir, block),
+        59..62 => Step::Read(on, mode(rng), offset(rng, block), 20_000),
+        62..67 => Step::SetSize(on, offset(rng, block)),
+        67..75 => allocate(rng, on, block),
+        75..84 => Step::SyncData(on),
+        84..88 => Step::SyncAll(on),
+        88..92 => Step::SyncDirectory(dir),
+        92..95 => Step::Sync,
+        95 => Step::Grow(rng.random_range(1..4)),
+        96..98 => Step::Remount,
+        _ => Step::Kill,
+    }
+}
+
+fn name_step(rng: &mut Xoshiro256PlusPlus, file: u8, dir: u8) -> Step {
+    let other = rng.random_range(0..FILES);
+    let to = rng.random_range(0..DIRECTORIES);
+    match rng.random_range(0..30) {
+        0..7 => Step::Create(other, dir),
+        7 => Step::Symlink(other, dir, rng.random_range(1..600)),
+        8..11 => Step::MakeDirectory(to),
+        11..14 => Step::Unlink(other, dir),
+        14 => Step::RemoveDirectory(to),
+        15..20 => Step::Rename(file, dir, other, to, pick(rng, &[RenameKind::Replace, RenameKind::Replace, RenameKind::Exchange])),
+        20 => Step::RenameDirectory(to, rng.random_range(1..DIRECTORIES)),
+        21..23 => Step::Link(file, dir, other, to),
+        23 => Step::SetMode(file, dir, rng.random_range(0..0o1000)),
+        24 => Step::SetIoMode(file, dir, Some(mode(rng)).filter(|_| other > 0)),
+        25 => Step::SetAttribute(file, dir, to, pick(rng, &[3, 300, 60_000])),
+        26 => Step::RemoveAttribute(file, dir, to),
+        27..29 => Step::Hold(rng.random_range(0..HELD), file, dir, mode(rng)),
+        _ => Step::Release(rng.random_range(0..HELD)),
+    }
+}
+
+fn mode(rng: &mut Xoshiro256PlusPlus) -> IoMode {
+    pick(rng, &[IoMode::Concurrent, IoMode::Concurrent, IoMode::Direct, IoMode::Cached, IoMode::ConcurrentCache])
+}
+
+/// An offset: mostly at the border of a block, of a sector, or anywhere.
+fn offset(rng: &mut Xoshiro256PlusPlus, block: u64) -> u64 {
+    let anywhere = rng.random_range(0..OFFSET_MAX);
+    match rng.random_range(0..4) {
+        0 => anywhere,
+        1 => anywhere / 512 * 512,
+        _ => anywhere / block * block,
+    }
+}
+
+/// A length of some sectors or blocks, or any; now and then more than a record vouches for with a checksum.
+fn len(rng: &mut Xoshiro256PlusPlus, block: u64) -> u32 {
+    let len = match rng.random_range(0..40) {
+        0..10 => rng.random_range(1..3 * block),
+        10..20 => 512,
+        20 => 1_300_000,
+        _ => block * rng.random_range(1..5),
+    };
+    u32::try_from(len).expect("a megabyte")
+}
+
+fn write(rng: &mut Xoshiro256PlusPlus, on: On, block: u64) -> Step {
+    let (mode, at, len) = (mode(rng), offset(rng, block), len(rng, block));
+    Step::Write(on, mode, at, len, rng.random_range(1..=255), rng.random_range(0..5) == 0)
+}
+
+fn append(rng: &mut Xoshiro256PlusPlus, file: u8, dir: u8, block: u64) -> Step {
+    let (mode, len) = (mode(rng), len(rng, block).min(100_000));
+    Step::Append(file, dir, mode, len, rng.random_range(1..=255), rng.random_range(0..3) == 0)
+}
+
+fn allocate(rng: &mut Xoshiro256PlusPlus, on: On, block: u64) -> Step {
+    let change = pick(rng, &[Change::Preallocate, Change::PreallocateKeep, Change::Punch, Change::Zero, Change::Collapse, Change::Insert]);
+    let (mut at, mut len) = (offset(rng, block), offset(rng, block) / 3 + 1);
+    if matches!(change, Change::Collapse | Change::Insert) {
+        at = at / block * block;
+        len = len.next_multiple_of(block);
+    }
+    Step::Allocate(on, change, at, len)
+}

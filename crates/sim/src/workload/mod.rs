@@ -1,0 +1,161 @@
+//! The language of workloads: what the judge can make a file system do.
+
+mod directed;
+mod generate;
+
+pub use directed::{DIRECTED, Directed};
+pub use generate::generate;
+
+use fs::{AllocateMode, IoMode, RenameMode};
+use serde::Serialize;
+
+/// The volume a workload runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Setup {
+    /// Sector of the simulated device in bytes.
+    pub sector: u32,
+    /// Block size of the file system in bytes.
+    pub block_size: u32,
+    /// Whether the device has a volatile cache.
+    pub volatile_cache: bool,
+}
+
+impl Setup {
+    /// A disk with 512-byte sectors and a volatile cache under blocks of 4 KiB.
+    pub const DISK: Self = Self { sector: 512, block_size: 4096, volatile_cache: true };
+}
+
+/// What an operation on a file works on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum On {
+    /// The file slot in the directory slot, opened for this step.
+    Name(u8, u8),
+    /// What a [`Step::Hold`] keeps open in this slot, perhaps without a name by now.
+    Held(u8),
+}
+
+/// One step. Files, directories and held opens are numbered slots, so that any subset of steps can run: what cannot be carried out is refused by
+/// the file system and by the model alike.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Makes file slot, in directory slot.
+    Create(u8, u8),
+    /// Makes a symbolic link to a path of this many bytes.
+    Symlink(u8, u8, u16),
+    /// Makes a directory.
+    MakeDirectory(u8),
+    /// Removes a file's name.
+    Unlink(u8, u8),
+    /// Removes a directory.
+    RemoveDirectory(u8),
+    /// Renames file slot in directory to another file slot in another directory.
+    Rename(u8, u8, u8, u8, RenameKind),
+    /// Renames a directory, over another if that is empty.
+    RenameDirectory(u8, u8),
+    /// Gives a file another name.
+    Link(u8, u8, u8, u8),
+    /// Sets permission bits, and an owner that follows from them.
+    SetMode(u8, u8, u32),
+    /// Sets or clears the I/O mode of a file, also while it is open.
+    SetIoMode(u8, u8, Option<IoMode>),
+    /// Sets one of a file's attributes to so many bytes.
+    SetAttribute(u8, u8, u8, u16),
+    /// Removes one of a file's attributes.
+    RemoveAttribute(u8, u8, u8),
+    /// Opens a file in a mode and keeps it open in a slot, instead of what that kept.
+    Hold(u8, u8, u8, IoMode),
+    /// Closes what a slot keeps open.
+    Release(u8),
+    /// Writes in a mode (a held file in its own): offset, length, fill; `O_DSYNC` when the last is set.
+    Write(On, IoMode, u64, u32, u8, bool),
+    /// Appends in a mode: length, fill; `O_DSYNC` when the last is set.
+    Append(u8, u8, IoMode, u32, u8, bool),
+    /// Reads in a mode, and compares: offset, length.
+    Read(On, IoMode, u64, u32),
+    /// Sets the size.
+    SetSize(On, u64),
+    /// `fallocate`.
+    Allocate(On, Change, u64, u64),
+    /// `sync_data`.
+    SyncData(On),
+    /// `sync_all`.
+    SyncAll(On),
+    /// Syncs a directory.
+    SyncDirectory(u8),
+    /// Makes checkpoint slot: of everything, or of a directory slot.
+    Checkpoint(u8, Option<u8>),
+    /// Deletes a checkpoint.
+    DeleteCheckpoint(u8),
+    /// Syncs everything.
+    Sync,
+    /// The device grows by so many MiB, and the file system takes them over.
+    Grow(u8),
+    /// Unmounts and mounts.
+    Remount,
+    /// The process dies and the volume is mounted again; the device keeps what it was told.
+    Kill,
+}
+
+/// What a rename does with its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RenameKind {
+    /// Replaces it.
+    Replace,
+    /// Swaps with it.
+    Exchange,
+}
+
+impl From<RenameKind> for RenameMode {
+    fn from(kind: RenameKind) -> Self {
+        match kind {
+            RenameKind::Replace => Self::Replace,
+            RenameKind::Exchange => Self::Exchange,
+        }
+    }
+}
+
+/// A change of allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Preallocates and extends.
+    Preallocate,
+    /// Preallocates behind the end.
+    PreallocateKeep,
+    /// Punches a hole.
+    Punch,
+    /// Zeroes and extends.
+    Zero,
+    /// Removes a range.
+    Collapse,
+    /// Inserts a hole.
+    Insert,
+}
+
+impl From<Change> for AllocateMode {
+    fn from(change: Change) -> Self {
+        match change {
+            Change::Preallocate => Self::Preallocate { keep_size: false },
+            Change::PreallocateKeep => Self::Preallocate { keep_size: true },
+            Change::Punch => Self::PunchHole,
+            Change::Zero => Self::ZeroRange { keep_size: false },
+            Change::Collapse => Self::CollapseRange,
+            Change::Insert => Self::InsertRange,
+        }
+    }
+}
+
+/// Bytes that tell which write and which place they came from.
+pub(crate) fn pattern(offset: u64, len: u32, fill: u8) -> Vec<u8> {
+    let byte = |at: u64| fill.wrapping_add(u8::try_from((at / 512) % 251).expect("below 251")).max(1);
+    (offset..offset + u64::from(len)).map(byte).collect()
+}
+
+/// The path of a directory slot.
+pub(crate) fn dir_path(dir: u8) -> String {
+    if dir == 0 { "/".into() } else { format!("/d{dir}") }
+}
+
+/// The path of a file slot.
+pub(crate) fn file_path(file: u8, dir: u8) -> String {
+    if dir == 0 { format!("/f{file}") } else { format!("/d{dir}/f{file}") }
+}

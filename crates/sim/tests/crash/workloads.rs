@@ -1,0 +1,29 @@
+//! What must survive every cut.
+
+use sim::{Cuts, DIRECTED, Effort, Setup, try_seed, try_steps};
+
+/// S-4, S-5, S-6, S-7, S-9, S-16, S-19, S-37, S-38: random workloads in all modes, cut anywhere, also during recovery and in a second life.
+#[test]
+fn s_4_s_5_s_7_s_9_s_16_s_19_s_37_s_38_random_workloads_survive_every_cut() {
+    let effort = Effort { steps: 30, cuts: Cuts::Random(20), ..Effort::default() };
+    for seed in 1..=40 {
+        if let Err(violation) = try_seed(seed, &effort) {
+            panic!("{violation}");
+        }
+    }
+}
+
+/// S-1, S-2, S-3, S-6, S-10, S-11, S-14, S-15, S-17, S-29, S-30, S-32: what has broken file systems before.
+/// S-50, S-52, S-54, I-CKP-1, I-CKP-3, I-CKP-5: what a checkpoint shows.
+#[test]
+fn s_1_s_2_s_3_s_6_s_10_s_11_s_14_s_15_s_17_s_29_s_30_s_32_directed_workloads_survive_every_cut() {
+    for (seed, directed) in DIRECTED.iter().enumerate() {
+        for volatile_cache in [true, false] {
+            let cuts = if volatile_cache { 50 } else { 10 };
+            let effort = Effort { cuts: Cuts::Random(cuts), ..Effort::default() };
+            if let Err(violation) = try_steps(seed as u64, &Setup { volatile_cache, ..Setup::DISK }, &(directed.steps)(), &effort) {
+                panic!("{}: {violation}", directed.name);
+            }
+        }
+    }
+}
