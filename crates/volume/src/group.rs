@@ -335,7 +335,10 @@ fn redundancy(config: &Config, ordinal: usize, volume: &VolumeConfig, core: &Cor
     let regions = Regions::new(core.size_bytes, volume.region_bytes);
     let mut log = Drl::new(config.id, ordinal, volume.layout.size_bytes().div_ceil(volume.region_bytes));
     for live in core.members.iter().filter_map(|member| lives[*member].as_ref()) {
-        log.absorb(&*live.device)?;
+        if let Err(error) = log.absorb(&*live.device) {
+            // Its bits are durable on the others too.
+            core.shared.fail(live, &error)?;
+        }
     }
     let behind = core.members.iter().any(|member| config.members[*member].state == MemberState::Stale);
     let flags = if was_clean { 0 } else { UNSYNCED } | if behind { BEHIND } else { 0 };

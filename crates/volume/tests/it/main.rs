@@ -5,6 +5,7 @@
 mod bed;
 mod crash;
 mod data;
+mod death;
 mod membership;
 mod refusals;
 mod scrub;
