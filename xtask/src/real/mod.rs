@@ -19,6 +19,7 @@ mod restricted;
 mod scale;
 mod sqlite;
 mod superblock;
+mod volumes;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -117,6 +118,7 @@ const TESTS: &[Test] = &[
     Test { name: "postgres", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 420, run: postgres::killed },
     Test { name: "crashlab-sqlite", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: crashlab::sqlite },
     Test { name: "crashlab-postgres", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 420, run: crashlab::postgres },
+    Test { name: "volume-member-pulled", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 300, run: volumes::member_pulled },
     Test { name: "full-volume", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 300, run: full_volume::postgres_runs_out },
     Test { name: "no-io-uring", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 240, run: restricted::no_io_uring },
     Test { name: "no-io-uring-tests", needs: &[], budget_s: 600, run: restricted::no_io_uring_tests },

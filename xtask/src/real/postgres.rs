@@ -1,5 +1,6 @@
 //! PostgreSQL on the mount: a cluster to start, load, kill and verify.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
@@ -312,17 +313,37 @@ impl Bench {
     pub fn finish(mut self) -> Result<u64> {
         sh::wait(&mut self.child, LIMIT).context("pgbench")?;
         self.process.done();
-        let mut acknowledged = 0;
-        for entry in std::fs::read_dir(&self.logs)? {
-            let path = entry?.path();
-            if path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("pgbench_log")) {
-                let text = std::fs::read(&path)?;
-                acknowledged += text.iter().filter(|byte| **byte == b'\n').count() as u64;
-                std::fs::remove_file(path)?;
-            }
-        }
-        Ok(acknowledged)
+        Ok(take_logs(&self.logs)?.into_values().sum())
     }
+
+    /// Waits for its end, which has to come with its time and without an error to any client. Returns how many transactions each second saw.
+    ///
+    /// # Errors
+    /// When a client was told of an error.
+    pub fn succeed(mut self) -> Result<BTreeMap<u64, u64>> {
+        let status = sh::wait(&mut self.child, LIMIT).context("pgbench")?;
+        self.process.done();
+        ensure!(status.success(), "pgbench ended with {status}: a client saw an error");
+        take_logs(&self.logs)
+    }
+}
+
+/// Takes pgbench's logs away and returns how many transactions ended in each second since 1970.
+fn take_logs(directory: &Path) -> Result<BTreeMap<u64, u64>> {
+    let mut seconds = BTreeMap::new();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("pgbench_log")) {
+            let text = std::fs::read_to_string(&path)?;
+            // A server that was killed may leave half a line; only whole ones were acknowledged.
+            for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+                let second = line.split(' ').nth(4).and_then(|field| field.trim().parse().ok()).unwrap_or(0);
+                *seconds.entry(second).or_default() += 1;
+            }
+            std::fs::remove_file(path)?;
+        }
+    }
+    Ok(seconds)
 }
 
 /// S-1, S-3, S-5, S-14, S-25: PostgreSQL under load loses its file system, again and again, and never an acknowledged transaction.

@@ -1,0 +1,113 @@
+//! PostgreSQL on a mirror while a member is pulled, a spare takes over, and a bit turns on one of the copies.
+
+use std::ffi::OsStr;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::Options;
+use super::bed::Bed;
+use super::postgres::{Cluster, mount_options};
+
+/// How long a spare may take to be filled.
+const REBUILD_LIMIT: Duration = Duration::from_secs(120);
+/// Where the data of a member begins.
+const DATA_START: u64 = 4 << 20;
+
+/// S-60, S-63, S-64: no client is told that a member dies; the spare holds everything in the end; a scrub mends a page by its checksum.
+pub fn member_pulled(bed: &mut Bed, options: &Options) -> Result<()> {
+    let size = format!("{}M", 256 + options.scale * 40 + u32::try_from(options.seconds)? * 8);
+    // The member that will be pulled lies on a volume of its own, whose server is killed: from then on every call on it fails.
+    let carrier = bed.format("carrier.img", &format!("{}M", 400 + options.scale * 40 + u32::try_from(options.seconds)? * 8))?;
+    let mut carrier_mount = bed.mount(&carrier, "mode=concurrent")?;
+    let (first, pulled, spare) = (bed.path("first.img"), carrier_mount.path("pulled.img"), bed.path("spare.img"));
+    let create: Vec<&OsStr> = ["volume", "create", "tank"].iter().map(OsStr::new).chain([first.as_os_str(), pulled.as_os_str()]).collect();
+    bed.succeeds(create.into_iter().chain([OsStr::new("--spare"), spare.as_os_str(), OsStr::new("--size"), OsStr::new(&size)]))?;
+    bed.succeeds([OsStr::new("format"), first.as_os_str()])?;
+
+    let mounted = bed.mount(&first, &mount_options("concurrent"))?;
+    let cluster = Cluster::new(bed, &mounted.directory)?;
+    cluster.initialise(16)?;
+    let server = cluster.start(&[])?;
+    cluster.fill(options.scale)?;
+    let bench = cluster.bench(options.seconds)?;
+    std::thread::sleep(Duration::from_millis(options.seconds * 500));
+    carrier_mount.crash()?;
+    let seconds = bench.succeed()?;
+    let rates: Vec<String> = seconds.values().map(u64::to_string).collect();
+    println!("    transactions in each second, the member pulled in the middle: {}", rates.join(" "));
+    ensure!(seconds.values().sum::<u64>() > 0, "pgbench did nothing");
+    wait_for_spare(bed, &first, &spare)?;
+    cluster.verify_sums()?;
+    let relation = cluster.sql("SELECT pg_relation_filepath('pgbench_accounts')")?;
+    server.stop()?;
+    mounted.unmount(bed)?;
+    carrier_mount.clear()?;
+    bed.check(&first)?;
+
+    let address = page_address(bed, &first, &format!("/cluster/{relation}"))?;
+    turn_a_bit(&spare, DATA_START + address + 5000)?;
+    let found = bed.succeeds([OsStr::new("volume"), OsStr::new("scrub"), OsStr::new("--repair"), first.as_os_str()])?;
+    for words in [relation.as_str(), "PostgreSQL page", "first.img is right", "1 difference, 0 left"] {
+        ensure!(found.contains(words), "the scrub does not say '{words}': {found}");
+    }
+    println!("    {}", found.lines().next().unwrap_or_default());
+
+    // What the spare holds is all there is now.
+    std::fs::remove_file(&first)?;
+    bed.succeeds([OsStr::new("volume"), OsStr::new("import"), OsStr::new("--degraded"), spare.as_os_str()])?;
+    let mounted = bed.mount(&spare, &mount_options("concurrent"))?;
+    cluster_is_whole(bed, &mounted.directory)?;
+    mounted.unmount(bed)?;
+    bed.check(&spare)
+}
+
+/// Starts the cluster where it is now and looks at all of it.
+fn cluster_is_whole(bed: &Bed, directory: &Path) -> Result<()> {
+    let cluster = Cluster::new(bed, directory)?;
+    cluster.verify_checksums()?;
+    let server = cluster.start(&[])?;
+    cluster.verify_sums()?;
+    cluster.verify_structure()?;
+    server.stop()
+}
+
+/// Waits until the spare has the place of the member that was pulled and is up to date.
+fn wait_for_spare(bed: &Bed, group: &Path, spare: &Path) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let told = bed.json([OsStr::new("volume"), OsStr::new("stat"), group.as_os_str()])?;
+        let members = told["members"].as_array().context("the statistics name no members")?;
+        let state = |member: &Value| (member["path"].as_str() == spare.to_str()).then(|| member["state"].as_str().unwrap_or("").to_owned());
+        let state = members.iter().find_map(state).context("the spare is not a member")?;
+        if state == "active" {
+            println!("    the spare was filled {:.1} s after the load had ended", start.elapsed().as_secs_f64());
+            return Ok(());
+        }
+        ensure!(start.elapsed() < REBUILD_LIMIT, "the spare is {state} after {} s: {told}", REBUILD_LIMIT.as_secs());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Returns where on the volume a page in the middle of a file lies.
+fn page_address(bed: &Bed, group: &Path, file: &str) -> Result<u64> {
+    let name = format!("{}:{file}", group.display());
+    let told = bed.json(["stat", &name, "--extents"])?;
+    let extent = told["extents"].as_array().and_then(|extents| extents.first()).context("the file has no extents")?;
+    let (offset, address) = (extent["file_offset"].as_u64(), extent["volume_offset"].as_u64());
+    let (offset, address) = offset.zip(address).with_context(|| format!("an extent tells no offsets: {extent}"))?;
+    // The second page of the file, wherever the extent begins.
+    Ok(address + 8192_u64.saturating_sub(offset))
+}
+
+fn turn_a_bit(path: &Path, offset: u64) -> Result<()> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset)?;
+    file.write_all_at(&[byte[0] ^ 8], offset)?;
+    Ok(file.sync_all()?)
+}
