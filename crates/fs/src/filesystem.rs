@@ -12,7 +12,8 @@ use crate::state::Fs;
 use crate::superblock::Superblock;
 use crate::{
     Attr, CheckReport, CheckpointInfo, CheckpointOptions, CheckpointSpace, DirEntry, Error, ErrorKind, File, FileKind, FormatOptions, FormatReport,
-    FsInfo, InodeNo, IoMode, MountOptions, NewFile, OpenOptions, RenameMode, Result, SetAttr, Statfs, check, format, info, mount,
+    FsInfo, InodeNo, IoMode, MountOptions, NewFile, OpenOptions, RenameMode, Result, RollbackOptions, RollbackReport, SetAttr, Statfs, check, format,
+    info, mount,
 };
 
 /// A mounted file system. Cheap to clone; every method may be called from any number of threads.
@@ -299,6 +300,15 @@ impl FileSystem {
     /// `NotFound`, `ReadOnly`.
     pub fn keep_checkpoint(&self, name: impl AsRef<[u8]>, kept: bool) -> Result<CheckpointInfo> {
         self.inner.fs.keep_checkpoint(name.as_ref(), kept)
+    }
+
+    /// Puts everything, a directory or a file back to what a checkpoint shows: remaps, copies nothing. A checkpoint of the moment before is made first,
+    /// to undo with. Durable when it returns.
+    ///
+    /// # Errors
+    /// `NotFound`; `Busy` naming files that are open, unless forced; `Invalid` when a file has got a name elsewhere since; `NoSpace`, `ReadOnly`.
+    pub fn rollback(&self, name: impl AsRef<[u8]>, options: &RollbackOptions) -> Result<RollbackReport> {
+        self.inner.fs.rollback(name.as_ref(), options)
     }
 
     // ---- path interface ----

@@ -187,6 +187,19 @@ impl Inode {
         }
     }
 
+    /// Takes over another row.
+    pub(crate) fn replace_row(&self, row: InodeRow) {
+        let mut attr = self.attr.lock();
+        self.size.store(row.size, Ordering::Release);
+        *attr = row;
+    }
+
+    /// States that the inode is no more, whoever pins it: nobody reclaims what is gone.
+    pub(crate) fn kill(&self) {
+        self.life.lock().dead = true;
+        self.attr.lock().nlink = 0;
+    }
+
     /// Pins the inode.
     pub(crate) fn pin(&self) -> Result<()> {
         let mut life = self.life.lock();

@@ -39,7 +39,7 @@ mod report;
 mod units;
 
 pub use cache::CacheCounters;
-pub use checkpoint::{CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace};
+pub use checkpoint::{CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, RollbackOptions, RollbackReport};
 pub use error::{Error, ErrorKind, Result};
 pub use file::File;
 pub use filesystem::FileSystem;

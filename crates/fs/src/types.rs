@@ -12,6 +12,9 @@ impl InodeNo {
     /// The root directory.
     pub const ROOT: Self = Self(1);
 
+    /// The directory `.checkpoints` of the root.
+    pub const CHECKPOINTS: Self = Self(0xffff << Self::BITS);
+
     /// Bits that numbers on a volume have; those above tell checkpoints apart while it is mounted.
     pub(crate) const BITS: u32 = 48;
 

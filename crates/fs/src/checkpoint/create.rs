@@ -15,7 +15,7 @@ use crate::{Epoch, Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
 
 /// What a checkpoint of named files consists of.
 #[derive(Debug, Default)]
-struct Members {
+pub(super) struct Members {
     inodes: HashSet<InodeNo>,
     /// The directories that lead to them, each with the one name that leads on: (directory, name).
     ways: Vec<(InodeNo, Vec<u8>)>,
@@ -40,7 +40,12 @@ impl Fs {
         Ok(checkpoint.info())
     }
 
-    fn commit_checkpoint(&self, name: &[u8], options: &CheckpointOptions, members: Option<Members>) -> Result<(Arc<Checkpoint>, crate::Lsn)> {
+    pub(super) fn commit_checkpoint(
+        &self,
+        name: &[u8],
+        options: &CheckpointOptions,
+        members: Option<Members>,
+    ) -> Result<(Arc<Checkpoint>, crate::Lsn)> {
         let epoch = self.epoch();
         let next = epoch.0.checked_add(1).ok_or_else(|| Error::new(ErrorKind::Range, "4,294,967,295 checkpoints were made: no more can be"))?;
         let row = CheckpointRow {

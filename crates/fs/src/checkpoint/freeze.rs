@@ -19,6 +19,15 @@ use crate::{FileKind, Result};
 impl Fs {
     /// Runs `work` while no name is changed, no file opened and no open file written. Nothing dirty is left in the library cache.
     pub(super) fn frozen<T>(&self, work: impl FnOnce(&[Arc<Inode>]) -> Result<T>) -> Result<T> {
+        self.freeze(Pages::Kept, work)
+    }
+
+    /// As [`frozen`](Self::frozen); the library cache holds nothing of any file while `work` runs.
+    pub(super) fn frozen_and_forgetting<T>(&self, work: impl FnOnce(&[Arc<Inode>]) -> Result<T>) -> Result<T> {
+        self.freeze(Pages::Forgotten, work)
+    }
+
+    fn freeze<T>(&self, pages: Pages, work: impl FnOnce(&[Arc<Inode>]) -> Result<T>) -> Result<T> {
         // Most of what is dirty goes to the device while others work on.
         crate::io::flush_all(self)?;
         self.empty_limbo();
@@ -29,9 +38,19 @@ impl Fs {
         let orders: Vec<_> = files.iter().map(|inode| inode.data.order.exclusive(self)).collect();
         crate::io::flush_all(self)?;
         self.commit_all_times();
+        // Before the inode locks: who fills a page holds one.
+        let with_pages = if pages == Pages::Forgotten { self.inodes.loaded(|inode| !self.is_past(inode.ino)) } else { Vec::new() };
+        let changes = with_pages.iter().map(|inode| crate::io::forget_pages(self, inode)).collect::<Result<Vec<_>>>()?;
         let locks: Vec<_> = files.iter().map(|inode| inode.data.lock.exclusive(self)).collect();
         let result = work(&files);
-        drop((locks, orders));
+        drop((locks, changes, orders));
         result
     }
+}
+
+/// What becomes of clean pages in the library cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pages {
+    Kept,
+    Forgotten,
 }

@@ -23,8 +23,10 @@ mod freeze;
 mod load;
 mod remove;
 mod report;
+mod rollback;
 mod row;
 mod shares;
+mod subtree;
 mod view;
 
 pub(crate) use capture::{Capture, Checkpoint};
@@ -35,4 +37,4 @@ pub(crate) use row::{CheckpointRow, before_key, decode_image, image_extent, spli
 pub(crate) use shares::{Deltas, Others, Shares};
 pub(crate) use view::Views;
 
-pub use report::{CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace};
+pub use report::{CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, RollbackOptions, RollbackReport};

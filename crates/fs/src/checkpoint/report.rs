@@ -1,11 +1,12 @@
 //! What programs ask of checkpoints, and what they are told.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
 use super::Checkpoint;
-use crate::{Epoch, Timestamp};
+use crate::{Epoch, InodeNo, Timestamp};
 
 /// What a checkpoint is of.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -53,6 +54,30 @@ pub struct CheckpointSpace {
     pub rows: u64,
     /// Bytes of blocks that it alone holds: deleting it makes them free.
     pub alone_bytes: u64,
+}
+
+/// What is rolled back, and how.
+#[derive(Debug, Clone, Default)]
+pub struct RollbackOptions {
+    /// The file or directory; `None`: everything.
+    pub path: Option<PathBuf>,
+    /// Also what is open: the opens go on with the content that comes back; a file that the checkpoint does not have lives on without a name.
+    pub force: bool,
+}
+
+/// What a rollback did.
+#[derive(Debug, Clone, Serialize)]
+pub struct RollbackReport {
+    /// The checkpoint of the moment before: roll back to it to undo.
+    pub undo: String,
+    /// Rows of the metadata that changed.
+    pub rows: u64,
+    /// The inodes that changed, for front ends that keep something of them.
+    #[serde(skip)]
+    pub inodes: BTreeSet<InodeNo>,
+    /// The names that changed, or lead to what changed: directory and name.
+    #[serde(skip)]
+    pub names: Vec<(InodeNo, Vec<u8>)>,
 }
 
 fn as_text<S: serde::Serializer>(name: &[u8], serializer: S) -> Result<S::Ok, S::Error> {

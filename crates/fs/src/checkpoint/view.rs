@@ -22,10 +22,10 @@ use crate::{DirEntry, Epoch, Error, ErrorKind, FileKind, InodeNo, Result, Timest
 /// The directory of checkpoints in the root; no listing shows it.
 pub(crate) const CHECKPOINTS_NAME: &[u8] = b".checkpoints";
 /// Its inode.
-pub(crate) const CHECKPOINTS_DIR: InodeNo = InodeNo(DIR_SLOT << SLOT_SHIFT);
+const CHECKPOINTS_DIR: InodeNo = InodeNo::CHECKPOINTS;
 
 const SLOT_SHIFT: u32 = InodeNo::BITS;
-const DIR_SLOT: u64 = 0xffff;
+const DIR_SLOT: u64 = InodeNo::CHECKPOINTS.0 >> SLOT_SHIFT;
 
 /// Which checkpoints have a slot.
 #[derive(Debug, Default)]
@@ -162,6 +162,9 @@ impl Fs {
 
     /// Returns a row of an inode's names or attributes.
     pub(crate) fn row_of(&self, table: Table, ino: InodeNo, rest: &[u8]) -> Result<Option<Vec<u8>>> {
+        if ino == CHECKPOINTS_DIR {
+            return Ok(None);
+        }
         let place = self.place(ino)?;
         self.row_at(place, table, &pair_key(place.ino, rest))
     }
@@ -174,6 +177,9 @@ impl Fs {
         from: Bound<&[u8]>,
         mut visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
+        if ino == CHECKPOINTS_DIR {
+            return Ok(());
+        }
         let place = self.place(ino)?;
         let from = match from {
             Bound::Included(rest) => Bound::Included(pair_key(place.ino, rest)),

@@ -73,6 +73,11 @@ impl FileState {
         self.map.read().is_some()
     }
 
+    /// Forgets the map; the rows hold what counts.
+    pub(super) fn forget_map(&self) {
+        *self.map.write() = None;
+    }
+
     /// Returns the size in the inode's row. The map has been loaded.
     pub(crate) fn logged_size(&self) -> u64 {
         self.logged_size.load(Ordering::Acquire)

@@ -50,7 +50,7 @@ pub(crate) use grid::Grid;
 pub(crate) use mapping::FileState;
 pub(crate) use open::{mode_changed, open};
 pub(crate) use queued::{Planned, Segments};
-pub(crate) use redirect::{Limbo, Sharing};
+pub(crate) use redirect::{Limbo, Sharing, forget_pages, read_again};
 pub(crate) use sync::{flush_aged, flush_all, flush_inode};
 pub(crate) use truncate::{free_all, resume_truncate, set_size};
 

@@ -25,9 +25,11 @@ use super::exposure::Exposing;
 use super::fill::place;
 use super::publish::{Change, SizeChange};
 use super::{Alone, Io};
+use crate::cache::MapChange;
 use crate::extent::{ExtentMap, ExtentState, Mapped, Piece, Run};
 use crate::inode::Inode;
 use crate::log::RecordKind;
+use crate::row::InodeRow;
 use crate::state::Fs;
 use crate::{Epoch, Lsn, Result};
 
@@ -66,6 +68,21 @@ impl Fs {
             self.space.release_after(lsn, run);
         }
     }
+}
+
+/// Makes the library cache forget a file, and keep nothing of it until the answer is dropped.
+pub(crate) fn forget_pages(fs: &Fs, inode: &Arc<Inode>) -> Result<Option<MapChange>> {
+    Io::new(fs, inode).cached_if_any().map(|cached| cached.begin_map_change(0, u64::MAX)).transpose()
+}
+
+/// Takes over a row and extents that changed below the inode. If it is open, its inode lock is held, exclusive.
+pub(crate) fn read_again(fs: &Fs, inode: &Arc<Inode>, row: InodeRow) {
+    let io = Io::new(fs, inode);
+    io.forget_promises(&(0..u64::MAX));
+    io.state().recent.clear();
+    io.state().forget_map();
+    io.state().set_logged_size(row.size);
+    inode.replace_row(row);
 }
 
 impl Io<'_> {

@@ -1,0 +1,193 @@
+//! Rollback: the rows of a checkpoint become the live rows again. No data is copied, and one record does it all.
+//!
+//! ```text
+//!   frozen ─► nobody has it open? ─► checkpoint of the present, to undo with ─► rows that differ ─► one record ─► loaded inodes read again
+//! ```
+//!
+//! The blocks that come back are needed by the checkpoint too, so the next write to them goes elsewhere, as to any block of a checkpoint.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Bound, ControlFlow};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::report::{CheckpointScope, RollbackOptions, RollbackReport};
+use super::row::{is_captured, split_before_key};
+use super::subtree::Subtree;
+use super::{Checkpoint, CheckpointOptions, Others};
+use crate::inode::Inode;
+use crate::log::{Record, RecordKind};
+use crate::meta::State;
+use crate::row::{InodeRow, RowChange, Table, inode_key, split_key};
+use crate::state::Fs;
+use crate::{Error, ErrorKind, InodeNo, Result};
+
+/// The rows that are to change, by table and key.
+pub(super) type Changes = BTreeMap<(Table, Vec<u8>), Option<Vec<u8>>>;
+
+impl Fs {
+    /// Puts everything, or what a path names, back to what a checkpoint shows; durable when it returns.
+    pub(crate) fn rollback(&self, name: &[u8], options: &RollbackOptions) -> Result<RollbackReport> {
+        self.begin_change()?;
+        self.need_space()?;
+        let (report, lsn) = self.frozen_and_forgetting(|files| {
+            let checkpoint = self.checkpoint(name)?;
+            let subtree = match &options.path {
+                Some(path) if !is_root(path) => Some(Subtree::find(self, &checkpoint, path)?),
+                _ => None,
+            };
+            let open = self.refuse_open(files, subtree.as_ref(), options.force)?;
+            let changes = self.meta.reading(|rows| match &subtree {
+                None => of_everything(rows, &checkpoint, &open),
+                Some(subtree) => subtree.changes(rows, &checkpoint, &open),
+            })?;
+            let undo = format!("before-rollback-{}", self.epoch().0);
+            let automatic = CheckpointOptions { scope: CheckpointScope::Everything, automatic: true, kept: false };
+            self.commit_checkpoint(undo.as_bytes(), &automatic, None)?;
+            self.commit_rollback(undo, changes)
+        })?;
+        self.meta.sync(lsn)?;
+        Ok(report)
+    }
+
+    /// Returns which files are open that the rollback changes; refuses them unless forced.
+    fn refuse_open(&self, files: &[Arc<Inode>], subtree: Option<&Subtree>, force: bool) -> Result<BTreeSet<InodeNo>> {
+        let meets = |inode: &&Arc<Inode>| !self.is_past(inode.ino) && subtree.is_none_or(|subtree| subtree.holds(inode.ino));
+        let open: BTreeSet<InodeNo> = files.iter().filter(meets).map(|inode| inode.ino).collect();
+        if open.is_empty() || force {
+            return Ok(open);
+        }
+        let shown: Vec<String> = open.iter().take(3).map(|ino| self.path_of(*ino)).collect::<Result<_>>()?;
+        let more = if open.len() > 3 { format!(" and {} more", open.len() - 3) } else { String::new() };
+        let message = format!("open files stand in the way of the rollback: {}{more}; close them, or force it", shown.join(", "));
+        Err(Error::new(ErrorKind::Busy, message))
+    }
+
+    /// Returns a path of a live inode, for people.
+    fn path_of(&self, ino: InodeNo) -> Result<String> {
+        let mut names: BTreeMap<InodeNo, (InodeNo, Vec<u8>)> = BTreeMap::new();
+        self.meta.scan_all(Table::Dentry, |key, value| {
+            let (dir, name) = split_key(key)?;
+            names.insert(crate::row::DentryRow::decode(value)?.ino, (dir, name.to_vec()));
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let (mut at, mut path) = (ino, String::new());
+        while let Some((dir, name)) = names.remove(&at) {
+            path = format!("/{}{path}", name.escape_ascii());
+            at = dir;
+        }
+        Ok(if path.is_empty() { format!("inode {}", ino.0) } else { path })
+    }
+
+    fn commit_rollback(&self, undo: String, changes: Changes) -> Result<(RollbackReport, crate::Lsn)> {
+        let mut report = RollbackReport { undo, rows: changes.len() as u64, inodes: BTreeSet::new(), names: Vec::new() };
+        for (table, key) in changes.keys() {
+            let (ino, rest) = split_key(key)?;
+            report.inodes.insert(ino);
+            if *table == Table::Dentry {
+                report.names.push((ino, rest.to_vec()));
+            }
+        }
+        let mut inodes_change = 0i64;
+        for ((_, key), row) in changes.iter().filter(|((table, _), _)| *table == Table::Inode) {
+            let was = self.meta.get(Table::Inode, key)?.is_some();
+            inodes_change += i64::from(row.is_some()) - i64::from(was);
+        }
+        let rows = changes.into_iter().map(|((table, key), value)| RowChange { table, key, value }).collect();
+        let committed = self.meta.exclusively(|locked| {
+            let committed = locked.commit(Record { kind: RecordKind::Rollback, rows, exposes: None, barrier: false }, Others::Covered)?;
+            self.sharing.changed();
+            Ok(committed)
+        })?;
+        for run in committed.freed.unwrap_or_default() {
+            self.space.release_after(committed.lsn, run);
+        }
+        self.inode_count.fetch_add_signed(inodes_change);
+        self.read_again(&report.inodes, committed.lsn)?;
+        self.meta.scan_all(Table::Dentry, |key, value| {
+            if report.inodes.contains(&crate::row::DentryRow::decode(value)?.ino) {
+                let (dir, name) = split_key(key)?;
+                report.names.push((dir, name.to_vec()));
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok((report, committed.lsn))
+    }
+
+    /// Makes loaded inodes what their rows say.
+    fn read_again(&self, inodes: &BTreeSet<InodeNo>, lsn: crate::Lsn) -> Result<()> {
+        for inode in self.inodes.loaded(|inode| inodes.contains(&inode.ino)) {
+            self.space.drop_ahead(inode.ino);
+            match self.meta.get(Table::Inode, &inode_key(inode.ino))? {
+                Some(row) => crate::io::read_again(self, &inode, InodeRow::decode(&row)?),
+                None => {
+                    inode.kill();
+                    self.inodes.drop_all(&[inode]);
+                    continue;
+                }
+            }
+            inode.note_lsn(lsn, true);
+        }
+        Ok(())
+    }
+}
+
+trait AddSigned {
+    fn fetch_add_signed(&self, by: i64);
+}
+
+impl AddSigned for std::sync::atomic::AtomicU64 {
+    fn fetch_add_signed(&self, by: i64) {
+        self.fetch_add(by.cast_unsigned(), Ordering::Relaxed);
+    }
+}
+
+fn is_root(path: &Path) -> bool {
+    path.components().all(|part| matches!(part, std::path::Component::RootDir | std::path::Component::CurDir))
+}
+
+/// The rows by which the present differs from a checkpoint of everything: those with an image since, and those of inodes that came later.
+fn of_everything(rows: &State, checkpoint: &Checkpoint, open: &BTreeSet<InodeNo>) -> Result<Changes> {
+    if checkpoint.members.is_some() {
+        return Err(Error::new(ErrorKind::Invalid, "the checkpoint is of named files: roll back one of its paths"));
+    }
+    let mut keys: BTreeSet<(Table, Vec<u8>)> = BTreeSet::new();
+    let from = super::row::checkpoint_key(checkpoint.epoch);
+    rows.scan(Table::Before, Bound::Included(&from), Bound::Unbounded, |key, _| {
+        let (_, table, row) = split_before_key(key)?;
+        if checkpoint.holds(split_key(row)?.0) {
+            keys.insert((table, row.to_vec()));
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    let mut changes = Changes::new();
+    for (table, key) in keys {
+        let (then, now) = (rows.get_at(checkpoint.epoch, table, &key)?, rows.get(table, &key)?);
+        if then != now {
+            changes.insert((table, key), then);
+        }
+    }
+    let first = inode_key(checkpoint.row.ino_end);
+    for table in Table::ALL.into_iter().filter(|table| is_captured(*table)) {
+        rows.scan(table, Bound::Included(&first), Bound::Unbounded, |key, _| {
+            changes.insert((table, key.to_vec()), None);
+            Ok(ControlFlow::Continue(()))
+        })?;
+    }
+    for ino in open.range(checkpoint.row.ino_end..) {
+        keep_nameless(rows, *ino, &mut changes)?;
+    }
+    Ok(changes)
+}
+
+/// An open file that the checkpoint does not have lives on without a name until it is closed.
+pub(super) fn keep_nameless(rows: &State, ino: InodeNo, changes: &mut Changes) -> Result<()> {
+    changes.retain(|(table, key), _| *table == Table::Dentry || !key.starts_with(&inode_key(ino)));
+    if let Some(row) = rows.get(Table::Inode, &inode_key(ino))? {
+        let row = InodeRow { nlink: 0, ..InodeRow::decode(&row)? };
+        changes.insert((Table::Inode, inode_key(ino)), Some(row.encode()));
+        changes.insert((Table::Orphan, inode_key(ino)), Some(Vec::new()));
+    }
+    Ok(())
+}
