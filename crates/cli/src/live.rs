@@ -8,6 +8,7 @@
 //! | `user.bedplate.extents` | file | its extent map, JSON |
 //! | `user.bedplate.info` | root | what `info` tells of the file system, JSON |
 //! | `user.bedplate.pid` | root | the daemon's process |
+//! | `user.bedplate.request.TOKEN` | root | a request about checkpoints, and its answer |
 //! | `user.bedplate.grow` | root | setting it takes over the device's present size |
 
 use std::path::Path;
@@ -31,6 +32,8 @@ pub const EXTENTS: &str = "user.bedplate.extents";
 pub const INFO: &str = "user.bedplate.info";
 /// The process that serves the mount.
 pub const PID: &str = "user.bedplate.pid";
+/// A request about checkpoints; a token follows.
+pub const REQUEST: &str = "user.bedplate.request.";
 /// The trigger to grow.
 pub const GROW: &str = "user.bedplate.grow";
 

@@ -1,6 +1,7 @@
 //! Front ends: thin translators onto the file system. Parse, call, reply.
 #![forbid(unsafe_code)]
 
+pub mod control;
 mod error;
 pub mod fuse;
 

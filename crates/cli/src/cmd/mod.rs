@@ -4,6 +4,7 @@ mod bench;
 mod bench_workloads;
 mod cat;
 mod check;
+mod checkpoint;
 mod completions;
 mod crashlab;
 mod format;
@@ -45,6 +46,7 @@ pub enum Command {
     Grow(grow::Arguments),
     Check(check::Arguments),
     Salvage(salvage::Arguments),
+    Checkpoint(checkpoint::Arguments),
     Ls(ls::Arguments),
     Cat(cat::Arguments),
     Put(put::Arguments),
@@ -66,6 +68,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Volume(command) => return volume::run(command, output),
         Command::Crashlab(arguments) => return crashlab::run(arguments, output),
         Command::Salvage(arguments) => return salvage::run(arguments, output),
+        Command::Checkpoint(arguments) => checkpoint::run(arguments, output),
         Command::Quickstart(arguments) => quickstart::run(arguments, output),
         Command::Format(arguments) => format::run(arguments, output),
         Command::Mount(arguments) => mount::run(arguments, cli.global.verbose, output),

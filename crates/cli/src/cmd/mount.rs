@@ -35,7 +35,7 @@ pub struct Arguments {
     dir: PathBuf,
     /// Options as mount(8) writes them
     ///
-    /// mode=cached|direct|concurrent|concurrent+cache, log=PATH (the device of the intent log), logfile=PATH (for the daemon's warnings), ro, rw,
+    /// mode=cached|direct|concurrent|concurrent+cache, log=PATH (the device of the intent log), logfile=PATH (for the daemon's warnings), ro, rw, checkpoint=NAME,
     /// allow_other, default_permissions, cache=SIZE, metadata-cache=SIZE, readahead=[MIN:]MAX, sync=DURATION, threads=N, writeback=auto|on|off,
     /// inode-lock=range|whole, relatime, noatime, auto_unmount, nonempty, dev, nodev, suid, nosuid, exec, noexec, fsname=NAME
     #[arg(short, value_name = "OPTION[,OPTION…]")]
@@ -185,7 +185,7 @@ struct Serving {
 impl Serving {
     fn start(plan: &Plan, output: &Output) -> Result<Self> {
         let options = &plan.settings.file_system;
-        let access = if options.read_only { Access::ReadOnly } else { Access::ReadWrite };
+        let access = if plan.settings.is_read_only() { Access::ReadOnly } else { Access::ReadWrite };
         let opened = device::open_with_log(&plan.volume, plan.log.as_deref(), access)?;
         let fs = progress::during(output, "recovering", || FileSystem::mount(opened.device, opened.log, options.clone()))?;
         let listening = opened.group.map(|group| control::listen(&group, &fs)).transpose()?;
@@ -241,7 +241,7 @@ fn summarize(fs: &FileSystem, plan: &Plan) -> Mounted {
         pid: std::process::id(),
         uuid: info.uuid,
         mode: info.mode.to_string(),
-        read_only: plan.settings.file_system.read_only,
+        read_only: plan.settings.is_read_only(),
         engine: info.engine,
         size_bytes: info.size_bytes,
         recovery: Recovery {

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod bench;
+mod checkpoints;
 mod crashlab;
 mod damage;
 mod forms;

@@ -271,8 +271,8 @@ impl Filesystem for Adapter {
 
     // ---- extended attributes ----
 
-    fn setxattr(&self, _req: &Request, number: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
-        reply_empty(reply, self.0.run("setxattr", || self.0.setxattr(ino(number), name.as_bytes(), value, flags)));
+    fn setxattr(&self, req: &Request, number: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
+        reply_empty(reply, self.0.run("setxattr", || self.0.setxattr(caller(req), ino(number), name.as_bytes(), value, flags)));
     }
 
     fn getxattr(&self, _req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {

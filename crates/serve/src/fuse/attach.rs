@@ -143,7 +143,7 @@ fn mount_directly(mountpoint: &Path, settings: &MountSettings, source: &str) -> 
 
 fn mount_flags(settings: &MountSettings) -> MountFlags {
     let mut flags = MountFlags::empty();
-    flags.set(MountFlags::RDONLY, settings.file_system.read_only);
+    flags.set(MountFlags::RDONLY, settings.is_read_only());
     flags.set(MountFlags::NODEV, !settings.dev);
     flags.set(MountFlags::NOSUID, !settings.suid);
     flags.set(MountFlags::NOEXEC, !settings.exec);
@@ -197,7 +197,7 @@ fn helper_options(settings: &MountSettings, source: &str) -> String {
             options.push_str(option);
         }
     };
-    add("ro", settings.file_system.read_only);
+    add("ro", settings.is_read_only());
     add("allow_other", settings.allow_other);
     add("auto_unmount", settings.auto_unmount);
     add("dev", settings.dev);

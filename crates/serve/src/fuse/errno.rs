@@ -18,6 +18,8 @@ impl Errno {
     pub(super) const NOSYS: Self = Self(libc::ENOSYS);
     pub(super) const NOTTY: Self = Self(libc::ENOTTY);
     pub(super) const NXIO: Self = Self(libc::ENXIO);
+    pub(super) const AGAIN: Self = Self(libc::EAGAIN);
+    pub(super) const PERM: Self = Self(libc::EPERM);
     pub(super) const OPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
     pub(super) const OVERFLOW: Self = Self(libc::EOVERFLOW);
     pub(super) const RANGE: Self = Self(libc::ERANGE);

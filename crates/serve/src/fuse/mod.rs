@@ -28,6 +28,7 @@ mod mountpoint;
 mod names;
 mod open_files;
 mod privileges;
+mod requests;
 mod settings;
 mod shared;
 mod table;

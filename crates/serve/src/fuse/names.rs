@@ -49,8 +49,11 @@ struct Name<'a> {
 
 impl Shared {
     fn entry(&self, attr: Attr, mode: Option<IoMode>) -> Answer<Entry> {
+        self.entry_for(attr, if mode.is_some() { Duration::ZERO } else { KERNEL_TTL })
+    }
+
+    fn entry_for(&self, attr: Attr, name_ttl: Duration) -> Answer<Entry> {
         self.fs.retain(attr.ino)?;
-        let name_ttl = if mode.is_some() { Duration::ZERO } else { KERNEL_TTL };
         Ok(Entry { attr, name_ttl })
     }
 
@@ -88,6 +91,10 @@ impl Shared {
             return Err(Errno::NOENT);
         }
         self.hints.note(caller.thread, attr.ino, mode);
+        if dir == InodeNo::CHECKPOINTS {
+            // Checkpoints come and go without the kernel being told.
+            return self.entry_for(attr, Duration::ZERO);
+        }
         self.entry(attr, mode)
     }
 

@@ -93,12 +93,18 @@ impl MountSettings {
         }
     }
 
+    /// Returns whether nothing of the mount can be changed.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.file_system.read_only || self.file_system.checkpoint.is_some()
+    }
+
     /// Returns whether the kernel is to collect writes.
     #[must_use]
     pub fn writes_back(&self) -> bool {
         match self.write_back {
-            WriteBack::Auto => self.file_system.mode == IoMode::Cached && !self.file_system.read_only,
-            WriteBack::On => !self.file_system.read_only,
+            WriteBack::Auto => self.file_system.mode == IoMode::Cached && !self.is_read_only(),
+            WriteBack::On => !self.is_read_only(),
             WriteBack::Off => false,
         }
     }
@@ -131,6 +137,7 @@ impl MountSettings {
             "mode" => fs.mode = IoMode::from_str(value)?,
             "inode-lock" => fs.inode_lock = choice(value, &[("range", InodeLockSetting::Range), ("whole", InodeLockSetting::Whole)])?,
             "writeback" => self.write_back = choice(value, &[("auto", WriteBack::Auto), ("on", WriteBack::On), ("off", WriteBack::Off)])?,
+            "checkpoint" if !value.is_empty() => fs.checkpoint = Some(value.as_bytes().to_vec()),
             "cache" => fs.cache_bytes = parse_size(value)?,
             "metadata-cache" => fs.metadata_cache_bytes = parse_size(value)?,
             "sync" => fs.sync_interval = parse_duration(value)?,
@@ -149,7 +156,7 @@ fn refuse(option: &str, why: &str) -> Error {
 }
 
 fn unknown() -> String {
-    "unknown; known are mode=, inode-lock=, writeback=, cache=, metadata-cache=, readahead=, sync=, threads=, fsname=, ro, rw, relatime, \
+    "unknown; known are mode=, checkpoint=, inode-lock=, writeback=, cache=, metadata-cache=, readahead=, sync=, threads=, fsname=, ro, rw, relatime, \
      noatime, allow_other, default_permissions, auto_unmount, nonempty, dev, nodev, suid, nosuid, exec and noexec"
         .to_string()
 }

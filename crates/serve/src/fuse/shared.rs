@@ -12,6 +12,7 @@ use super::errno::{Answer, Errno};
 use super::hints::Hints;
 use super::open_files::{OpenFile, OpenFiles};
 use super::privileges::Privileges;
+use super::requests::Requests;
 use super::table::Table;
 use super::workers::Workers;
 
@@ -28,6 +29,7 @@ pub(super) struct Shared {
     pub(super) hints: Hints,
     pub(super) privileges: Privileges,
     pub(super) workers: Workers,
+    pub(super) requests: Requests,
     /// How many syncs event threads carry out themselves, and how many they may.
     inline_syncs: AtomicUsize,
     inline_syncs_max: usize,
@@ -48,6 +50,7 @@ impl Shared {
             hints: Hints::default(),
             privileges: Privileges::new(),
             workers,
+            requests: Requests::default(),
             inline_syncs: AtomicUsize::new(0),
             inline_syncs_max: threads.saturating_sub(2),
             kernel: Kernel::default(),

@@ -9,14 +9,17 @@
 //! | `info` | the root | what the file system tells of itself, JSON | no |
 //! | `pid` | the root | the process that serves the mount | no |
 //! | `grow` | the root | no | any value: takes over the device's present size |
+//! | `request.TOKEN` | the root | the answer to that request, once | a request about checkpoints: [`control`](crate::control) |
 
 use std::sync::Arc;
 
 use fs::{FileKind, InodeNo, IoMode, OpenOptions};
 
 use super::errno::{Answer, Errno};
+use super::names::Caller;
 use super::open_files::OpenFile;
 use super::privileges::CAPABILITY;
+use super::requests::REQUEST;
 use super::shared::Shared;
 
 const PREFIX: &[u8] = b"user.bedplate.";
@@ -35,11 +38,14 @@ impl Shared {
         }
     }
 
-    pub(super) fn setxattr(&self, ino: InodeNo, name: &[u8], value: &[u8], flags: i32) -> Answer<()> {
+    pub(super) fn setxattr(self: &Arc<Self>, caller: Caller, ino: InodeNo, name: &[u8], value: &[u8], flags: i32) -> Answer<()> {
         if name.starts_with(UNSUPPORTED) {
             return Err(Errno::OPNOTSUPP);
         }
         if let Some(name) = name.strip_prefix(PREFIX) {
+            if let Some(token) = name.strip_prefix(REQUEST).filter(|_| ino == InodeNo::ROOT) {
+                return self.take_request(caller, token, value);
+            }
             return match name {
                 b"mode" => self.set_mode(ino, value),
                 b"grow" if ino == InodeNo::ROOT => Ok(self.fs.grow().map(drop)?),
@@ -80,6 +86,7 @@ impl Shared {
             b"counters" => json(&self.some_open(ino)?.counters()),
             b"extents" => json(&self.some_open(ino)?.extents()?),
             b"info" if ino == InodeNo::ROOT => json(&self.fs.info()),
+            _ if ino == InodeNo::ROOT && name.starts_with(REQUEST) => self.give_answer(&name[REQUEST.len()..]),
             b"pid" if ino == InodeNo::ROOT => Ok(std::process::id().to_string().into_bytes()),
             _ => Err(Errno::NODATA),
         }

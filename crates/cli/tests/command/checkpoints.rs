@@ -1,0 +1,79 @@
+//! Checkpoints from the command line: on a live mount and on a volume that is not mounted.
+
+use crate::harness::{Scratch, bedplate, can_mount, pattern, text};
+
+#[test]
+fn checkpoints_of_a_live_mount_are_made_read_rolled_back_to_and_deleted() {
+    if !can_mount("checkpoints of a live mount") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, dir) = scratch.mounted("mode=cached");
+    let (file, content) = (dir.join("table"), pattern(300_000));
+    std::fs::write(&file, &content).unwrap();
+    std::fs::create_dir(dir.join("other")).unwrap();
+    // What the kernel still holds is in it too: the command asks for it first.
+    bedplate(["checkpoint", "create", text(&dir), "two words"]).succeeds().says("two words");
+    bedplate(["checkpoint", "create", text(&dir), "set", text(&file), "--keep"]).succeeds().says("of /table (kept)");
+    bedplate(["checkpoint", "create", text(&dir), "set"]).fails(1, "exists");
+    bedplate(["checkpoint", "create", text(&dir), "a/b"]).fails(1, "cannot be a name");
+    std::fs::write(&file, b"overwritten").unwrap();
+    std::fs::write(dir.join("later"), b"later").unwrap();
+    assert!(std::fs::read(dir.join(".checkpoints/two words/table")).unwrap() == content);
+    assert!(std::fs::read(dir.join(".checkpoints/set/table")).unwrap() == content);
+    let listed: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!listed.iter().any(|name| name == ".checkpoints"), "{listed:?}");
+    assert!(std::fs::write(dir.join(".checkpoints/set/table"), b"x").is_err());
+    let shown = bedplate(["--json", "checkpoint", "show", text(&dir), "two words"]).succeeds().json();
+    assert!(shown["rows"].as_u64().unwrap() > 0, "{shown}");
+    let open = std::fs::File::open(&file).unwrap();
+    bedplate(["checkpoint", "rollback", text(&dir), "two words"]).fails(1, "/table");
+    drop(open);
+    let done = bedplate(["--json", "checkpoint", "rollback", text(&dir), "two words"]).succeeds().json();
+    assert!(std::fs::read(&file).unwrap() == content);
+    assert!(!dir.join("later").exists());
+    bedplate(["checkpoint", "rollback", text(&dir), done["undo"].as_str().unwrap(), text(&file)]).succeeds().says("to undo it");
+    assert_eq!(std::fs::read(&file).unwrap(), b"overwritten");
+    bedplate(["checkpoint", "delete", text(&image), "two words", "set"]).succeeds();
+    bedplate(["checkpoint", "delete", text(&dir), "set"]).fails(1, "no checkpoint 'set'");
+    assert!(!dir.join(".checkpoints/set").exists());
+    bedplate(["unmount", text(&dir)]).succeeds();
+    bedplate(["check", text(&image)]).succeeds();
+}
+
+#[test]
+fn checkpoints_of_a_volume_that_is_not_mounted() {
+    let scratch = Scratch::new();
+    let (image, content) = (scratch.image("v.img"), pattern(100_000));
+    let (old, new) = (scratch.file("old", &content), scratch.file("new", b"new"));
+    bedplate(["put", text(&image), text(&old), "/table"]).succeeds();
+    bedplate(["checkpoint", "list", text(&image)]).succeeds().says("no checkpoints");
+    bedplate(["checkpoint", "create", text(&image), "then"]).succeeds();
+    bedplate(["put", text(&image), text(&new), "/table"]).succeeds();
+    assert!(bedplate(["cat", text(&image), "/.checkpoints/then/table"]).succeeds().stdout_bytes() == content);
+    bedplate(["checkpoint", "rollback", text(&image), "then", "/table"]).succeeds();
+    assert!(bedplate(["cat", text(&image), "/table"]).succeeds().stdout_bytes() == content);
+    let listed = bedplate(["--json", "checkpoint", "list", text(&image)]).succeeds().json();
+    assert_eq!(listed["checkpoints"].as_array().unwrap().len(), 2, "{listed}");
+    bedplate(["checkpoint", "keep", text(&image), "then"]).succeeds().says("kept");
+    bedplate(["checkpoint", "show", text(&image), "never"]).fails(1, "no checkpoint 'never'");
+    bedplate(["check", text(&image)]).succeeds();
+}
+
+#[test]
+fn a_checkpoint_is_mounted_alone() {
+    if !can_mount("a checkpoint alone") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, dir) = scratch.mounted("mode=cached");
+    std::fs::write(dir.join("a"), b"then").unwrap();
+    bedplate(["checkpoint", "create", text(&dir), "then"]).succeeds();
+    std::fs::write(dir.join("a"), b"now").unwrap();
+    bedplate(["unmount", text(&dir)]).succeeds();
+    bedplate(["mount", text(&image), text(&dir), "-o", "checkpoint=then"]).succeeds().says("read-only");
+    assert_eq!(std::fs::read(dir.join("a")).unwrap(), b"then");
+    assert!(std::fs::write(dir.join("a"), b"x").is_err());
+    bedplate(["unmount", text(&dir)]).succeeds();
+    bedplate(["mount", text(&image), text(&dir), "-o", "checkpoint=never"]).fails(1, "no checkpoint 'never'");
+}
