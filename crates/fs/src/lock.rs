@@ -6,6 +6,10 @@
 
 mod inode_lock;
 mod range_lock;
+mod sync;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use inode_lock::{Exclusive, InodeLock, Shared};
 pub(crate) use range_lock::{RangeLock, Sharing};

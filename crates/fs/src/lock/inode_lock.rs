@@ -14,19 +14,16 @@
 //! - I-LCK-1: while an [`Exclusive`] exists, no [`Shared`] exists, and the other way round.
 //! - I-LCK-2: a shared hold belongs to no thread: it may be released anywhere.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::{Condvar, Mutex, MutexGuard};
-
+use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use super::{HELP_AFTER, Help};
 
-const WRITER: u64 = 1 << 63;
+pub(super) const WRITER: u64 = 1 << 63;
 
 /// The per-file lock whose sharing rules the I/O mode sets. `T` lies beside its state: what every holder touches anyway.
 #[derive(Debug, Default)]
 pub(crate) struct InodeLock<T = ()> {
-    hot: Hot<T>,
-    gate: Mutex<Gate>,
+    pub(super) hot: Hot<T>,
+    pub(super) gate: Mutex<Gate>,
     /// Readers wait here for the phase to end.
     readers: Condvar,
     /// Writers wait here for their turn.
@@ -38,18 +35,18 @@ pub(crate) struct InodeLock<T = ()> {
 /// One cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Hot<T> {
-    state: AtomicU64,
+pub(super) struct Hot<T> {
+    pub(super) state: AtomicU64,
     beside: T,
 }
 
 #[derive(Debug, Default)]
-struct Gate {
+pub(super) struct Gate {
     /// A writer has its turn: it waits for readers to leave, or holds the lock.
     turn: bool,
     /// Counts writers that have left.
     phase: u64,
-    waiting_readers: u64,
+    pub(super) waiting_readers: u64,
 }
 
 /// Shared hold of the inode lock for the duration of a call.
@@ -175,120 +172,4 @@ fn wait<'a>(condvar: &Condvar, mut gate: MutexGuard<'a, Gate>, mutex: &'a Mutex<
     drop(gate);
     help.help();
     mutex.lock()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, AtomicUsize};
-    use std::thread;
-
-    use super::super::NoHelp;
-    use super::*;
-
-    #[test]
-    fn holders_exclude_each_other_as_the_table_says() {
-        let lock: InodeLock = InodeLock::default();
-        let (readers, writers, value) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(0u64));
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..2000 {
-                        let _guard = lock.exclusive(&NoHelp);
-                        assert_eq!(writers.fetch_add(1, Ordering::SeqCst), 0, "I-LCK-1");
-                        assert_eq!(readers.load(Ordering::SeqCst), 0, "I-LCK-1");
-                        *value.try_lock().expect("a writer is alone") += 1;
-                        writers.fetch_sub(1, Ordering::SeqCst);
-                    }
-                });
-                scope.spawn(|| {
-                    for _ in 0..2000 {
-                        let _guard = lock.shared(&NoHelp);
-                        readers.fetch_add(1, Ordering::SeqCst);
-                        assert_eq!(writers.load(Ordering::SeqCst), 0, "I-LCK-1");
-                        readers.fetch_sub(1, Ordering::SeqCst);
-                    }
-                });
-            }
-        });
-        assert_eq!(*value.lock(), 8000);
-        assert_eq!(lock.hot.state.load(Ordering::SeqCst), 0);
-    }
-
-    #[test]
-    fn a_waiting_writer_stops_new_readers_and_a_leaving_one_lets_them_in() {
-        let lock = Arc::new(InodeLock::<()>::default());
-        assert!(lock.try_acquire_shared());
-        let order = Arc::new(Mutex::new(Vec::new()));
-        let spawn = |name: &'static str, exclusive: bool| {
-            let (lock, order) = (Arc::clone(&lock), Arc::clone(&order));
-            thread::spawn(move || {
-                let held = if exclusive { (None, Some(lock.exclusive(&NoHelp))) } else { (Some(lock.shared(&NoHelp)), None) };
-                order.lock().push(name);
-                drop(held);
-            })
-        };
-        let first = spawn("writer 1", true);
-        while lock.hot.state.load(Ordering::SeqCst) & WRITER == 0 {
-            thread::yield_now();
-        }
-        assert!(!lock.try_acquire_shared(), "a writer waits");
-        let reader = spawn("reader", false);
-        while lock.gate.lock().waiting_readers == 0 {
-            thread::yield_now();
-        }
-        let second = spawn("writer 2", true);
-        let releaser = Arc::clone(&lock);
-        thread::spawn(move || releaser.release_shared()).join().expect("I-LCK-2: another thread may release");
-        for thread in [first, reader, second] {
-            thread.join().expect("no waiter fails");
-        }
-        let order = order.lock();
-        assert_eq!(order[0], "writer 1");
-        assert_eq!(order.len(), 3);
-    }
-
-    #[test]
-    fn who_waits_long_helps_those_in_the_way() {
-        struct Completer<'a>(&'a InodeLock, AtomicBool);
-        impl Help for Completer<'_> {
-            fn help(&self) {
-                if !self.1.swap(true, Ordering::SeqCst) {
-                    self.0.release_shared();
-                }
-            }
-        }
-        let lock: InodeLock = InodeLock::default();
-        lock.acquire_shared(&NoHelp);
-        let help = Completer(&lock, AtomicBool::new(false));
-        drop(lock.exclusive(&help));
-        assert!(help.1.load(Ordering::SeqCst));
-    }
-
-    /// Notes who waits.
-    #[derive(Default)]
-    struct Notes(AtomicUsize);
-
-    impl Help for Notes {
-        fn help(&self) {}
-        fn waits(&self) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    #[test]
-    fn only_who_waits_is_noted() {
-        let (lock, notes): (InodeLock, Notes) = Default::default();
-        drop((lock.shared(&notes), lock.shared(&notes)));
-        let writer = lock.exclusive(&notes);
-        assert_eq!(notes.0.load(Ordering::SeqCst), 0);
-        thread::scope(|scope| {
-            scope.spawn(|| drop(lock.shared(&notes)));
-            while notes.0.load(Ordering::SeqCst) == 0 {
-                thread::yield_now();
-            }
-            drop(writer);
-        });
-        assert_eq!(notes.0.load(Ordering::SeqCst), 1);
-    }
 }

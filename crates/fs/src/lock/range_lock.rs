@@ -10,8 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
-
+use super::sync::{Condvar, Mutex, MutexGuard};
 use super::{HELP_AFTER, Help};
 
 /// Whether a range is shared.
@@ -26,18 +25,18 @@ pub(crate) enum Sharing {
 /// Locks byte ranges of one file.
 #[derive(Debug, Default)]
 pub(crate) struct RangeLock {
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    held: Segments,
+pub(super) struct State {
+    pub(super) held: Segments,
     /// In order of arrival.
-    waiting: VecDeque<Arc<Waiter>>,
+    pub(super) waiting: VecDeque<Arc<Waiter>>,
 }
 
 #[derive(Debug)]
-struct Waiter {
+pub(super) struct Waiter {
     range: Range<u64>,
     sharing: Sharing,
     granted: Mutex<bool>,
@@ -132,7 +131,7 @@ impl Waiter {
         let mut granted = self.granted.lock();
         while !*granted {
             if self.wake.wait_for(&mut granted, HELP_AFTER).timed_out() && !*granted {
-                parking_lot::MutexGuard::unlocked(&mut granted, || help.help());
+                MutexGuard::unlocked(&mut granted, || help.help());
             }
         }
     }
@@ -140,9 +139,9 @@ impl Waiter {
 
 /// Disjoint segments by start: (end, shared holders or [`EXCLUSIVE`]).
 #[derive(Debug, Default)]
-struct Segments(BTreeMap<u64, (u64, u32)>);
+pub(super) struct Segments(pub(super) BTreeMap<u64, (u64, u32)>);
 
-const EXCLUSIVE: u32 = u32::MAX;
+pub(super) const EXCLUSIVE: u32 = u32::MAX;
 
 impl Segments {
     fn admits(&self, range: &Range<u64>, sharing: Sharing) -> bool {
@@ -230,6 +229,3 @@ impl Segments {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

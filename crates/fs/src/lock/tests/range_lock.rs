@@ -1,10 +1,11 @@
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use proptest::prelude::*;
 
-use super::super::NoHelp;
-use super::*;
+use crate::lock::range_lock::EXCLUSIVE;
+use crate::lock::{Help, NoHelp, RangeLock, Sharing};
 
 fn range() -> impl Strategy<Value = Range<u64>> {
     (0..30u64, 1..12u64).prop_map(|(start, len)| start..start + len)
