@@ -85,13 +85,17 @@ impl Drop for Daemon {
 }
 
 fn run(poke: &Poke, fs: &Weak<Fs>, interval: Duration) {
-    let mut reported = false;
+    let mut reported = None;
     while poke.wait(interval) {
         let Some(fs) = fs.upgrade() else { return };
-        if let Err(e) = turn(&fs, interval)
-            && !std::mem::replace(&mut reported, true)
-        {
-            tracing::error!("the sync daemon failed, the file system is read-only from now on: {e}");
+        let Err(e) = turn(&fs, interval) else { continue };
+        let latched = fs.meta.failed().is_some();
+        match reported.replace(latched) {
+            Some(before) if before == latched => {}
+            _ if latched => tracing::error!(
+                "the file system is read-only from now on ({e}); what was synced before is safe: unmount, mend the device, mount again"
+            ),
+            _ => tracing::error!("the sync daemon could not write what is dirty; it stays in memory and is tried again: {e}"),
         }
     }
 }
