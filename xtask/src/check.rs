@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 use crate::tally::{Outcome, Tally, TestOutput};
-use crate::{real, sh, tidy};
+use crate::{judge, real, sh, tidy};
 
 /// The longest any single step may take.
 const STEP_LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -26,12 +26,14 @@ pub enum Step {
     Test,
     /// The documentation builds without a warning.
     Doc,
+    /// The crash judge, fifty thousand states.
+    Judge,
     /// Real programs on the release binary.
     Real,
 }
 
 impl Step {
-    const ALL: [Self; 6] = [Self::Fmt, Self::Tidy, Self::Clippy, Self::Test, Self::Doc, Self::Real];
+    const ALL: [Self; 7] = [Self::Fmt, Self::Tidy, Self::Clippy, Self::Test, Self::Doc, Self::Judge, Self::Real];
 
     fn name(self) -> &'static str {
         match self {
@@ -40,6 +42,7 @@ impl Step {
             Self::Clippy => "clippy",
             Self::Test => "test",
             Self::Doc => "doc",
+            Self::Judge => "judge",
             Self::Real => "real",
         }
     }
@@ -51,6 +54,7 @@ impl Step {
             Self::Tidy => tidy::passes()?,
             Self::Clippy => sh::passes(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]), STEP_LIMIT)?,
             Self::Test => return test(tally),
+            Self::Judge => return judge::run(&mut cargo(), tally),
             Self::Real => return real::run(&real::Options::default(), tally),
             Self::Doc => sh::passes(cargo().args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"), STEP_LIMIT)?,
         };

@@ -4,6 +4,7 @@
 mod check;
 mod cleanup;
 mod fuzz;
+mod judge;
 mod real;
 mod sh;
 mod tally;

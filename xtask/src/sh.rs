@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -51,6 +52,17 @@ pub fn output(command: &mut Command, limit: Duration) -> Result<String> {
         bail!("{} ended with {}: {}", describe(command), finished.status, finished.text().trim());
     }
     Ok(finished.stdout)
+}
+
+/// Returns the directory in which cargo builds.
+///
+/// # Errors
+/// When cargo does not say.
+pub fn target_directory() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let metadata = output(Command::new(cargo).args(["metadata", "--format-version", "1", "--no-deps"]), Duration::from_secs(60))?;
+    let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
+    metadata["target_directory"].as_str().map(PathBuf::from).context("cargo does not say where it builds")
 }
 
 /// Runs a program whose output goes to ours and returns whether it succeeded.

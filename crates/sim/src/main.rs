@@ -43,6 +43,9 @@ struct Arguments {
     /// Lets every call of the directed workloads fail, one after the other, once and for ever, instead of cutting the power.
     #[arg(long)]
     failing: bool,
+    /// With `--failing`: only every so many-th call fails.
+    #[arg(long, default_value_t = 1)]
+    stride: u64,
     /// Prints the failing workload as it is, without making it small.
     #[arg(long)]
     no_shrink: bool,
@@ -130,7 +133,7 @@ fn fail_every_call(arguments: &Arguments) -> ExitCode {
     let (next, total, failed) = (AtomicU64::new(0), Mutex::new(FailureTally::default()), AtomicBool::new(false));
     let run = || {
         while let Some((directed, failure, for_ever)) = usize::try_from(next.fetch_add(1, Ordering::SeqCst)).ok().and_then(|at| work.get(at)) {
-            match try_failures(&Setup::DISK, &(directed.steps)(), *failure, *for_ever, 1) {
+            match try_failures(&Setup::DISK, &(directed.steps)(), *failure, *for_ever, arguments.stride.max(1)) {
                 Ok(tally) => total.lock().expect("no thread panics with it").add(&tally),
                 Err(what) => {
                     eprintln!("{}: {what}\nreproduce with: cargo run --release -p bedplate-sim -- --failing", directed.name);

@@ -6,6 +6,7 @@
 mod bad_input;
 mod bed;
 mod crashlab;
+mod failing_device;
 mod fio;
 mod full_volume;
 mod ledger;
@@ -26,7 +27,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 pub use needs::exec_without_io_uring;
@@ -112,6 +113,13 @@ const TESTS: &[Test] = &[
     Test { name: "fio-concurrent", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 180, run: fio::concurrent },
     Test { name: "fio-concurrent-cache", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 180, run: fio::concurrent_cache },
     Test { name: "fio-o-direct", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 180, run: fio::o_direct },
+    Test { name: "failing-device-write", needs: &[Need::Fuse, Need::Root, Need::Loop], budget_s: 120, run: failing_device::write_fails },
+    Test {
+        name: "failing-device-flush",
+        needs: &[Need::Fuse, Need::Root, Need::Loop, Need::Program("mkfs.ext2")],
+        budget_s: 120,
+        run: failing_device::flush_fails,
+    },
     Test { name: "mixed-open", needs: &[Need::Fuse], budget_s: 120, run: mixed_open::two_processes },
     Test { name: "sqlite-wal", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: sqlite::wal },
     Test { name: "sqlite-rollback", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: sqlite::rollback },
@@ -185,10 +193,7 @@ fn build() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = sh::passes(Command::new(&cargo).args(["build", "--release", "--quiet", "-p", "bedplate-cli"]), Duration::from_secs(1200))?;
     ensure!(built, "the release binary does not build");
-    let metadata = sh::output(Command::new(cargo).args(["metadata", "--format-version", "1", "--no-deps"]), Duration::from_secs(60))?;
-    let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
-    let Some(target) = metadata["target_directory"].as_str() else { bail!("cargo does not say where it builds") };
-    Ok(Path::new(target).join("release/bedplate"))
+    Ok(sh::target_directory()?.join("release/bedplate"))
 }
 
 /// Runs one test within its budget.

@@ -1,0 +1,39 @@
+//! The crash judge at CI's size, in the release build: fifty thousand distinct crash states, every cut of the directed workloads, and errors.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::sh;
+use crate::tally::{Outcome, Tally};
+
+/// Distinct crash states of random workloads.
+const STATES: &str = "50000";
+/// The longest any of it may take.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// Runs the judge and adds what came of it to `tally`.
+///
+/// # Errors
+/// When the judge does not build.
+pub fn run(cargo: &mut Command, tally: &mut Tally) -> Result<()> {
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from).to_string();
+    if !sh::passes(cargo.args(["build", "--release", "--quiet", "-p", "bedplate-sim"]), LIMIT)? {
+        bail!("the judge does not build");
+    }
+    let program = sh::target_directory()?.join("release/bedplate-sim");
+    let runs: [(&str, &[&str]); 3] = [
+        ("random workloads", &["--seeds", "0", "--states", STATES]),
+        ("directed workloads, every cut", &["--directed", "--seeds", "1", "--every", "6"]),
+        ("directed workloads, every fifth call fails", &["--failing", "--stride", "5"]),
+    ];
+    for (name, arguments) in runs {
+        let name = format!("judge {name}");
+        let finished = sh::finish(Command::new(&program).args(arguments).args(["--jobs", &jobs]), LIMIT)?;
+        print!("{name}: {}", finished.text());
+        let outcome = if finished.status.success() { Outcome::Passed } else { Outcome::Failed("see what it printed above".to_owned()) };
+        tally.add(&name, outcome);
+    }
+    Ok(())
+}
