@@ -15,7 +15,7 @@ pub use fs::{
 pub use volume::{
     Arrangement, Config as GroupConfig, Difference, Error as GroupError, ErrorKind as GroupErrorKind, Group, Id, ImportOptions, Judge, Label, Layout,
     Member, MemberState, MemberStatistics, NewGroup, OperationStatistics, PageFormat, Postgres, Role, ScrubReport, Shape, SyncProgress,
-    UNIT_BYTES_DEFAULT, Undecided, Volume, VolumeConfig, VolumeOptions, WeakGroup, create as create_group,
+    UNIT_BYTES_DEFAULT, Undecided, Volume, VolumeConfig, VolumeOptions, VolumeStatistics, WeakGroup, create as create_group,
 };
 
 /// The example of the README, compiled with the documentation tests.

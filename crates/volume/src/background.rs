@@ -59,10 +59,12 @@ impl Worker {
             let (start, busy) = (Instant::now(), core.is_busy());
             if let Some(next) = core.sync_next(*from)? {
                 *from = next;
+                self.inner.estimate.lock().note(core.region_bytes());
                 rest = Some(rest.unwrap_or(Duration::ZERO) + if busy { start.elapsed() } else { Duration::ZERO });
             }
         }
         if rest.is_none() {
+            self.inner.estimate.lock().end();
             self.inner.finish()?;
         }
         Ok(rest)

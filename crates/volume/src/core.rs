@@ -21,6 +21,7 @@ use crate::parallel::{Job, Lanes};
 use crate::plan::{self, Share};
 use crate::regions::{Obstacle, Regions};
 use crate::shared::{Lives, Shared};
+use crate::stats::VolumeMeter;
 use crate::{Layout, MemberState, Role};
 
 /// The most that one round of parallel requests moves, because it passes through buffers of our own.
@@ -51,6 +52,7 @@ pub(crate) struct Core {
     /// Whether reads may take any copy: not when a group that was not closed in order is only looked at.
     pub settled: bool,
     pub lanes: Lanes,
+    pub meter: VolumeMeter,
     pub latched: AtomicBool,
     pub latch: Mutex<Option<block::Error>>,
 }

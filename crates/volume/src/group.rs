@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use block::{BlockDevice, Geometry};
 use parking_lot::Mutex;
@@ -20,7 +21,8 @@ use crate::live::Live;
 use crate::parallel::Lanes;
 use crate::regions::{BEHIND, Regions, UNSYNCED};
 use crate::shared::{Lives, Shared};
-use crate::{Config, Error, ErrorKind, Label, MemberState, MemberStatistics, Result, Role, VolumeConfig};
+use crate::stats::VolumeMeter;
+use crate::{Config, Error, ErrorKind, Label, MemberState, MemberStatistics, Result, Role, VolumeConfig, VolumeStatistics};
 
 /// How to open a group.
 #[derive(Debug, Clone)]
@@ -46,6 +48,8 @@ pub struct SyncProgress {
     pub pending_bytes: u64,
     /// Bytes of all volumes with more than one copy.
     pub total_bytes: u64,
+    /// How long that takes at the rate of late, in seconds; `None` where nothing is pending, nothing was copied yet, or no thread copies.
+    pub seconds_left: Option<u64>,
 }
 
 /// An open group. Cheap to clone; it is closed, and its members are free, when the last clone and the last of its volumes are gone.
@@ -81,6 +85,34 @@ pub(crate) struct Inner {
     pub cores: Vec<Arc<Core>>,
     /// Rank 0: held while members take each other's places and while it is found that one is up to date.
     pub maintenance: Mutex<()>,
+    /// A leaf lock.
+    pub estimate: Mutex<Estimate>,
+}
+
+/// What the rate of a resynchronisation or rebuild is told from.
+#[derive(Debug, Default)]
+pub(crate) struct Estimate {
+    began: Option<Instant>,
+    copied_bytes: u64,
+}
+
+impl Estimate {
+    /// Counts bytes that a step of the background thread settled.
+    pub fn note(&mut self, bytes: u64) {
+        self.began.get_or_insert_with(Instant::now);
+        self.copied_bytes += bytes;
+    }
+
+    /// Forgets the rate: nothing is pending.
+    pub fn end(&mut self) {
+        *self = Self::default();
+    }
+
+    fn seconds_left(&self, pending_bytes: u64) -> Option<u64> {
+        let elapsed_ms = u64::try_from(self.began?.elapsed().as_millis()).ok()?;
+        (pending_bytes > 0 && self.copied_bytes > 0)
+            .then(|| (pending_bytes / 1024).saturating_mul(elapsed_ms) / (self.copied_bytes / 1024).max(1) / 1000)
+    }
 }
 
 impl Group {
@@ -128,8 +160,15 @@ impl Group {
         self.open.inner.shared.lives().iter().map(|live| live.as_ref().map(|live| live.statistics())).collect()
     }
 
+    /// Returns what the volume with a role did; `None` where the group has none.
+    #[must_use]
+    pub fn volume_statistics(&self, role: Role) -> Option<VolumeStatistics> {
+        self.open.inner.cores.iter().find(|core| core.role == role).map(|core| core.meter.statistics())
+    }
+
     /// Sets the statistics to zero.
     pub fn reset_statistics(&self) {
+        self.open.inner.cores.iter().for_each(|core| core.meter.reset());
         self.open.inner.shared.lives().iter().flatten().for_each(|live| live.reset_statistics());
     }
 
@@ -143,6 +182,7 @@ impl Group {
                 progress.pending_bytes += core.pending() * redundancy.regions.range(0).1;
             }
         }
+        progress.seconds_left = self.open.inner.estimate.lock().seconds_left(progress.pending_bytes);
         progress
     }
 
@@ -291,7 +331,7 @@ fn open(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>], options: &ImportO
     let config = shared.config();
     let cores = config.volumes.iter().enumerate().map(|(ordinal, volume)| open_volume(&shared, &config, ordinal, volume, was_clean));
     let cores = cores.collect::<Result<Vec<_>>>()?;
-    Ok(Inner { shared, cores, maintenance: Mutex::new(()) })
+    Ok(Inner { shared, cores, maintenance: Mutex::new(()), estimate: Mutex::default() })
 }
 
 fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &VolumeConfig, was_clean: bool) -> Result<Arc<Core>> {
@@ -318,6 +358,7 @@ fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &V
         members,
         settled: was_clean || !shared.read_only,
         lanes: Lanes::default(),
+        meter: VolumeMeter::default(),
         latched: false.into(),
         latch: Mutex::new(None),
     };

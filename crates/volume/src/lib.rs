@@ -56,5 +56,5 @@ pub use layout::{COPIES_MAX, Concat, Copy, Extent, Layout, Mirror, Run, Stripe};
 pub use pages::{PageFormat, Postgres};
 pub use scrub::{Difference, Judge, ScrubReport, Undecided};
 pub use shape::{Arrangement, Shape, UNIT_BYTES_DEFAULT};
-pub use stats::{MemberStatistics, OperationStatistics};
+pub use stats::{MemberStatistics, OperationStatistics, VolumeStatistics};
 pub use volume::{Volume, VolumeOptions};

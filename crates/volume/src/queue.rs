@@ -35,6 +35,7 @@ struct Part {
 /// A request on its way.
 struct Flight {
     token: u64,
+    start: Instant,
     kind: RequestKind,
     /// The caller's buffer, unless a member has it.
     buf: Option<AlignedBuf>,
@@ -170,7 +171,8 @@ impl VolumeQueue {
         let kind = request.kind;
         // One member, all of the buffer in one go: no copy.
         let whole = shares.len() == 1 && kind != RequestKind::Flush && is_in_order(&shares[0]);
-        let mut flight = Flight { token: request.token, kind, buf: request.buf, segments, parts: Vec::new(), open: shares.len() };
+        let mut flight =
+            Flight { token: request.token, start: Instant::now(), kind, buf: request.buf, segments, parts: Vec::new(), open: shares.len() };
         let mut outgoing = Vec::with_capacity(shares.len());
         for share in shares {
             let buf = match (&flight.buf, kind) {
@@ -241,6 +243,12 @@ impl VolumeQueue {
         let Some(mut flight) = self.flights[slot].take() else { return };
         self.flying -= 1;
         let result = self.finish(&mut flight);
+        let (meter, bytes) = (&self.core.meter, flight.segments.iter().map(|segment| u64::from(segment.len)).sum());
+        match flight.kind {
+            RequestKind::Read => meter.reads.note(flight.start, bytes, result.is_ok()),
+            RequestKind::Write => meter.writes.note(flight.start, bytes, result.is_ok()),
+            RequestKind::Flush => meter.flushes.note(flight.start, 0, result.is_ok()),
+        }
         self.done.push(Completion { token: flight.token, result, buf: flight.buf });
     }
 

@@ -60,7 +60,44 @@ pub struct MemberStatistics {
     pub queue_depth: u64,
 }
 
+/// The live counters of a volume.
+#[derive(Debug, Default)]
+pub(crate) struct VolumeMeter {
+    pub reads: Meter,
+    pub writes: Meter,
+    pub flushes: Meter,
+}
+
+/// What a volume did since its group was imported or the statistics were reset: as its users saw it, whatever the members did for it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct VolumeStatistics {
+    /// Reads.
+    pub reads: OperationStatistics,
+    /// Writes.
+    pub writes: OperationStatistics,
+    /// Flushes.
+    pub flushes: OperationStatistics,
+}
+
+impl VolumeMeter {
+    pub fn statistics(&self) -> VolumeStatistics {
+        VolumeStatistics { reads: self.reads.statistics(), writes: self.writes.statistics(), flushes: self.flushes.statistics() }
+    }
+
+    pub fn reset(&self) {
+        [&self.reads, &self.writes, &self.flushes].into_iter().for_each(Meter::reset);
+    }
+}
+
 impl Meter {
+    /// Counts what `operation` does by its outcome.
+    pub fn time<T, E>(&self, bytes: u64, operation: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let start = Instant::now();
+        let result = operation();
+        self.note(start, bytes, result.is_ok());
+        result
+    }
+
     pub fn note(&self, since: Instant, bytes: u64, ok: bool) {
         if !ok {
             self.errors.fetch_add(1, Relaxed);

@@ -137,6 +137,11 @@ impl Core {
         regions
     }
 
+    /// Returns the size of a region in bytes.
+    pub fn region_bytes(&self) -> u64 {
+        self.redundancy.as_ref().map_or(0, |redundancy| redundancy.regions.range(0).1)
+    }
+
     /// Returns how many regions a member still has to be brought up to date in, or are in doubt after a crash.
     pub fn pending(&self) -> u64 {
         self.redundancy.as_ref().map_or(0, |redundancy| redundancy.regions.count_with(BEHIND | UNSYNCED))

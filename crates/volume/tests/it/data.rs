@@ -210,6 +210,9 @@ fn many_threads_write_a_mirror_and_its_background_thread_tidies_up() {
             });
         }
     });
+    let statistics = group.volume_statistics(Role::Data).unwrap();
+    assert_eq!((statistics.writes.operations, statistics.writes.bytes, statistics.reads.operations), (800, 800 * 4096, 800));
+    assert!(statistics.flushes.operations == 16 && statistics.writes.time_us_p99 >= statistics.writes.time_us_p50);
     drop((device, group));
     let (mut a, mut b) = (AlignedBuf::zeroed(1 << 20), AlignedBuf::zeroed(1 << 20));
     devices[0].read_at(&mut a, 4 << 20).unwrap();
