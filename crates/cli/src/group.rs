@@ -204,18 +204,11 @@ fn claim(located: &Located, access: Access) -> Result<Vec<Arc<dyn BlockDevice>>>
             tracing::warn!("{} is outdated: it has no place in the group {} any more", path.display(), located.config.name);
             continue;
         }
-        devices.push(block::open(path, &options).map_err(|error| explain_busy_member(located, path, error.into()))?);
+        devices.push(block::open(path, &options).map_err(|error| explain_busy(path, error.into()))?);
     }
     Ok(devices)
 }
 
 fn has_data(config: &GroupConfig, index: usize) -> bool {
     config.volumes.iter().flat_map(|volume| volume.layout.extents()).any(|extent| usize::from(extent.member) == index)
-}
-
-/// The mount of a group is listed under one member's path.
-fn explain_busy_member(located: &Located, path: &Path, failure: Failure) -> Failure {
-    let explained =
-        located.members.iter().map(|(path, _)| explain_busy(path, failure.clone())).find(|explained| explained.message != failure.message);
-    explained.unwrap_or_else(|| explain_busy(path, failure))
 }

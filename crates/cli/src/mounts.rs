@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Result};
+use crate::group;
 
 const TABLE: &str = "/proc/self/mountinfo";
 /// The file system type under which the kernel lists our mounts.
@@ -48,10 +49,17 @@ pub fn above(path: &Path) -> Result<Option<Mount>> {
     Ok(mounts.max_by_key(|mount| mount.dir.components().count()).filter(Mount::is_ours))
 }
 
-/// Returns where the volume at `path` is mounted.
+/// Returns where the volume at `path` is mounted; a group is listed under one of its members, and found by any.
 pub fn of_volume(path: &Path) -> Result<Option<Mount>> {
     let Ok(path) = path.canonicalize() else { return Ok(None) };
-    Ok(table()?.into_iter().rfind(|mount| mount.is_ours() && mount.source == path))
+    let mounts: Vec<Mount> = table()?.into_iter().filter(Mount::is_ours).collect();
+    let of = |path: &Path| mounts.iter().rfind(|mount| mount.source == path).cloned();
+    if mounts.is_empty() || path.is_dir() {
+        return Ok(None);
+    }
+    // What cannot be read as a member is none, or its own failure is told by whoever opens it.
+    let others = || group::of_member(&path).ok().flatten().map(|located| located.members).unwrap_or_default();
+    Ok(of(&path).or_else(|| others().iter().find_map(|(member, _)| of(member))))
 }
 
 /// Reads one line: `36 35 98:0 /root /dir options … - type source superoptions`.

@@ -1,8 +1,9 @@
 //! What is told of a group: its members, its volumes, a picture of the layout, what a scrub found.
 
 use std::fmt;
+use std::time::Duration;
 
-use bedplate::{Group, GroupConfig, Layout, MemberState, MemberStatistics, ScrubReport, format_size};
+use bedplate::{Group, GroupConfig, Layout, MemberState, MemberStatistics, ScrubReport, format_duration, format_size};
 use serde::{Deserialize, Serialize};
 
 use crate::names::Names;
@@ -17,6 +18,8 @@ pub struct Status {
     pub clean: bool,
     /// Bytes that are still to be compared or copied until all copies agree; `None` where nobody has the group open.
     pub pending_bytes: Option<u64>,
+    /// How long that takes at the rate of late.
+    pub pending_seconds: Option<u64>,
     pub volumes: Vec<VolumeStatus>,
     pub members: Vec<MemberStatus>,
 }
@@ -31,6 +34,15 @@ pub struct VolumeStatus {
     pub copies: usize,
     /// The layout line by line; `{n}` stands for member n.
     pub picture: Vec<String>,
+    pub statistics: Option<Operations>,
+}
+
+/// What a volume did, as its users saw it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Operations {
+    pub reads: Kind,
+    pub writes: Kind,
+    pub flushes: Kind,
 }
 
 /// A member of a group.
@@ -87,7 +99,12 @@ impl Status {
         for (member, statistics) in status.members.iter_mut().zip(group.statistics()) {
             member.statistics = statistics.map(Into::into);
         }
-        status.pending_bytes = Some(group.progress().pending_bytes);
+        let progress = group.progress();
+        (status.pending_bytes, status.pending_seconds) = (Some(progress.pending_bytes), progress.seconds_left);
+        for (volume, role) in status.volumes.iter_mut().zip(group.config().volumes.iter().map(|volume| volume.role)) {
+            let told = group.volume_statistics(role);
+            volume.statistics = told.map(|told| Operations { reads: told.reads.into(), writes: told.writes.into(), flushes: told.flushes.into() });
+        }
         status
     }
 
@@ -101,6 +118,7 @@ impl Status {
             unit_bytes: volume.layout.unit_bytes(),
             copies: volume.layout.copies(),
             picture: picture(&volume.layout),
+            statistics: None,
         });
         let members = config.members.iter().enumerate().map(|(index, member)| MemberStatus {
             index,
@@ -118,6 +136,7 @@ impl Status {
             event: config.event,
             clean: config.clean,
             pending_bytes: None,
+            pending_seconds: None,
             volumes: volumes.collect(),
             members: members.collect(),
         }
@@ -171,7 +190,9 @@ impl fmt::Display for Status {
             writeln!(f, "{}: {}", member.state, member.path)?;
         }
         if let Some(pending) = self.pending_bytes.filter(|pending| *pending > 0) {
-            writeln!(f, "{} to go until all copies agree", format_size(pending))?;
+            let seconds =
+                self.pending_seconds.map(|seconds| format!(", about {}", format_duration(Duration::from_secs(seconds)))).unwrap_or_default();
+            writeln!(f, "{} to go until all copies agree{seconds}", format_size(pending))?;
         }
         write!(f, "id {}, event {}", self.id, self.event)
     }
@@ -193,22 +214,30 @@ impl Status {
 
     /// Lays out what every member did.
     pub fn statistics(&self) -> String {
-        let head = ["member", "state", "", "operations", "bytes", "average", "p50", "p99", "errors"].map(String::from).to_vec();
+        let head = ["volume or member", "state", "", "operations", "bytes", "average", "p50", "p99", "errors"].map(String::from).to_vec();
         let mut rows = vec![head];
+        for volume in &self.volumes {
+            let Some(statistics) = &volume.statistics else { continue };
+            push_kinds(&mut rows, &volume.role, &volume.layout, [&statistics.reads, &statistics.writes, &statistics.flushes]);
+        }
         for member in &self.members {
             let Some(statistics) = &member.statistics else { continue };
-            let kinds = [("read", &statistics.reads), ("write", &statistics.writes), ("flush", &statistics.flushes)];
-            for (at, (name, kind)) in kinds.into_iter().enumerate() {
-                let (path, state) = if at == 0 { (member.path.clone(), member.state.clone()) } else { (String::new(), String::new()) };
-                let us = |time: u64| format!("{time} µs");
-                let (operations, bytes) = (kind.operations.to_string(), format_size(kind.bytes));
-                let times = [us(kind.time_us_average), us(kind.time_us_p50), us(kind.time_us_p99)];
-                rows.push([path, state, name.to_owned(), operations, bytes].into_iter().chain(times).chain([kind.errors.to_string()]).collect());
-            }
+            push_kinds(&mut rows, &member.path, &member.state, [&statistics.reads, &statistics.writes, &statistics.flushes]);
             let more = format!("{} corrected, {} under way", statistics.corrected, statistics.queue_depth);
             rows.push(vec![String::new(), String::new(), more]);
         }
         text::table(&rows, &[3, 4, 5, 6, 7, 8])
+    }
+}
+
+/// Adds a row for each kind of operation; the first names whose they are.
+fn push_kinds(rows: &mut Vec<Vec<String>>, name: &str, state: &str, kinds: [&Kind; 3]) {
+    let us = |time: u64| format!("{time} µs");
+    for (at, (what, kind)) in ["read", "write", "flush"].into_iter().zip(kinds).enumerate() {
+        let (name, state) = if at == 0 { (name.to_owned(), state.to_owned()) } else { (String::new(), String::new()) };
+        let times = [us(kind.time_us_average), us(kind.time_us_p50), us(kind.time_us_p99)];
+        let counts = [name, state, what.to_owned(), kind.operations.to_string(), format_size(kind.bytes)];
+        rows.push(counts.into_iter().chain(times).chain([kind.errors.to_string()]).collect());
     }
 }
 

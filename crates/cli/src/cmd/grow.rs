@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::device::Access;
 use crate::failure::{Failure, Result};
+use crate::group;
 use crate::live;
 use crate::mounts::{self, Mount};
 use crate::output::Output;
@@ -71,6 +72,9 @@ fn live_volume(mount: &Mount, size: Option<u64>) -> Result<Grown> {
 fn extend(image: &Path, size: Option<u64>) -> Result<()> {
     let Some(size) = size else { return Ok(()) };
     let shown = image.display();
+    if group::label_of(image).is_ok_and(|label| label.is_some()) {
+        return Err(Failure::usage(format!("{shown} is a member of a group, whose volume does not grow with one member")));
+    }
     let file = OpenOptions::new().write(true).open(image).map_err(|error| Failure::system("open", image, &error))?;
     let meta = file.metadata().map_err(|error| Failure::system("look at", image, &error))?;
     if !meta.is_file() {

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::counters::Counters;
 use crate::device::Access;
 use crate::failure::Result;
+use crate::group;
 use crate::live;
 use crate::mounts::{self, Mount};
 use crate::output::Output;
@@ -37,14 +38,15 @@ struct Info {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
-    let mount = match mounts::of_volume(&arguments.path)? {
+    let path = &group::resolve(&arguments.path)?;
+    let mount = match mounts::of_volume(path)? {
         Some(mount) => Some(mount),
-        None if arguments.path.is_dir() || live::is_stale(&arguments.path) => Some(live::require_mount(&arguments.path)?),
-        None => mounts::above(&mounts::canonical(&arguments.path)?)?,
+        None if path.is_dir() || live::is_stale(path) => Some(live::require_mount(path)?),
+        None => mounts::above(&mounts::canonical(path)?)?,
     };
     let info = match mount {
         Some(mount) => of_mount(mount)?,
-        None => of_volume(&arguments.path, &arguments.devices, output)?,
+        None => of_volume(path, &arguments.devices, output)?,
     };
     output.show(&info)
 }

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
+use crate::group;
 use crate::live;
 use crate::mounts::{self, Mount};
 use crate::output::Output;
@@ -59,6 +60,7 @@ pub fn end(dir: &Path) -> Result<()> {
 }
 
 fn find(path: &Path) -> Result<Mount> {
+    let path = &group::resolve(path)?;
     let dir = mounts::canonical(path)?;
     let shown = path.display();
     match mounts::at(&dir)? {

@@ -137,12 +137,16 @@ fn a_mounted_group_tells_its_statistics_and_is_rebuilt_under_the_mount() {
     bedplate(["mount", text(&members[1]), text(&dir)]).succeeds();
     std::fs::write(dir.join("file"), vec![7; 1 << 20]).unwrap();
     std::fs::File::open(dir.join("file")).unwrap().sync_all().unwrap();
+    bedplate(["info", text(&members[0])]).succeeds().says(text(&dir));
+    bedplate(["check", text(&members[0])]).fails(8, "is mounted at");
+    bedplate(["grow", text(&members[0]), "1G"]).fails(2, "member of a group");
     let told = bedplate(["volume", "stat", text(&members[0]), "--json"]).json();
+    assert!(told["volumes"][0]["statistics"]["writes"]["operations"].as_u64().unwrap() > 0, "{told}");
     assert!(told["members"][1]["statistics"]["writes"]["bytes"].as_u64().unwrap() > 1 << 20, "{told}");
     let new = scratch.path("new.img");
     std::fs::File::create(&new).unwrap().set_len(40 << 20).unwrap();
     bedplate(["volume", "replace", text(&members[0]), text(&members[0]), text(&new)]).succeeds();
-    bedplate(["unmount", text(&dir)]).succeeds();
+    bedplate(["unmount", text(&members[0])]).succeeds();
     let shown = bedplate(["volume", "export", text(&new)]).succeeds().stdout();
     assert!(shown.contains("new.img  active") && shown.contains("whole"), "{shown}");
     std::fs::remove_file(&members[1]).unwrap();

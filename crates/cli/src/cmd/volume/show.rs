@@ -72,7 +72,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
     let mut status = of_labels(&located);
     if let Some(live) = control::ask_if_open(&located)? {
-        status.pending_bytes = live.pending_bytes;
+        (status.pending_bytes, status.pending_seconds) = (live.pending_bytes, live.pending_seconds);
     }
     output.show(&status)
 }
