@@ -45,6 +45,8 @@ impl Op {
 
 /// An operation that the device works on. Holds its file's inode lock shared, the range, and the order lock where the cache was told.
 struct InFlight {
+    /// What the device calls it: the slot, and above it a count that tells it from what was in the slot before.
+    ticket: u64,
     kind: Kind,
     file: Arc<File>,
     token: u64,
@@ -53,10 +55,15 @@ struct InFlight {
     told: Option<DirectWrite>,
 }
 
+/// Bits of a ticket that name the slot: a queue is less deep than this allows.
+const SLOT_BITS: u32 = 16;
+
 pub(super) struct Engine {
     fs: Arc<Fs>,
     device: Box<dyn DeviceQueue>,
     slots: Vec<Option<InFlight>>,
+    /// Operations handed to the device.
+    pushed: u64,
     free: Vec<usize>,
     /// Completed and not yet handed out.
     done: Vec<QueueCompletion>,
@@ -72,6 +79,7 @@ impl Engine {
             fs,
             device,
             slots: (0..depth).map(|_| None).collect(),
+            pushed: 0,
             free: (0..depth).rev().collect(),
             done: Vec::with_capacity(depth),
             completions: Vec::with_capacity(depth),
@@ -243,14 +251,20 @@ impl Engine {
         let range = if locks { Some(self.lock_range(&op, len)) } else { None };
         let slot = self.free.pop().expect("no more operations are queued than there are slots");
         let kind = if op.kind == Kind::Read { RequestKind::Read } else { RequestKind::Write };
-        let request = Request { token: slot as u64, kind, buf: op.buf, first: segments.first, rest: segments.rest };
+        self.pushed += 1;
+        let ticket = self.pushed << SLOT_BITS | slot as u64;
+        let request = Request { token: ticket, kind, buf: op.buf, first: segments.first, rest: segments.rest };
         assert!(self.device.push(request).is_ok(), "the device queue is as deep as this one");
-        self.slots[slot] = Some(InFlight { kind: op.kind, file: op.file, token: op.token, len, range, told });
+        self.slots[slot] = Some(InFlight { ticket, kind: op.kind, file: op.file, token: op.token, len, range, told });
     }
 
     fn finish(&mut self, completion: Completion) {
-        let slot = usize::try_from(completion.token).expect("a slot's number");
-        let op = self.slots[slot].take().expect("the device completes what it was given, once");
+        let slot = (completion.token & ((1 << SLOT_BITS) - 1)) as usize;
+        let Some(op) = self.slots.get_mut(slot).and_then(|held| held.take_if(|op| op.ticket == completion.token)) else {
+            // Told twice: the first time counted, and the slot may be somebody else's by now.
+            tracing::warn!("{}: a completion came twice and is ignored", self.fs.device.name());
+            return;
+        };
         self.free.push(slot);
         let io = op.file.io();
         if let Some((range, sharing)) = op.range {
