@@ -1,6 +1,8 @@
 //! The judge over random workloads and directed ones, over devices that fail, and over mistakes that were planted.
 #![forbid(unsafe_code)]
 
+#[expect(clippy::unwrap_used, reason = "its helpers are tests too")]
+mod devices;
 mod failing;
 mod planted;
 mod workloads;
