@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use crate::inode::Inode;
 use crate::io::Io;
+use crate::latency::Timed;
 use crate::mode::OpenClass;
 use crate::state::Fs;
 use crate::{AllocateMode, Attr, CounterSnapshot, Error, ErrorKind, ExtentInfo, InodeNo, IoMode, OpenOptions, Result};
@@ -48,6 +50,14 @@ impl File {
         Io::new(&self.fs, &self.inode)
     }
 
+    /// Ends a read or write that may be one of those timed.
+    #[inline]
+    pub(crate) fn timed(&self, what: Timed, began: Option<Instant>) {
+        if let Some(began) = began {
+            self.fs.sampler.end(&self.inode.latencies, what, began);
+        }
+    }
+
     pub(crate) fn fs(&self) -> &Arc<Fs> {
         &self.fs
     }
@@ -84,7 +94,10 @@ impl File {
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.may_read()?;
         self.note_read();
-        self.io().read(self.class, buf, offset)
+        let began = self.fs.sampler.begin();
+        let len = self.io().read(self.class, buf, offset)?;
+        self.timed(Timed::Read, began);
+        Ok(len)
     }
     /// Writes all of `buf` at `offset` (at the end, when opened with `append`); returns the offset it was written at.
     ///
@@ -92,7 +105,9 @@ impl File {
     /// `NoSpace`, `TooLarge`, `Io`, `ReadOnly`; `NotPermitted` when not open for writing. After an error any block-sized part may have been written.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<u64> {
         self.may_write()?;
+        let began = self.fs.sampler.begin();
         let at = self.io().write(self.class, buf, if self.append { None } else { Some(offset) })?;
+        self.timed(Timed::Write, began);
         if self.data_sync {
             self.io().sync_written(at, buf.len() as u64)?;
         }
@@ -171,6 +186,11 @@ impl File {
     #[must_use]
     pub fn requested_mode(&self) -> IoMode {
         self.class.requested(self.inode.attr_lock().row.io_mode, self.fs.options.mode)
+    }
+    /// Returns the mode that this open itself names, and whether it carried `O_DIRECT`.
+    #[must_use]
+    pub fn named_mode(&self) -> (Option<IoMode>, bool) {
+        (self.class.mode, self.class.direct_flag)
     }
     /// Returns the mode the file is served in now (`cached` while conflicting opens exist).
     #[must_use]

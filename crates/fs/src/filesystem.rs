@@ -1,5 +1,6 @@
 //! The mounted file system: the interface of names and inodes.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,9 +12,9 @@ use crate::names::make::Making;
 use crate::state::Fs;
 use crate::superblock::Superblock;
 use crate::{
-    Attr, CheckReport, CheckpointInfo, CheckpointOptions, CheckpointSpace, DirEntry, Error, ErrorKind, File, FileKind, FormatOptions, FormatReport,
-    FsInfo, InodeNo, IoMode, MountOptions, NewFile, OpenOptions, RenameMode, Result, RollbackOptions, RollbackReport, SetAttr, Statfs, check, format,
-    info, mount,
+    Attr, CheckReport, CheckpointInfo, CheckpointOptions, CheckpointSpace, DirEntry, Error, ErrorKind, File, FileActivity, FileKind, FilePath,
+    FormatOptions, FormatReport, FsInfo, InodeNo, IoMode, MountOptions, NewFile, OpenOptions, RenameMode, Result, RollbackOptions, RollbackReport,
+    SetAttr, Statfs, check, format, info, mount,
 };
 
 /// A mounted file system. Cheap to clone; every method may be called from any number of threads.
@@ -104,6 +105,37 @@ impl FileSystem {
     #[must_use]
     pub fn info(&self) -> FsInfo {
         info::info(&self.inner.fs)
+    }
+
+    /// Returns what a file did in this mount.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn activity(&self, ino: InodeNo) -> Result<FileActivity> {
+        self.inner.fs.activity(ino)
+    }
+    /// Returns what those files did that did anything, by rising inode number, from the first after `after` (0: from the first); at most `limit`.
+    #[must_use]
+    pub fn activities(&self, after: InodeNo, limit: usize) -> Vec<FileActivity> {
+        self.inner.fs.activities(after, limit)
+    }
+    /// Lets counters and histograms begin anew: of one file, or of all and of the file system.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn reset_statistics(&self, ino: Option<InodeNo>) -> Result<()> {
+        self.inner.fs.reset_statistics(ino)
+    }
+    /// Sets of how many reads and writes one is timed from now on: 1 times all, 0 none.
+    pub fn set_latency_sample(&self, every: u32) {
+        self.inner.fs.sampler.set_every(every);
+    }
+    /// Returns one path of each inode that has a name. Reads every name of the file system once: ask for many at once, and remember them.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub fn paths_of(&self, inodes: &[InodeNo]) -> Result<HashMap<InodeNo, FilePath>> {
+        self.inner.fs.paths_of(inodes)
     }
 
     // ---- inode interface, for translators ----

@@ -50,5 +50,6 @@ pub(crate) fn info(fs: &Fs) -> FsInfo {
         recovery: fs.recovery.clone(),
         lock_waits: fs.lock_waits.load(Ordering::Relaxed),
         counters: fs.inodes.counters(),
+        latencies: fs.sampler.snapshot(),
     }
 }

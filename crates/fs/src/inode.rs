@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::io::FileState;
+use crate::latency::FileLatencies;
 use crate::row::{InodeRow, RowChange, Table, inode_key};
 use crate::stats::{CounterSnapshot, Counters};
 use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, Lsn, Result, Timestamp};
@@ -53,6 +54,7 @@ pub(crate) struct Inode {
     data_lsn: AtomicU64,
     life: Mutex<Life>,
     pub(crate) counters: Counters,
+    pub(crate) latencies: FileLatencies,
     /// Everything about its data: locks, extent map, opens, cache.
     pub(crate) data: FileState,
 }
@@ -112,6 +114,7 @@ impl Inode {
             data_lsn: AtomicU64::new(0),
             life: Mutex::new(Life::default()),
             counters: Counters::default(),
+            latencies: FileLatencies::default(),
             data: FileState::default(),
         }
     }
@@ -168,6 +171,13 @@ impl Inode {
     /// Returns the counters.
     pub(crate) fn snapshot(&self) -> CounterSnapshot {
         self.data.lock.beside().complete(&self.counters.snapshot())
+    }
+
+    /// Lets all that is counted begin anew.
+    pub(crate) fn reset_statistics(&self) {
+        self.counters.reset();
+        self.data.lock.beside().reset();
+        self.latencies.reset();
     }
 
     /// Returns what `stat` tells.
@@ -320,6 +330,12 @@ impl InodeTable {
         sum.absorb(&self.left.snapshot());
         self.shards.iter().for_each(|shard| shard.lock().inodes.values().for_each(|inode| sum.absorb(&inode.snapshot())));
         sum.snapshot()
+    }
+
+    /// Lets all that is counted begin anew.
+    pub(crate) fn reset_statistics(&self) {
+        self.left.reset();
+        self.shards.iter().for_each(|shard| shard.lock().inodes.values().for_each(|inode| inode.reset_statistics()));
     }
 
     /// Drops idle inodes that nobody uses from a full shard: half of it at once, so that the cost is constant an inode.

@@ -1,6 +1,7 @@
 //! The file system on one [`block::BlockDevice`]: names, inodes, extents, I/O modes, the intent log and recovery.
 #![forbid(unsafe_code)]
 
+mod activity;
 mod cache;
 mod check;
 mod checkpoint;
@@ -16,6 +17,7 @@ mod format;
 mod info;
 mod inode;
 mod io;
+mod latency;
 mod lock;
 mod log;
 mod meta;
@@ -38,11 +40,13 @@ mod queue;
 mod report;
 mod units;
 
+pub use activity::{FileActivity, FilePath};
 pub use cache::CacheCounters;
 pub use checkpoint::{CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, RollbackOptions, RollbackReport};
 pub use error::{Error, ErrorKind, Result};
 pub use file::File;
 pub use filesystem::FileSystem;
+pub use latency::{Latencies, LatencySnapshot};
 pub use names::split_mode_suffix;
 pub use options::{FormatOptions, InodeLockSetting, MountOptions, OpenOptions};
 #[cfg(feature = "planted-bugs")]

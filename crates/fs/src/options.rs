@@ -56,6 +56,8 @@ pub struct MountOptions {
     pub sync_interval: Duration,
     /// Cap in bytes of the metadata tree's cache.
     pub metadata_cache_bytes: u64,
+    /// Of how many reads and writes one is timed for the latency histograms: 1 times all, 0 none.
+    pub latency_sample: u32,
     /// Whether reads update the access time at most once a day (`relatime`); otherwise never.
     pub relatime: bool,
 }
@@ -72,6 +74,7 @@ impl Default for MountOptions {
             read_ahead_bytes_max: 2 << 20,
             sync_interval: Duration::from_secs(5),
             metadata_cache_bytes: 64 << 20,
+            latency_sample: crate::latency::SAMPLE_DEFAULT,
             relatime: true,
         }
     }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{CacheCounters, CounterSnapshot, IoMode};
+use crate::{CacheCounters, CounterSnapshot, IoMode, Latencies};
 
 /// What `format` made.
 #[derive(Debug, Clone, Serialize)]
@@ -108,6 +108,8 @@ pub struct FsInfo {
     pub lock_waits: u64,
     /// Sums over all files since mount.
     pub counters: CounterSnapshot,
+    /// How long reads, writes and syncs of all files took.
+    pub latencies: Latencies,
 }
 
 /// Classes of inconsistency that `check` tells apart.

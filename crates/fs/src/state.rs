@@ -12,6 +12,7 @@ use crate::checkpoint::Views;
 use crate::daemon::Poke;
 use crate::inode::{Inode, InodeTable};
 use crate::io::{Grid, Limbo, Sharing};
+use crate::latency::Sampler;
 use crate::log::{Exposure, Record, RecordKind};
 use crate::meta::{Committed, MetaStore};
 use crate::row::{RowChange, Table, inode_key};
@@ -57,6 +58,8 @@ pub(crate) struct Fs {
     pub(crate) inode_count: AtomicU64,
     /// How often somebody had to wait for an inode lock or a byte range.
     pub(crate) lock_waits: AtomicU64,
+    /// Which I/O is timed, and how long it took.
+    pub(crate) sampler: Sampler,
     pub(crate) recovery: RecoveryReport,
     /// Wakes the sync daemon before its time.
     pub(crate) poke: Poke,
@@ -111,6 +114,7 @@ impl Fs {
             block_size: parts.block_size,
             io_align: geometry.logical_block_size,
             grid: Grid::new(parts.block_size, geometry.logical_block_size, geometry.buffer_align),
+            sampler: Sampler::new(parts.options.latency_sample),
             options: parts.options,
             meta: parts.meta,
             space: parts.space,

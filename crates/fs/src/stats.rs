@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Why an I/O was not served the way its mode asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -27,15 +27,13 @@ pub enum Reason {
     Split,
     /// The file was open in conflicting modes and was served `cached`.
     MixedOpen,
-    /// The device wants a larger alignment than the block size.
-    DeviceAlignment,
-    /// A block was shared with a checkpoint and went to a new place.
+    /// A write to blocks that a checkpoint needs went to new ones.
     Shared,
 }
 
 impl Reason {
     /// All reasons, in the order of their indexes.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 10] = [
         Self::UnalignedOffset,
         Self::UnalignedLength,
         Self::UnalignedBuffer,
@@ -45,7 +43,6 @@ impl Reason {
         Self::Tail,
         Self::Split,
         Self::MixedOpen,
-        Self::DeviceAlignment,
         Self::Shared,
     ];
 
@@ -62,7 +59,6 @@ impl Reason {
             Self::Tail => "tail",
             Self::Split => "split",
             Self::MixedOpen => "mixed_open",
-            Self::DeviceAlignment => "device_alignment",
             Self::Shared => "shared",
         }
     }
@@ -78,11 +74,29 @@ macro_rules! counters {
         }
 
         /// A snapshot of the counters; single values are exact, the whole is not atomic.
-        #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+        #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
         pub struct CounterSnapshot {
             $($(#[doc = $doc])+ pub $name: u64,)+
             /// How often each [`Reason`] kept an I/O from being served as its mode asks, in the order of [`Reason::ALL`].
             pub reasons: [u64; Reason::ALL.len()],
+        }
+
+        impl CounterSnapshot {
+            /// Returns what came since an earlier snapshot of the same counters; after a reset, all there is.
+            #[must_use]
+            pub fn since(&self, earlier: &Self) -> Self {
+                let since = |now: u64, then: u64| if now < then { now } else { now - then };
+                Self {
+                    $($name: since(self.$name, earlier.$name),)+
+                    reasons: std::array::from_fn(|i| since(self.reasons[i], earlier.reasons[i])),
+                }
+            }
+
+            /// Adds the counts of another file.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)+
+                self.reasons.iter_mut().zip(&other.reasons).for_each(|(sum, value)| *sum += value);
+            }
         }
 
         impl Counters {
@@ -92,6 +106,11 @@ macro_rules! counters {
                 for (sum, value) in self.reasons.iter().zip(&other.reasons) {
                     sum.fetch_add(*value, Relaxed);
                 }
+            }
+
+            /// Begins anew at 0.
+            pub(crate) fn reset(&self) {
+                [$(&self.$name,)+].into_iter().chain(&self.reasons).for_each(|value| value.store(0, Relaxed));
             }
 
             pub(crate) fn snapshot(&self) -> CounterSnapshot {
@@ -125,6 +144,10 @@ counters! {
     mode_transitions,
     /// Syncs asked for.
     syncs,
+    /// Nanoseconds that syncs took; not counted while nothing is timed.
+    sync_wait_ns,
+    /// Of them, nanoseconds that went into writing the file's dirty pages first; the rest was the log and the flush.
+    sync_pages_ns,
 }
 
 impl Counters {
@@ -167,6 +190,11 @@ impl Tally {
 
     pub(crate) fn count_indirect(&self) {
         Counters::add(&self.indirect, 1);
+    }
+
+    /// Begins anew at 0.
+    pub(crate) fn reset(&self) {
+        [&self.reads, &self.read_bytes, &self.writes, &self.written_bytes, &self.indirect].into_iter().for_each(|value| value.store(0, Relaxed));
     }
 
     /// Completes a snapshot of the other counters.

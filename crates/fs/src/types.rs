@@ -2,10 +2,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Identifies a file for as long as it exists; numbers are not reused while the volume lives. The root directory is [`InodeNo::ROOT`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct InodeNo(pub u64);
 
 impl InodeNo {
@@ -93,7 +93,7 @@ pub enum FileKind {
 }
 
 /// How one open file moves its data (DESIGN section 3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum IoMode {
     /// Library cache with read-ahead and write-behind; lock shared / exclusive.

@@ -87,7 +87,7 @@ impl Io<'_> {
         // Looked up again: who held the claim before may have filled them.
         let map = self.map()?;
         let (pieces, redirects) = self.pieces_to_write(&map, grid.blocks(&data.range()));
-        self.count_fill(&pieces, extends);
+        self.count_fill(&pieces, extends, redirects);
         let fresh = self.allocate_holes(map, &pieces, extends)?;
         let targets = self.place_to_write(&pieces, &fresh.runs);
         let exposing = match self.write_targets(&targets, data) {
@@ -132,11 +132,14 @@ impl Io<'_> {
         Ok(exposing)
     }
 
-    pub(super) fn count_fill(self, pieces: &[Piece], extends: bool) {
+    pub(super) fn count_fill(self, pieces: &[Piece], extends: bool, redirects: bool) {
         let counters = &self.inode.counters;
+        if redirects {
+            counters.reason(Reason::Shared);
+        }
         if extends {
             counters.reason(Reason::Extend);
-        } else if pieces.iter().any(|piece| piece.mapped.is_none()) {
+        } else if !redirects && pieces.iter().any(|piece| piece.mapped.is_none()) {
             counters.reason(Reason::Hole);
         }
         if pieces.iter().any(|piece| piece.mapped.is_some_and(|mapped| mapped.state == ExtentState::Unwritten)) {

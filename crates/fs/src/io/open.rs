@@ -59,6 +59,11 @@ impl Io<'_> {
         Service::decode(self.state().service.load(Ordering::Acquire))
     }
 
+    /// As [`service`](Self::service), also of a file that was never open.
+    pub(crate) fn service_if_any(self) -> Option<Service> {
+        Some(self.state().service.load(Ordering::Acquire)).filter(|byte| *byte != 0).map(Service::decode)
+    }
+
     /// Ends an open.
     pub(crate) fn close(self, class: OpenClass) {
         if let Err(error) = self.change_opens(|table| table.remove(class)) {

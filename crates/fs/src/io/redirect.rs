@@ -140,37 +140,41 @@ impl Io<'_> {
     }
 
     /// Gives the file copies of its own of written blocks that are needed elsewhere, so that parts of them can be written in place.
-    pub(super) fn unshare(self, held: &Alone<'_>, bytes: &Range<u64>) -> Result<()> {
+    /// Returns whether it had to.
+    pub(super) fn unshare(self, held: &Alone<'_>, bytes: &Range<u64>) -> Result<bool> {
+        let mut any = false;
         if bytes.is_empty() {
-            return Ok(());
+            return Ok(any);
         }
         loop {
             let map = self.map()?;
             let blocks = self.fs.grid.blocks(bytes);
             let (pieces, shared) = self.pieces_to_write(&map, blocks.clone());
             if !shared {
-                return Ok(());
+                return Ok(any);
             }
             let to_write = |block: u64| {
                 pieces.iter().any(|piece| piece.mapped.is_some() && (piece.file_block..piece.file_block + piece.blocks).contains(&block))
             };
             let copied = map.pieces(blocks).find(|piece| piece.written().is_some() && !to_write(piece.file_block));
-            let Some(piece) = copied else { return Ok(()) };
+            let Some(piece) = copied else { return Ok(any) };
             drop(map);
             self.copy_piece(held, piece)?;
+            any = true;
         }
     }
 
     /// As [`unshare`](Self::unshare), for the blocks that a byte range covers only in part.
-    pub(super) fn unshare_edges(self, held: &Alone<'_>, bytes: &Range<u64>) -> Result<()> {
+    pub(super) fn unshare_edges(self, held: &Alone<'_>, bytes: &Range<u64>) -> Result<bool> {
         let grid = &self.fs.grid;
+        let mut any = false;
         if !grid.on_block(bytes.start) {
-            self.unshare(held, &(bytes.start..bytes.start + 1))?;
+            any |= self.unshare(held, &(bytes.start..bytes.start + 1))?;
         }
         if !grid.on_block(bytes.end) {
-            self.unshare(held, &(bytes.end - 1..bytes.end))?;
+            any |= self.unshare(held, &(bytes.end - 1..bytes.end))?;
         }
-        Ok(())
+        Ok(any)
     }
 
     /// Copies a written piece to new blocks and maps them in its place.

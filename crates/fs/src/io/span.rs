@@ -84,14 +84,14 @@ impl Io<'_> {
         let grid = &self.fs.grid;
         let logged = self.state().logged_size();
         let size = data.size_after(logged);
-        self.unshare_edges(held, &data.range())?;
+        let copied = self.unshare_edges(held, &data.range())?;
         if size > logged {
             self.unshare_tail(held)?;
         }
         let map = self.map()?;
         let (pieces, redirects) = self.pieces_to_write(&map, grid.blocks(&data.range()));
         let gap = tail_gap(&map, grid, logged, data.offset).filter(|_| size > logged);
-        self.count_exclusive(&pieces, data, size > logged);
+        self.count_exclusive(&pieces, data, size > logged, redirects || copied);
         let fresh = self.allocate_holes(map, &pieces, size > logged)?;
         let targets = self.place_to_write(&pieces, &fresh.runs);
         let gap = gap.map(|(gap, target)| span_in_place(grid, &target, &gap, (logged, size), true));
@@ -122,7 +122,7 @@ impl Io<'_> {
     /// Makes sure that the written block in which the file ends is the file's own.
     fn unshare_tail(self, held: &Alone<'_>) -> Result<()> {
         let logged = self.state().logged_size();
-        if self.fs.grid.on_block(logged) { Ok(()) } else { self.unshare(held, &(logged..logged + 1)) }
+        if self.fs.grid.on_block(logged) { Ok(()) } else { self.unshare(held, &(logged..logged + 1)).map(drop) }
     }
 
     /// Zeroes, in place, what of a byte range is written.
@@ -215,7 +215,7 @@ impl Io<'_> {
         Ok(())
     }
 
-    fn count_exclusive(self, pieces: &[Piece], data: Payload<'_>, extends: bool) {
+    fn count_exclusive(self, pieces: &[Piece], data: Payload<'_>, extends: bool, redirects: bool) {
         let grid = &self.fs.grid;
         if data.is_aligned(grid) {
             if !grid.on_block(data.offset) || !grid.on_block(data.end()) {
@@ -224,7 +224,7 @@ impl Io<'_> {
         } else {
             self.count_misaligned(data.bytes, data.offset, data.bytes.len());
         }
-        self.count_fill(pieces, extends);
+        self.count_fill(pieces, extends, redirects);
     }
 }
 

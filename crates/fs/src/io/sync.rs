@@ -7,6 +7,7 @@ use super::Io;
 use crate::Result;
 use crate::cache::CachedFile;
 use crate::inode::Inode;
+use crate::latency::Timed;
 use crate::planted::{PlantedBug, planted};
 use crate::state::Fs;
 use crate::stats::Counters;
@@ -14,36 +15,73 @@ use crate::stats::Counters;
 impl Io<'_> {
     /// `fdatasync`: data, and what is needed to read it back. Without pending metadata one device flush, shared with whoever else waits.
     pub(crate) fn sync_data(self) -> Result<()> {
-        Counters::add(&self.inode.counters.syncs, 1);
-        if self.fs.options.read_only {
-            return Ok(());
-        }
-        flush_inode(self.fs, self.inode)?;
-        if planted(PlantedBug::SyncWithoutFlush) && self.fs.meta.is_durable(self.inode.data_lsn()) {
-            return Ok(());
-        }
-        self.fs.meta.sync(self.inode.data_lsn())
+        self.timed(|waits| {
+            if self.fs.options.read_only {
+                return Ok(());
+            }
+            flush_inode(self.fs, self.inode)?;
+            waits.pages_written();
+            if planted(PlantedBug::SyncWithoutFlush) && self.fs.meta.is_durable(self.inode.data_lsn()) {
+                return Ok(());
+            }
+            self.fs.meta.sync(self.inode.data_lsn())
+        })
     }
 
     /// `O_DSYNC`: a range that was just written, and what is needed to read it back.
     pub(crate) fn sync_written(self, offset: u64, len: u64) -> Result<()> {
-        Counters::add(&self.inode.counters.syncs, 1);
-        if let Some(cached) = self.cached_if_any() {
-            cached.flush_range(offset, len)?;
-        }
-        self.fs.meta.sync(self.inode.data_lsn())
+        self.timed(|waits| {
+            if let Some(cached) = self.cached_if_any() {
+                cached.flush_range(offset, len)?;
+            }
+            waits.pages_written();
+            self.fs.meta.sync(self.inode.data_lsn())
+        })
     }
 
     /// `fsync`: data and all attributes.
     pub(crate) fn sync_all(self) -> Result<()> {
-        Counters::add(&self.inode.counters.syncs, 1);
-        if self.fs.options.read_only {
-            return Ok(());
-        }
-        flush_inode(self.fs, self.inode)?;
-        self.fs.commit_times(self.inode);
-        self.fs.meta.sync(self.inode.meta_lsn())
+        self.timed(|waits| {
+            if self.fs.options.read_only {
+                return Ok(());
+            }
+            flush_inode(self.fs, self.inode)?;
+            waits.pages_written();
+            self.fs.commit_times(self.inode);
+            self.fs.meta.sync(self.inode.meta_lsn())
+        })
     }
+
+    /// Counts a sync and what it waits for.
+    fn timed(self, sync: impl FnOnce(&mut Waits<'_>) -> Result<()>) -> Result<()> {
+        Counters::add(&self.inode.counters.syncs, 1);
+        let mut waits = Waits { io: self, began: self.fs.sampler.begin_sync() };
+        sync(&mut waits)?;
+        if let Some(began) = waits.began {
+            Counters::add(&self.inode.counters.sync_wait_ns, nanoseconds(began));
+            self.fs.sampler.end(&self.inode.latencies, Timed::Sync, began);
+        }
+        Ok(())
+    }
+}
+
+/// What a sync waits for, in turn.
+struct Waits<'a> {
+    io: Io<'a>,
+    began: Option<Instant>,
+}
+
+impl Waits<'_> {
+    /// The file's dirty pages are written; the log and the flush remain. A file without a cache waits for no pages.
+    fn pages_written(&mut self) {
+        if let Some(began) = self.began.filter(|_| self.io.has_cache()) {
+            Counters::add(&self.io.inode.counters.sync_pages_ns, nanoseconds(began));
+        }
+    }
+}
+
+fn nanoseconds(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Writes an inode's dirty library-cache pages to the device (no flush).

@@ -9,12 +9,14 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use block::{AlignedBuf, Completion, DeviceQueue, Request, RequestKind};
 
 use super::QueueCompletion;
 use crate::cache::DirectWrite;
 use crate::io::{Io, Planned, Segments};
+use crate::latency::Timed;
 use crate::lock::Sharing;
 use crate::state::Fs;
 use crate::{Error, ErrorKind, File, Result};
@@ -53,6 +55,7 @@ struct InFlight {
     len: usize,
     range: Option<(Range<u64>, Sharing)>,
     told: Option<DirectWrite>,
+    began: Option<Instant>,
 }
 
 /// Bits of a ticket that name the slot: a queue is less deep than this allows.
@@ -247,6 +250,7 @@ impl Engine {
 
     /// Hands an operation to the device. There is a slot for it: the queue counts what is in flight.
     fn push(&mut self, op: Op, segments: Segments, locks: bool, told: Option<DirectWrite>) {
+        let began = self.fs.sampler.begin();
         let len = op.buf.as_ref().map_or(0, |buf| buf.len());
         let range = if locks { Some(self.lock_range(&op, len)) } else { None };
         let slot = self.free.pop().expect("no more operations are queued than there are slots");
@@ -255,7 +259,7 @@ impl Engine {
         let ticket = self.pushed << SLOT_BITS | slot as u64;
         let request = Request { token: ticket, kind, buf: op.buf, first: segments.first, rest: segments.rest };
         assert!(self.device.push(request).is_ok(), "the device queue is as deep as this one");
-        self.slots[slot] = Some(InFlight { ticket, kind: op.kind, file: op.file, token: op.token, len, range, told });
+        self.slots[slot] = Some(InFlight { ticket, kind: op.kind, file: op.file, token: op.token, len, range, told, began });
     }
 
     fn finish(&mut self, completion: Completion) {
@@ -272,6 +276,7 @@ impl Engine {
         }
         let result = completion.result.map_err(Error::from).map(|()| {
             io.queued_done(op.kind == Kind::Write, op.len);
+            op.file.timed(if op.kind == Kind::Write { Timed::Write } else { Timed::Read }, op.began);
             op.len
         });
         io.state().lock.release_shared();

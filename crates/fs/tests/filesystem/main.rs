@@ -12,3 +12,4 @@ mod names;
 mod ordering;
 mod parallel;
 mod support;
+mod watching;

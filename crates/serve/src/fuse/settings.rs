@@ -140,6 +140,7 @@ impl MountSettings {
             "checkpoint" if !value.is_empty() => fs.checkpoint = Some(value.as_bytes().to_vec()),
             "cache" => fs.cache_bytes = parse_size(value)?,
             "metadata-cache" => fs.metadata_cache_bytes = parse_size(value)?,
+            "latency-sample" => fs.latency_sample = value.parse().map_err(|_| format!("'{value}' is not a number from 0 to {}", u32::MAX))?,
             "sync" => fs.sync_interval = parse_duration(value)?,
             "readahead" => (fs.read_ahead_bytes_min, fs.read_ahead_bytes_max) = read_ahead(value, fs.read_ahead_bytes_min)?,
             "threads" => self.threads = threads(value)?,
@@ -156,7 +157,7 @@ fn refuse(option: &str, why: &str) -> Error {
 }
 
 fn unknown() -> String {
-    "unknown; known are mode=, checkpoint=, inode-lock=, writeback=, cache=, metadata-cache=, readahead=, sync=, threads=, fsname=, ro, rw, relatime, \
+    "unknown; known are mode=, checkpoint=, inode-lock=, writeback=, cache=, metadata-cache=, readahead=, sync=, latency-sample=, threads=, fsname=, ro, rw, relatime, \
      noatime, allow_other, default_permissions, auto_unmount, nonempty, dev, nodev, suid, nosuid, exec and noexec"
         .to_string()
 }
@@ -235,6 +236,7 @@ mod tests {
             "threads=many",
             "cache=lots",
             "sync=soon",
+            "latency-sample=-1",
             "readahead=2M:1M",
             "inode-lock=none",
             "fsname=",

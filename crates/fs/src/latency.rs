@@ -1,0 +1,405 @@
+//! How long reads, writes and syncs take: histograms, filled from a sample so that the fastest I/O does not notice.
+//!
+//! ```text
+//!   begin: count down ──> 0? ──> clock read, draw the next distance (1 ‥ 2n−1, n on average)
+//!   end:   timed? ──> clock read ──> histogram of the file (if it has one) and of the file system
+//! ```
+//!
+//! Two clock reads cost a tenth of a read of a memory device, so one I/O in n is timed (the tunable `latency-sample`; 0: none). The distance is
+//! drawn, because a program that goes round its files would else have the same one timed for ever. Syncs are timed each: they cost more.
+//!
+//! - I-LAT-1: histograms of files take bounded memory in the whole process, [`FILE_HISTOGRAMS_MAX`]; a file beyond that has none of its own.
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+/// Of how many reads and writes one is timed by default.
+pub(crate) const SAMPLE_DEFAULT: u32 = 64;
+/// How many I/Os a thread lets pass while nothing is timed before it looks again whether that has changed.
+const IDLE: u32 = 1024;
+/// The most histograms of single files; each takes 4 KiB.
+const FILE_HISTOGRAMS_MAX: usize = 4096;
+/// Buckets to an octave: values are told apart to one part in 16.
+const SUB: u64 = 16;
+const SUB_BITS: u32 = 4;
+/// Durations from 2^37 ns (two minutes) on share the last bucket.
+const SHIFT_MAX: u32 = 32;
+const BUCKETS: usize = (SHIFT_MAX as usize + 2) * SUB as usize;
+
+static FILE_HISTOGRAMS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// I/Os to go until one is timed; 0: this thread has drawn none yet.
+    static TO_GO: Cell<u32> = const { Cell::new(0) };
+    static SEED: Cell<u32> = const { Cell::new(0x9e37_79b9) };
+}
+
+/// What was timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Timed {
+    Read,
+    Write,
+    Sync,
+}
+
+fn bucket_of(ns: u64) -> usize {
+    let shift = (63 - (ns | 1).leading_zeros()).saturating_sub(SUB_BITS).min(SHIFT_MAX);
+    (u64::from(shift) * SUB + (ns >> shift).min(2 * SUB - 1)) as usize
+}
+
+/// Lower end and width of a bucket in nanoseconds.
+fn bounds_of(bucket: u32) -> (u64, u64) {
+    let shift = (u64::from(bucket) / SUB).saturating_sub(1);
+    ((u64::from(bucket) - shift * SUB) << shift, 1 << shift)
+}
+
+/// A live histogram; updated without a lock.
+#[derive(Debug)]
+pub(crate) struct Histogram {
+    buckets: [AtomicU64; BUCKETS],
+    sum_ns: AtomicU64,
+    ns_max: AtomicU64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { buckets: [const { AtomicU64::new(0) }; BUCKETS], sum_ns: AtomicU64::new(0), ns_max: AtomicU64::new(0) }
+    }
+}
+
+impl Histogram {
+    fn record(&self, took: Duration) {
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX >> 1);
+        self.buckets[bucket_of(ns)].fetch_add(1, Relaxed);
+        self.sum_ns.fetch_add(ns, Relaxed);
+        self.ns_max.fetch_max(ns, Relaxed);
+    }
+
+    fn reset(&self) {
+        self.buckets.iter().chain([&self.sum_ns, &self.ns_max]).for_each(|value| value.store(0, Relaxed));
+    }
+
+    fn snapshot(&self) -> LatencySnapshot {
+        let filled = |(at, count): (usize, &AtomicU64)| Some((at as u32, count.load(Relaxed))).filter(|(_, count)| *count > 0);
+        let buckets: Vec<(u32, u64)> = self.buckets.iter().enumerate().filter_map(filled).collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        LatencySnapshot { count, sum_ns: self.sum_ns.load(Relaxed), ns_max: self.ns_max.load(Relaxed), buckets }
+    }
+}
+
+/// A histogram of one file, counted against [`FILE_HISTOGRAMS_MAX`] (I-LAT-1).
+#[derive(Debug)]
+struct OfFile(Box<Histogram>);
+
+impl OfFile {
+    fn take() -> Option<Self> {
+        if FILE_HISTOGRAMS.fetch_add(1, Relaxed) < FILE_HISTOGRAMS_MAX {
+            return Some(Self(Box::default()));
+        }
+        FILE_HISTOGRAMS.fetch_sub(1, Relaxed);
+        None
+    }
+}
+
+impl Drop for OfFile {
+    fn drop(&mut self) {
+        let before = FILE_HISTOGRAMS.fetch_sub(1, Relaxed);
+        assert!(before > 0, "I-LAT-1: a histogram is given back once");
+    }
+}
+
+/// The histograms of one file, made with the first sample.
+#[derive(Debug, Default)]
+pub(crate) struct FileLatencies {
+    read: OnceLock<OfFile>,
+    write: OnceLock<OfFile>,
+    sync: OnceLock<OfFile>,
+}
+
+impl FileLatencies {
+    fn of(&self, what: Timed) -> &OnceLock<OfFile> {
+        match what {
+            Timed::Read => &self.read,
+            Timed::Write => &self.write,
+            Timed::Sync => &self.sync,
+        }
+    }
+
+    fn record(&self, what: Timed, took: Duration) {
+        let place = self.of(what);
+        if let Some(histogram) = place.get() {
+            return histogram.0.record(took);
+        }
+        if let Some(histogram) = OfFile::take() {
+            histogram.0.record(took);
+            // Of two threads that were first at once, one loses a sample.
+            drop(place.set(histogram));
+        }
+    }
+
+    pub(crate) fn reset(&self) {
+        [&self.read, &self.write, &self.sync].into_iter().filter_map(OnceLock::get).for_each(|histogram| histogram.0.reset());
+    }
+
+    pub(crate) fn snapshot(&self) -> Latencies {
+        let of = |place: &OnceLock<OfFile>| place.get().map(|histogram| histogram.0.snapshot()).unwrap_or_default();
+        Latencies { read: of(&self.read), write: of(&self.write), sync: of(&self.sync) }
+    }
+}
+
+/// What decides which I/O is timed, and the histograms of the whole file system.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    every: AtomicU32,
+    read: Histogram,
+    write: Histogram,
+    sync: Histogram,
+}
+
+impl Sampler {
+    pub(crate) fn new(every: u32) -> Self {
+        Self { every: AtomicU32::new(every), read: Histogram::default(), write: Histogram::default(), sync: Histogram::default() }
+    }
+
+    /// Of how many reads and writes one is timed; 0: none.
+    pub(crate) fn every(&self) -> u32 {
+        self.every.load(Relaxed)
+    }
+
+    /// Takes effect in every thread after at most as many I/Os as it had still to go.
+    pub(crate) fn set_every(&self, every: u32) {
+        self.every.store(every, Relaxed);
+    }
+
+    /// Begins a read or write; `Some` for the one in n that is timed.
+    #[inline]
+    pub(crate) fn begin(&self) -> Option<Instant> {
+        TO_GO.with(|to_go| match to_go.get() {
+            0 | 1 => self.draw(to_go),
+            n => {
+                to_go.set(n - 1);
+                None
+            }
+        })
+    }
+
+    #[cold]
+    fn draw(&self, to_go: &Cell<u32>) -> Option<Instant> {
+        let every = self.every();
+        let first = to_go.get() == 0;
+        if every == 0 {
+            to_go.set(IDLE);
+            return None;
+        }
+        let random = SEED.with(|seed| {
+            let mut x = seed.get();
+            x ^= x << 13;
+            x ^= x >> 17;
+            x ^= x << 5;
+            seed.set(x);
+            x
+        });
+        to_go.set(1 + random % every.saturating_mul(2).saturating_sub(1));
+        // A thread's first I/O is not typical: it is timed only where all are.
+        (every == 1 || !first).then(Instant::now)
+    }
+
+    /// Begins a sync: each is timed, unless nothing is.
+    pub(crate) fn begin_sync(&self) -> Option<Instant> {
+        (self.every() != 0).then(Instant::now)
+    }
+
+    /// Ends what [`begin`](Self::begin) began.
+    #[cold]
+    pub(crate) fn end(&self, file: &FileLatencies, what: Timed, began: Instant) {
+        let took = began.elapsed();
+        file.record(what, took);
+        match what {
+            Timed::Read => &self.read,
+            Timed::Write => &self.write,
+            Timed::Sync => &self.sync,
+        }
+        .record(took);
+    }
+
+    pub(crate) fn reset(&self) {
+        [&self.read, &self.write, &self.sync].into_iter().for_each(Histogram::reset);
+    }
+
+    pub(crate) fn snapshot(&self) -> Latencies {
+        Latencies { read: self.read.snapshot(), write: self.write.snapshot(), sync: self.sync.snapshot() }
+    }
+}
+
+/// How long reads, writes and syncs took, each from its call to its return.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Latencies {
+    /// Of the reads that were timed.
+    pub read: LatencySnapshot,
+    /// Of the writes that were timed.
+    pub write: LatencySnapshot,
+    /// Of the syncs.
+    pub sync: LatencySnapshot,
+}
+
+impl Latencies {
+    /// Returns what came since an earlier snapshot of the same histograms.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self { read: self.read.since(&earlier.read), write: self.write.since(&earlier.write), sync: self.sync.since(&earlier.sync) }
+    }
+}
+
+/// A histogram of durations; single values are exact, the whole is not atomic.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LatencySnapshot {
+    /// How many durations.
+    pub count: u64,
+    /// Their sum in nanoseconds.
+    pub sum_ns: u64,
+    /// The longest in nanoseconds.
+    pub ns_max: u64,
+    /// The buckets that are not empty, by rising number, with their counts. Buckets are 1/16 of an octave wide.
+    pub buckets: Vec<(u32, u64)>,
+}
+
+impl LatencySnapshot {
+    /// Returns the average in nanoseconds; `None` of nothing.
+    #[must_use]
+    pub fn average_ns(&self) -> Option<u64> {
+        self.sum_ns.checked_div(self.count)
+    }
+
+    /// Returns the duration in nanoseconds that a share of all durations does not exceed (0.99: the 99th percentile), to one part in 32; `None` of
+    /// nothing.
+    #[must_use]
+    pub fn percentile_ns(&self, share: f64) -> Option<u64> {
+        let total: u64 = self.buckets.iter().map(|(_, count)| count).sum();
+        let rank = ((share.clamp(0.0, 1.0) * total as f64).ceil() as u64).clamp(1, total.max(1));
+        let mut below = 0;
+        self.buckets.iter().find_map(|&(bucket, count)| {
+            let (start, width) = bounds_of(bucket);
+            // Spread evenly within the bucket.
+            let at = start + (u128::from(width) * u128::from(rank.saturating_sub(below)) / u128::from(count.max(1))) as u64;
+            below += count;
+            (below >= rank).then(|| at.min(self.ns_max.max(start)))
+        })
+    }
+
+    /// Returns how many durations were at most `ns` nanoseconds, to the width of a bucket.
+    #[must_use]
+    pub fn count_up_to(&self, ns: u64) -> u64 {
+        self.buckets.iter().filter(|(bucket, _)| bounds_of(*bucket).0 <= ns).map(|(_, count)| count).sum()
+    }
+
+    /// Returns what came since an earlier snapshot of the same histogram (all of it, after a reset). The longest stays that of the whole.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        if earlier.count > self.count {
+            return self.clone();
+        }
+        let before = |bucket: u32| earlier.buckets.iter().find(|(other, _)| *other == bucket).map_or(0, |(_, count)| *count);
+        let buckets: Vec<_> = self.buckets.iter().map(|&(b, n)| (b, n.saturating_sub(before(b)))).filter(|(_, n)| *n > 0).collect();
+        Self { count: self.count - earlier.count, sum_ns: self.sum_ns.saturating_sub(earlier.sum_ns), ns_max: self.ns_max, buckets }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn histogram(values: impl IntoIterator<Item = u64>) -> LatencySnapshot {
+        let histogram = Histogram::default();
+        values.into_iter().for_each(|ns| histogram.record(Duration::from_nanos(ns)));
+        histogram.snapshot()
+    }
+
+    #[test]
+    fn every_duration_lies_in_its_bucket() {
+        for ns in (0..5000).chain((12..63).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1])) {
+            let bucket = bucket_of(ns);
+            assert!(bucket < BUCKETS, "{ns}");
+            let (start, width) = bounds_of(bucket as u32);
+            assert!(start <= ns && (ns - start < width || bucket == BUCKETS - 1), "{ns}: {bucket} from {start}, {width} wide");
+            assert!(width == 1 || width * 16 <= start, "one part in 16");
+        }
+    }
+
+    #[test]
+    fn percentiles_are_those_of_the_values() {
+        let snapshot = histogram((1..=10_000).map(|n| n * 100));
+        for (share, exact) in [(0.5, 500_000.0), (0.9, 900_000.0), (0.99, 990_000.0), (1.0, 1_000_000.0)] {
+            let found = snapshot.percentile_ns(share).unwrap() as f64;
+            assert!((found / exact - 1.0).abs() < 1.0 / 32.0, "{share}: {found} instead of {exact}");
+        }
+        assert_eq!((snapshot.average_ns(), snapshot.ns_max), (Some(500_050), 1_000_000));
+        assert_eq!(LatencySnapshot::default().percentile_ns(0.99), None);
+        assert_eq!(histogram([7]).percentile_ns(0.0), Some(7));
+    }
+
+    #[test]
+    fn an_interval_is_what_came_since() {
+        let histogram = Histogram::default();
+        histogram.record(Duration::from_micros(10));
+        let earlier = histogram.snapshot();
+        histogram.record(Duration::from_micros(300));
+        histogram.record(Duration::from_micros(10));
+        let interval = histogram.snapshot().since(&earlier);
+        assert_eq!((interval.count, interval.sum_ns), (2, 310_000));
+        assert_eq!(interval.buckets.iter().map(|(_, n)| n).sum::<u64>(), 2);
+        assert_eq!((interval.count_up_to(20_000), interval.count_up_to(400_000)), (1, 2));
+        histogram.reset();
+        histogram.record(Duration::from_micros(1));
+        let fresh = histogram.snapshot();
+        assert_eq!(fresh.since(&earlier).count, 0, "as many as before: nothing tells a reset from a standstill");
+        assert_eq!(LatencySnapshot { count: 9, ..earlier }.count, 9);
+    }
+
+    #[test]
+    fn one_in_n_is_timed_on_average_and_none_or_all_when_asked() {
+        let timed = |every: u32, rounds: u32| {
+            std::thread::spawn(move || {
+                let sampler = Sampler::new(every);
+                (0..rounds).filter(|_| sampler.begin().is_some()).count()
+            })
+            .join()
+            .unwrap()
+        };
+        assert_eq!(timed(0, 10_000), 0);
+        assert_eq!(timed(1, 10_000), 10_000);
+        let found = timed(64, 640_000);
+        assert!((9_000..11_000).contains(&found), "{found} of 640,000");
+    }
+
+    #[test]
+    fn a_program_that_goes_round_its_files_has_all_of_them_timed() {
+        let sampler = Sampler::new(64);
+        let mut timed = [0; 64];
+        (0..640_000).for_each(|at| timed[at % 64] += usize::from(sampler.begin().is_some()));
+        assert!(timed.iter().all(|&n| n > 50), "{timed:?}");
+    }
+
+    #[test]
+    fn a_change_of_the_rate_reaches_a_running_thread() {
+        let sampler = Sampler::new(0);
+        assert!(sampler.begin().is_none());
+        sampler.set_every(1);
+        assert!((0..=2 * IDLE).any(|_| sampler.begin().is_some()));
+    }
+
+    #[test]
+    fn i_lat_1_histograms_of_files_are_bounded() {
+        let files: Vec<FileLatencies> = (0..FILE_HISTOGRAMS_MAX + 10).map(|_| FileLatencies::default()).collect();
+        files.iter().for_each(|file| file.record(Timed::Read, Duration::from_micros(1)));
+        let with = files.iter().filter(|file| file.snapshot().read.count > 0).count();
+        assert!(with <= FILE_HISTOGRAMS_MAX);
+        drop(files);
+        let again = FileLatencies::default();
+        again.record(Timed::Read, Duration::from_micros(1));
+        assert_eq!(again.snapshot().read.count, 1);
+    }
+}
