@@ -6,6 +6,10 @@
 //! | `user.bedplate.effective_mode` | file | the mode it is served in now |
 //! | `user.bedplate.counters` | file | its counters, JSON |
 //! | `user.bedplate.extents` | file | its extent map, JSON |
+//! | `user.bedplate.activity` | file | its counters and latencies, JSON |
+//! | `user.bedplate.opens` | file | who has it open, JSON |
+//! | `user.bedplate.activities.N` | root | those of the files behind inode N, JSON |
+//! | `user.bedplate.reset` | file, root | setting it lets counters and latencies begin anew |
 //! | `user.bedplate.info` | root | what `info` tells of the file system, JSON |
 //! | `user.bedplate.pid` | root | the daemon's process |
 //! | `user.bedplate.request.TOKEN` | root | a request about checkpoints, and its answer |
@@ -28,6 +32,12 @@ pub const EFFECTIVE_MODE: &str = "user.bedplate.effective_mode";
 pub const COUNTERS: &str = "user.bedplate.counters";
 /// A file's extent map.
 pub const EXTENTS: &str = "user.bedplate.extents";
+/// A file's counters and latencies.
+pub const ACTIVITY: &str = "user.bedplate.activity";
+/// Counters and latencies of files behind an inode number.
+pub const ACTIVITIES: &str = "user.bedplate.activities";
+/// The trigger to count anew.
+pub const RESET: &str = "user.bedplate.reset";
 /// Everything the file system tells of itself.
 pub const INFO: &str = "user.bedplate.info";
 /// The process that serves the mount.
@@ -78,6 +88,13 @@ pub fn get_json(path: &Path, name: &str) -> Result<Option<Value>> {
         Failure::new("io", format!("{}: the daemon answered {name} with something that is no JSON ({e}); is it of another version?", path.display()))
     };
     serde_json::from_str(&text).map(Some).map_err(explain)
+}
+
+/// Returns an attribute's value as what it means; `None` where it is not set.
+pub fn get_as<T: serde::de::DeserializeOwned>(path: &Path, name: &str) -> Result<Option<T>> {
+    let explain =
+        |e| Failure::new("io", format!("{}: the daemon answered {name} in a form not known here ({e}); is it of another version?", path.display()));
+    get_json(path, name)?.map(|value| serde_json::from_value(value).map_err(explain)).transpose()
 }
 
 /// Sets an attribute.

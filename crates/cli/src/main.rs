@@ -28,6 +28,7 @@ mod session;
 mod signature;
 mod status;
 mod text;
+mod watch;
 
 use std::process::ExitCode;
 

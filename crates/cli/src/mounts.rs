@@ -49,6 +49,11 @@ pub fn above(path: &Path) -> Result<Option<Mount>> {
     Ok(mounts.max_by_key(|mount| mount.dir.components().count()).filter(Mount::is_ours))
 }
 
+/// Returns all our mounts.
+pub fn ours() -> Result<Vec<Mount>> {
+    Ok(table()?.into_iter().filter(Mount::is_ours).collect())
+}
+
 /// Returns where the volume at `path` is mounted; a group is listed under one of its members, and found by any.
 pub fn of_volume(path: &Path) -> Result<Option<Mount>> {
     let Ok(path) = path.canonicalize() else { return Ok(None) };

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde_json::json;
 
@@ -32,6 +33,24 @@ impl Output {
             return Ok(());
         }
         written(writeln!(io::stdout().lock(), "{}", text.trim_end_matches('\n')))
+    }
+
+    /// Returns whether nobody reads standard output any more, so that a command without an end can end.
+    pub fn reader_is_gone(&self) -> bool {
+        let stdout = io::stdout();
+        let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() && fds[0].revents().contains(PollFlags::ERR)
+    }
+
+    /// Writes one document of many as one line.
+    pub fn line<T: Serialize>(&self, document: &T) -> Result<()> {
+        let text = serde_json::to_string(document).map_err(|e| Failure::new("io", format!("cannot write the result as JSON: {e}")))?;
+        written(writeln!(io::stdout().lock(), "{text}"))
+    }
+
+    /// Writes an empty line between two texts.
+    pub fn gap(&self) -> Result<()> {
+        if self.json { Ok(()) } else { written(writeln!(io::stdout().lock())) }
     }
 
     /// Writes a document, whatever the form asked for.

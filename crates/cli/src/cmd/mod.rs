@@ -11,6 +11,7 @@ mod format;
 mod get;
 mod grow;
 mod info;
+mod iostat;
 mod ls;
 mod manpages;
 mod mkdir;
@@ -22,6 +23,7 @@ mod quickstart;
 mod rm;
 mod salvage;
 mod stat;
+mod top;
 mod unmount;
 mod volume;
 
@@ -42,6 +44,8 @@ pub enum Command {
     Info(info::Arguments),
     Stat(stat::Arguments),
     Mode(mode::Arguments),
+    Iostat(iostat::Arguments),
+    Top(top::Arguments),
     Preallocate(preallocate::Arguments),
     Grow(grow::Arguments),
     Check(check::Arguments),
@@ -76,6 +80,8 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Info(arguments) => info::run(arguments, output),
         Command::Stat(arguments) => stat::run(arguments, output),
         Command::Mode(arguments) => mode::run(arguments, output),
+        Command::Iostat(arguments) => iostat::run(arguments, output),
+        Command::Top(arguments) => top::run(arguments, output),
         Command::Preallocate(arguments) => preallocate::run(arguments, output),
         Command::Grow(arguments) => grow::run(arguments, output),
         Command::Ls(arguments) => ls::run(arguments, output),

@@ -16,3 +16,4 @@ mod quickstart;
 mod restricted;
 mod user;
 mod volumes;
+mod watching;

@@ -275,8 +275,8 @@ impl Filesystem for Adapter {
         reply_empty(reply, self.0.run("setxattr", || self.0.setxattr(caller(req), ino(number), name.as_bytes(), value, flags)));
     }
 
-    fn getxattr(&self, _req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        reply_xattr(reply, size, self.0.run("getxattr", || self.0.getxattr(ino(number), name.as_bytes())));
+    fn getxattr(&self, req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        reply_xattr(reply, size, self.0.run("getxattr", || self.0.getxattr(caller(req), ino(number), name.as_bytes())));
     }
 
     fn listxattr(&self, _req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
@@ -300,7 +300,7 @@ impl Filesystem for Adapter {
 
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let mode = self.0.hints.take(req.pid(), ino(number));
-        match self.0.run("open", || self.0.open(ino(number), flags.0, mode)) {
+        match self.0.run("open", || self.0.open(req.pid(), ino(number), flags.0, mode)) {
             Ok(opened) => reply.opened(FileHandle(opened.handle), open_flags(opened)),
             Err(errno) => reply.error(errno.into()),
         }

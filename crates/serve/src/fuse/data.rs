@@ -20,6 +20,7 @@
 
 use std::ffi::OsStr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use fs::{AllocateMode, InodeLockSetting, InodeNo, IoMode, OpenOptions};
 
@@ -60,7 +61,7 @@ pub(super) struct Opened {
 
 impl Shared {
     /// Opens a file for a caller whose name for it asked for `mode`; says what the kernel is to do with it.
-    pub(super) fn open(&self, ino: InodeNo, flags: i32, mode: Option<IoMode>) -> Answer<Opened> {
+    pub(super) fn open(&self, pid: u32, ino: InodeNo, flags: i32, mode: Option<IoMode>) -> Answer<Opened> {
         let options = OpenOptions {
             // The kernel reads through any handle to fill pages that a write covers in part.
             read: true,
@@ -77,13 +78,13 @@ impl Shared {
             file = self.fs.open_inode(ino, &OpenOptions { data_sync: true, ..options.clone() })?;
         }
         let parallel = direct && (file.requested_mode() != IoMode::Direct || self.inode_lock == InodeLockSetting::Range);
-        Ok(Opened { handle: self.files.insert(file, direct, options.write), direct, parallel })
+        Ok(Opened { handle: self.files.insert(file, direct, options.write, pid), direct, parallel })
     }
 
     /// Makes a file and opens it.
     pub(super) fn create(&self, caller: Caller, dir: InodeNo, name: &OsStr, mode: u32, flags: i32) -> Answer<(Entry, Opened)> {
         let (entry, mode) = self.make_file(caller, dir, name, mode)?;
-        match self.open(entry.attr.ino, flags, mode) {
+        match self.open(caller.thread, entry.attr.ino, flags, mode) {
             Ok(opened) => Ok((entry, opened)),
             Err(errno) => {
                 self.fs.forget(entry.attr.ino, 1);
@@ -101,6 +102,7 @@ impl Shared {
         if for_pages && open.direct {
             open.inode.note_mapped();
         }
+        self.note_alignment(&open, offset, size as usize);
         with_buffer(size as usize, |buf| {
             let read = self.run("read", || Ok(open.file.read_at(buf, offset)?));
             let short = read.is_ok_and(|n| n < buf.len());
@@ -127,6 +129,7 @@ impl Shared {
         if request.from_pages && open.direct {
             open.inode.note_mapped();
         }
+        self.note_alignment(&open, request.offset, request.data.len());
         let written = self.run("write", || self.write_data(&open, request));
         if written.is_ok() && open.direct && !request.from_pages && open.inode.has_kernel_pages() {
             let (offset, len) = (request.offset, request.data.len() as u64);
@@ -149,7 +152,9 @@ impl Shared {
     }
 
     pub(super) fn fsync(&self, open: &OpenFile, data_only: bool) -> Answer<()> {
+        let began = Instant::now();
         let synced = if data_only { open.file.sync_data() } else { open.file.sync_all() };
+        open.count_sync(began.elapsed());
         Ok(synced?)
     }
 

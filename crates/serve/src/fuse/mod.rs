@@ -12,6 +12,7 @@
 //! mode an open asks for, there is one page cache, one size and one set of locks per file, so that the kernel itself keeps cached and direct
 //! opens of a file coherent. What the kernel does not do is listed in `data.rs`.
 
+mod activity;
 mod adapter;
 mod attach;
 mod attrs;

@@ -144,6 +144,10 @@ impl Shared {
         self.fs.rename(from_dir, from.real, to_dir, to.real, mode)?;
         self.forget_plain(from_dir, &from);
         self.forget_plain(to_dir, &to);
+        if kind == FileKind::Directory || mode == RenameMode::Exchange {
+            // What lies below has another path now.
+            self.known_names.lock().clear();
+        }
         Ok(())
     }
 }

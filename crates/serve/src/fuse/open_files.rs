@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use fs::{File, InodeNo};
 use parking_lot::Mutex;
@@ -44,9 +45,22 @@ pub(super) struct OpenFile {
     pub(super) inode: Arc<OpenInode>,
     /// The kernel hands every read and write on, instead of going through its page cache.
     pub(super) direct: bool,
-    writable: bool,
+    pub(super) writable: bool,
+    /// The thread that opened it.
+    pub(super) pid: u32,
+    /// I/Os that were not aligned, of an open that goes past the kernel's page cache.
+    pub(super) misaligned: AtomicU64,
+    pub(super) syncs: AtomicU64,
+    pub(super) sync_wait_ns: AtomicU64,
     /// The epoch of privileges in which this open was last found to have none to take away; see `privileges.rs`.
     pub(super) clean_epoch: AtomicU64,
+}
+
+impl OpenFile {
+    pub(super) fn count_sync(&self, took: Duration) {
+        self.syncs.fetch_add(1, Relaxed);
+        self.sync_wait_ns.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    }
 }
 
 struct Entry {
@@ -66,7 +80,7 @@ impl OpenFiles {
     }
 
     /// Takes in an open file and returns its handle.
-    pub(super) fn insert(&self, file: File, direct: bool, writable: bool) -> u64 {
+    pub(super) fn insert(&self, file: File, direct: bool, writable: bool, pid: u32) -> u64 {
         let ino = file.ino();
         let mut by_inode = self.by_inode.lock();
         let entry = by_inode.entry(ino).or_insert_with(|| Entry {
@@ -82,7 +96,17 @@ impl OpenFiles {
             entry.inode.cached_opens.fetch_add(1, Relaxed);
             entry.inode.cached_writers.fetch_add(usize::from(writable), Relaxed);
         }
-        let open = OpenFile { file, inode: Arc::clone(&entry.inode), direct, writable, clean_epoch: AtomicU64::new(0) };
+        let open = OpenFile {
+            file,
+            inode: Arc::clone(&entry.inode),
+            direct,
+            writable,
+            pid,
+            misaligned: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+            sync_wait_ns: AtomicU64::new(0),
+            clean_epoch: AtomicU64::new(0),
+        };
         let handle = self.table.insert(Arc::new(open));
         entry.handles.push(handle);
         handle
@@ -96,6 +120,12 @@ impl OpenFiles {
     pub(super) fn any_of(&self, ino: InodeNo) -> Option<Arc<OpenFile>> {
         let handle = *self.by_inode.lock().get(&ino)?.handles.first()?;
         self.table.get(handle)
+    }
+
+    /// Returns the opens of the inode, the oldest first.
+    pub(super) fn all_of(&self, ino: InodeNo) -> Vec<Arc<OpenFile>> {
+        let handles = self.by_inode.lock().get(&ino).map(|entry| entry.handles.clone()).unwrap_or_default();
+        handles.into_iter().filter_map(|handle| self.table.get(handle)).collect()
     }
 
     /// Ends an open. The file closes when the last request on it has ended.

@@ -1,10 +1,12 @@
 //! What all requests of one mount share, and the frame that every request runs in.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use fs::{FileSystem, InodeLockSetting};
+use fs::{FilePath, FileSystem, InodeLockSetting, InodeNo};
+use parking_lot::Mutex;
 
 use super::adapter::Kernel;
 use super::dirs::DirStream;
@@ -19,6 +21,10 @@ use super::workers::Workers;
 /// The state of one mount.
 pub(super) struct Shared {
     pub(super) fs: FileSystem,
+    /// Alignment of offset and length that direct I/O wants, in bytes; a power of two.
+    pub(super) io_align: u64,
+    /// Names that were found, for those who watch: checked before they are told.
+    pub(super) known_names: Mutex<HashMap<InodeNo, FilePath>>,
     /// Preferred I/O size that `stat` reports.
     pub(super) block_size: u32,
     /// The kernel collects writes of cached files and owns their size and times.
@@ -40,8 +46,11 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(fs: FileSystem, write_back: bool, inode_lock: InodeLockSetting, threads: usize, workers: Workers) -> Self {
+        let info = fs.info();
         Self {
-            block_size: fs.info().block_size,
+            io_align: info.io_align.into(),
+            known_names: Mutex::default(),
+            block_size: info.block_size,
             fs,
             write_back,
             inode_lock,

@@ -6,6 +6,10 @@
 //! | `effective_mode` | files | the mode it is served in now | no |
 //! | `counters` | files | its counters, JSON | no |
 //! | `extents` | files | its extent map, JSON | no |
+//! | `activity` | files | its counters and latencies, JSON | no |
+//! | `opens` | files | who has it open and what came of it, JSON | no |
+//! | `reset` | files, the root | no | any value: counters and latencies begin anew |
+//! | `activities.N` | the root | those of the files behind inode N, as many as fit, with their paths, JSON; for those who may manage the mount | no |
 //! | `info` | the root | what the file system tells of itself, JSON | no |
 //! | `pid` | the root | the process that serves the mount | no |
 //! | `grow` | the root | no | any value: takes over the device's present size |
@@ -28,12 +32,12 @@ const PREFIX: &[u8] = b"user.bedplate.";
 const UNSUPPORTED: &[u8] = b"system.";
 
 impl Shared {
-    pub(super) fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
+    pub(super) fn getxattr(&self, caller: Caller, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
         if name.starts_with(UNSUPPORTED) {
             return Err(Errno::OPNOTSUPP);
         }
         match name.strip_prefix(PREFIX) {
-            Some(name) => self.virtual_value(ino, name),
+            Some(name) => self.virtual_value(caller, ino, name),
             None => Ok(self.fs.get_xattr(ino, name)?),
         }
     }
@@ -48,6 +52,8 @@ impl Shared {
             }
             return match name {
                 b"mode" => self.set_mode(ino, value),
+                b"reset" if ino == InodeNo::ROOT => Ok(self.fs.reset_statistics(None)?),
+                b"reset" => Ok(self.fs.reset_statistics(Some(ino))?),
                 b"grow" if ino == InodeNo::ROOT => Ok(self.fs.grow().map(drop)?),
                 _ => Err(Errno::OPNOTSUPP),
             };
@@ -79,11 +85,24 @@ impl Shared {
         Ok(list)
     }
 
-    fn virtual_value(&self, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
+    fn virtual_value(&self, caller: Caller, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
+        if let Some(after) = name.strip_prefix(b"activities.").filter(|_| ino == InodeNo::ROOT) {
+            self.need_manager(caller)?;
+            let after = str::from_utf8(after).ok().and_then(|text| text.parse().ok()).ok_or(Errno::INVAL)?;
+            return json(&self.activities_page(InodeNo(after))?);
+        }
         match name {
             b"mode" => Ok(self.fs.attr(ino)?.io_mode.ok_or(Errno::NODATA)?.name().into()),
             b"effective_mode" => Ok(self.some_open(ino)?.effective_mode().name().into()),
             b"counters" => json(&self.some_open(ino)?.counters()),
+            b"activity" => {
+                self.need_file(ino)?;
+                json(&self.fs.activity(ino)?)
+            }
+            b"opens" => {
+                self.need_file(ino)?;
+                json(&self.opens_of(ino))
+            }
             b"extents" => json(&self.some_open(ino)?.extents()?),
             b"info" if ino == InodeNo::ROOT => json(&self.fs.info()),
             _ if ino == InodeNo::ROOT && name.starts_with(REQUEST) => self.give_answer(&name[REQUEST.len()..]),
@@ -98,14 +117,21 @@ impl Shared {
         Ok(self.fs.set_io_mode(ino, mode)?)
     }
 
+    fn need_file(&self, ino: InodeNo) -> Answer<()> {
+        if self.fs.attr(ino)?.kind == FileKind::File { Ok(()) } else { Err(Errno::NODATA) }
+    }
+
+    /// Refuses what concerns everybody's files to those who neither are root nor mounted the volume.
+    pub(super) fn need_manager(&self, caller: Caller) -> Answer<()> {
+        if caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw() { Ok(()) } else { Err(Errno::PERM) }
+    }
+
     /// Returns an open of the file: one that exists, so that asking does not change the mode in which the file is served, or else a new one.
     fn some_open(&self, ino: InodeNo) -> Answer<SomeOpen> {
         if let Some(open) = self.files.any_of(ino) {
             return Ok(SomeOpen::Existing(open));
         }
-        if self.fs.attr(ino)?.kind != FileKind::File {
-            return Err(Errno::NODATA);
-        }
+        self.need_file(ino)?;
         let options = OpenOptions { caller_caches: self.write_back, ..OpenOptions::read_only() };
         Ok(SomeOpen::New(Box::new(self.fs.open_inode(ino, &options)?)))
     }
@@ -127,6 +153,6 @@ impl std::ops::Deref for SomeOpen {
     }
 }
 
-fn json(value: &impl serde::Serialize) -> Answer<Vec<u8>> {
+pub(super) fn json(value: &impl serde::Serialize) -> Answer<Vec<u8>> {
     serde_json::to_vec(value).map_err(|_| Errno::IO)
 }

@@ -1,0 +1,121 @@
+//! `bedplate iostat [FILE|DIR …] [-i INTERVAL] [-c COUNT]`
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use bedplate::parse_duration;
+use clap::Args;
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, Result};
+use crate::live;
+use crate::output::Output;
+use crate::text;
+use crate::watch::{self, Layout, Row, Scope, SortKey};
+
+/// Tell what files of live mounts do: reads, writes, latencies, hit ratio, what was not aligned, syncs
+///
+/// The first report counts from the mount (or the last --reset), each further one from the report before it, as iostat(1) does. Latencies come
+/// from a sample: see 'latency-sample' in 'bedplate tune'. Blocks are those of the file system.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Files, or directories below which to look, on mounts; none: all mounts of this machine
+    paths: Vec<PathBuf>,
+    /// Report again and again, this long apart
+    #[arg(short, long, value_name = "DURATION", value_parser = interval)]
+    interval: Option<Duration>,
+    /// End after this many reports
+    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Let the counters begin anew after the first report
+    #[arg(long)]
+    reset: bool,
+    /// Sort by this; the largest comes first
+    #[arg(long, value_name = "KEY", value_enum, default_value = "ops")]
+    sort: SortKey,
+    /// Tell of so many files only
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
+    /// More columns: medians, cached and physical reads, modes; and why I/O was not served as its mode asks
+    #[arg(short, long)]
+    long: bool,
+}
+
+/// Reads an interval: a duration, or a number of seconds.
+pub fn interval(text: &str) -> std::result::Result<Duration, String> {
+    let parsed = text.parse::<u64>().map(Duration::from_secs).or_else(|_| parse_duration(text))?;
+    if parsed < Duration::from_millis(10) { Err("an interval below 10ms would watch itself".to_owned()) } else { Ok(parsed) }
+}
+
+/// One report.
+pub struct Report {
+    /// Length of the interval in seconds; `None` when it counts from the mount.
+    pub seconds: Option<f64>,
+    /// The files.
+    pub rows: Vec<Row>,
+    /// Layout of the table.
+    pub layout: Layout,
+}
+
+impl Serialize for Report {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let files: Vec<Value> = self.rows.iter().map(Row::document).collect();
+        json!({ "seconds": self.seconds, "files": files }).serialize(serializer)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.seconds {
+            None => writeln!(f, "since the mount, {}", text::count(self.rows.len() as u64, "file"))?,
+            Some(seconds) => writeln!(f, "in {seconds:.2} s, {}", text::count(self.rows.len() as u64, "file"))?,
+        }
+        f.write_str(&watch::table(&self.rows, self.layout))
+    }
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
+    let count = arguments.count.unwrap_or(if arguments.interval.is_some() { u64::MAX } else { 1 });
+    if count > 1 && arguments.interval.is_none() {
+        return Err(Failure::usage("several reports need a time between them: give --interval too"));
+    }
+    let scope = Scope::new(&arguments.paths)?;
+    let layout = Layout { long: arguments.long, per: 1.0, block_size: block_size(&scope)? };
+    let (mut before, mut looked) = (watch::Seen::new(), None::<Instant>);
+    for number in 0..count {
+        if output.reader_is_gone() {
+            break;
+        }
+        if number > 0 {
+            std::thread::sleep(arguments.interval.unwrap_or_default());
+        }
+        let (now, at) = (scope.look()?, Instant::now());
+        let seconds = looked.map(|then| (at - then).as_secs_f64());
+        let active = watch::between(&before, &now).into_iter().filter(|row| !arguments.paths.is_empty() && number == 0 || row.is_active()).collect();
+        let report = Report { seconds, rows: watch::sorted(active, arguments.sort, arguments.top), layout };
+        show(&report, arguments.interval.is_some(), output)?;
+        (before, looked) = (now, Some(at));
+        if arguments.reset && number == 0 {
+            scope.reset()?;
+            before.clear();
+        }
+    }
+    Ok(())
+}
+
+/// Shows a report: one of many as one line of JSON, so that a program can read them as they come.
+fn show(report: &Report, many: bool, output: &Output) -> Result<()> {
+    if many && output.is_json() { output.line(report) } else { output.show(report).and_then(|()| if many { output.gap() } else { Ok(()) }) }
+}
+
+/// Returns the block size of what is watched, the smallest where they differ.
+pub fn block_size(scope: &Scope) -> Result<u64> {
+    let mut sizes = Vec::new();
+    for mount in scope.mounts()? {
+        let info = live::get_json(&mount.dir, live::INFO)?.unwrap_or_default();
+        sizes.extend(info.get("block_size").and_then(Value::as_u64));
+    }
+    Ok(sizes.into_iter().min().unwrap_or(4096))
+}

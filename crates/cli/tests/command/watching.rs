@@ -1,0 +1,118 @@
+//! What files of a mount do, as iostat and top tell it.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::harness::{Scratch, bedplate, can_mount, pattern, text};
+
+/// Writes blocks of 4 KiB to a new file, reads them again and syncs.
+pub fn work(path: &Path, blocks: u64) {
+    let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path).unwrap();
+    for at in 0..blocks {
+        file.write_all_at(&pattern(4096), at * 4096).unwrap();
+        file.read_exact_at(&mut [0; 4096], at * 4096).unwrap();
+    }
+    file.sync_data().unwrap();
+}
+
+fn file<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let files = report["files"].as_array().unwrap();
+    files.iter().find(|file| file["path"].as_str().is_some_and(|path| path.ends_with(name))).unwrap_or_else(|| panic!("no {name} in {report}"))
+}
+
+#[test]
+fn iostat_tells_what_files_did_and_what_they_waited_for() {
+    if !can_mount("iostat") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (_, dir) = scratch.mounted("mode=concurrent,latency-sample=1");
+    std::fs::create_dir(dir.join("sub")).unwrap();
+    let (one, two) = (dir.join("one"), dir.join("sub/two"));
+    work(&one, 20);
+    work(&two, 5);
+    let report = bedplate(["--json", "iostat", text(&dir)]).succeeds().json();
+    let (a, b) = (file(&report, "/one"), file(&report, "/sub/two"));
+    assert_eq!((a["reads"].as_u64(), a["writes"].as_u64(), a["syncs"].as_u64()), (Some(20), Some(20), Some(1)), "{a}");
+    assert_eq!((b["reads"].as_u64(), b["written_bytes"].as_u64()), (Some(5), Some(5 * 4096)), "{b}");
+    assert_eq!(a["latency"]["write"]["timed"].as_u64(), Some(20));
+    assert!(a["latency"]["read"]["p99_ns"].as_u64() > Some(0) && a["sync_wait_ns"].as_u64() > Some(0), "{a}");
+    assert!(a["path"] == text(&one) && a["effective_mode"] == "concurrent" && a["reasons"]["extend"].as_u64() > Some(0), "{a}");
+    let below = bedplate(["--json", "iostat", text(&dir.join("sub"))]).succeeds().json();
+    assert_eq!(below["files"].as_array().unwrap().len(), 1);
+    let named = bedplate(["iostat", "-l", text(&one), text(&two), "--sort", "name"]).succeeds().says("not as its mode asks: extend");
+    let lines: Vec<String> = named.stdout().lines().filter(|line| line.ends_with("/one") || line.ends_with("/two")).map(str::to_owned).collect();
+    assert!(lines.len() == 2 && lines[0].ends_with("/one"), "{lines:?}");
+    let top = bedplate(["--json", "iostat", text(&dir), "--sort", "reads", "--top", "1"]).succeeds().json();
+    assert!(top["files"].as_array().unwrap().len() == 1 && top["files"][0]["path"] == text(&one));
+}
+
+#[test]
+fn iostat_counts_from_report_to_report_and_from_a_reset() {
+    if !can_mount("intervals of iostat") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (_, dir) = scratch.mounted("mode=concurrent");
+    work(&dir.join("f"), 8);
+    let run = bedplate(["--json", "iostat", text(&dir), "-i", "20ms", "-c", "3"]).succeeds();
+    let reports: Vec<Value> = run.stdout().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(reports.len(), 3, "one line each");
+    assert_eq!(file(&reports[0], "/f")["writes"], 8);
+    assert!(reports[1]["files"].as_array().unwrap().is_empty() && reports[1]["seconds"].as_f64() >= Some(0.02), "nothing came since");
+    bedplate(["iostat", "--reset", text(&dir)]).succeeds().says("/f");
+    let empty = bedplate(["--json", "iostat", text(&dir)]).succeeds().json();
+    assert!(empty["files"].as_array().unwrap().is_empty(), "{empty}");
+    work(&dir.join("f"), 3);
+    let anew = bedplate(["--json", "iostat", text(&dir)]).succeeds().json();
+    assert_eq!(file(&anew, "/f")["writes"], 3);
+}
+
+#[test]
+fn many_files_are_told_page_by_page() {
+    if !can_mount("pages of iostat") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (_, dir) = scratch.mounted("mode=concurrent,latency-sample=1");
+    let long = "n".repeat(200);
+    (0..300).for_each(|n| work(&dir.join(format!("{long}{n}")), 1));
+    let report = bedplate(["--json", "iostat", text(&dir)]).succeeds().json();
+    let files = report["files"].as_array().unwrap();
+    assert_eq!(files.len(), 300);
+    assert!(files.iter().all(|file| file["writes"] == 1 && file["path"].as_str().is_some_and(|path| path.contains(&long))));
+    std::fs::rename(dir.join(format!("{long}7")), dir.join("other")).unwrap();
+    let report = bedplate(["--json", "iostat", text(&dir)]).succeeds().json();
+    assert_eq!(file(&report, "/other")["writes"], 1);
+}
+
+#[test]
+fn top_without_a_terminal_prints_reports() {
+    if !can_mount("top") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (_, dir) = scratch.mounted("");
+    bedplate(["top", text(&dir), "-i", "20ms"]).succeeds().says("reads  writes");
+    let run = bedplate(["--json", "top", text(&dir), "-i", "20ms", "-c", "2"]).succeeds();
+    let reports: Vec<Value> = run.stdout().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(reports.len(), 2);
+}
+
+#[test]
+fn wrong_words_to_iostat_and_top_are_refused_in_a_sentence() {
+    let scratch = Scratch::new();
+    let file = scratch.file("file", b"");
+    for command in ["iostat", "top"] {
+        bedplate([command, text(&file)]).fails(1, "does not lie on a Bedplate mount");
+        bedplate([command, "/no/such/file"]).fails(1, "cannot look at /no/such/file");
+        bedplate([command, text(&file), "-i", "1ms"]).fails(2, "would watch itself");
+        bedplate([command, text(&file), "-i", "soon"]).fails(2, "soon");
+        bedplate([command, text(&file), "-c", "0"]).fails(2, "0 is not in 1..");
+        bedplate([command, text(&file), "--sort", "beauty"]).fails(2, "beauty");
+    }
+    bedplate(["iostat", text(&file), "-c", "2"]).fails(2, "give --interval too");
+}
