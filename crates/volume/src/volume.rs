@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use block::{BlockDevice, DeviceOptions, MemoryDevice, Result};
 
+use crate::{ErrorKind, Label};
+
 /// How to open a volume.
 #[derive(Debug, Clone, Default)]
 pub struct VolumeOptions {
@@ -19,12 +21,17 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Opens the volume on a block device or an image file.
+    /// Opens the volume on a block device or an image file. A member of a group is no volume by itself: see [`Group`](crate::Group).
     ///
     /// # Errors
-    /// Those of [`block::open`].
+    /// Those of [`block::open`]; `Unsupported` for a member of a group, which names the group.
     pub fn open(path: impl AsRef<Path>, options: &VolumeOptions) -> Result<Self> {
-        Ok(Self { device: block::open(path, &options.device)? })
+        let device = block::open(path, &options.device)?;
+        match Label::read(&*device) {
+            Ok(label) => Err(member_alone(&*device, &format!("it is a member of the group {}; open the group", label.config.name))),
+            Err(error) if error.kind == ErrorKind::NewerFormat => Err(member_alone(&*device, &error.message)),
+            Err(_) => Ok(Self { device }),
+        }
     }
 
     /// Makes a volume of `size_bytes` bytes in memory, sparse, gone with the process.
@@ -46,6 +53,17 @@ impl Volume {
     }
 }
 
+fn member_alone(device: &dyn BlockDevice, detail: &str) -> block::Error {
+    block::Error {
+        kind: block::ErrorKind::Unsupported,
+        operation: block::Operation::Open,
+        device: device.name().to_owned(),
+        offset: None,
+        detail: detail.to_owned(),
+        errno: None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,6 +73,21 @@ mod tests {
         let device: Arc<dyn BlockDevice> = MemoryDevice::new(1 << 20);
         assert!(Arc::ptr_eq(&Volume::over(Arc::clone(&device)).device(), &device));
         assert_eq!(Volume::memory(1 << 30).device().size_bytes(), 1 << 30);
+    }
+
+    #[test]
+    fn a_member_of_a_group_is_no_volume_by_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths: Vec<_> = (0..2).map(|n| dir.path().join(format!("m{n}"))).collect();
+        paths.iter().for_each(|path| block::create_image(path, 8 << 20, false).unwrap());
+        let members = paths.iter().map(|path| block::open(path, &DeviceOptions::default()).unwrap()).collect();
+        let data = crate::Arrangement { shape: crate::Shape::Mirror, unit_bytes: crate::UNIT_BYTES_DEFAULT, plexes: 2 };
+        let name = "tank".to_owned();
+        let new = crate::NewGroup { name, data, members, log_members: Vec::new(), spares: Vec::new(), region_bytes: None, force: false };
+        crate::create(&new).unwrap();
+        drop(new);
+        let error = Volume::open(&paths[0], &VolumeOptions::default()).unwrap_err();
+        assert!(error.kind == block::ErrorKind::Unsupported && error.to_string().contains("group tank"), "{error}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, MemoryDevice};
+use block::{AlignedBuf, BlockDevice, DeviceQueue, MemoryDevice, QueueOptions, Request, RequestKind, Segment};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use volume::{Group, ImportOptions, Layout, Role, Shape};
@@ -28,6 +28,14 @@ fn allowed(history: &[Acknowledged], at: u64, cut: usize) -> Vec<u64> {
     std::iter::once(durable).chain(later).collect()
 }
 
+fn write_queued(queue: &mut dyn DeviceQueue, offset: u64, buf: AlignedBuf) {
+    let first = Segment { offset, len: buf.len() as u32 };
+    queue.push(Request { token: 0, kind: RequestKind::Write, buf: Some(buf), first, rest: Vec::new() }).unwrap();
+    let mut done = Vec::new();
+    queue.complete(1, &mut done).unwrap();
+    done.remove(0).result.unwrap();
+}
+
 fn ticks(bed: &Bed) -> usize {
     bed.clock.lock().last().map_or(0, |now| now.iter().sum())
 }
@@ -35,12 +43,17 @@ fn ticks(bed: &Bed) -> usize {
 /// Writes and flushes; numbers writes from `steps.start` on.
 fn run(bed: &Bed, device: &dyn BlockDevice, history: &mut Vec<Acknowledged>, seed: u64, steps: std::ops::Range<u64>) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let mut queue = device.queue(&QueueOptions::default()).unwrap();
     for step in steps {
         let begun = ticks(bed);
         let write = (step % 3 != 2).then(|| {
             let len = 512 * rng.random_range(1..=48_usize);
             let offset = rng.random_range(0..=(device.size_bytes().min(256 << 10) - len as u64) / 512) * 512;
-            device.write_at(&stamped(offset, len, step + 1), offset).unwrap();
+            if step % 2 == 0 {
+                device.write_at(&stamped(offset, len, step + 1), offset).unwrap();
+            } else {
+                write_queued(&mut *queue, offset, stamped(offset, len, step + 1));
+            }
             (offset, len, step + 1)
         });
         if write.is_none() {
