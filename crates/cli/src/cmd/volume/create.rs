@@ -99,7 +99,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 
 /// Refuses one device under two names, which no claim would name as well.
 fn refuse_twice(paths: &[&PathBuf]) -> Result<()> {
-    let real: Vec<PathBuf> = paths.iter().map(|path| path.canonicalize().unwrap_or((*path).clone())).collect();
+    let real: Vec<PathBuf> = paths.iter().map(|path| below(path)).collect();
     for (at, path) in real.iter().enumerate() {
         if let Some(first) = real[..at].iter().position(|other| other == path) {
             let (first, second) = (paths[first].display(), paths[at].display());
@@ -107,6 +107,14 @@ fn refuse_twice(paths: &[&PathBuf]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns what a path stands for in the end: without links, and for a loop device the file behind it.
+fn below(path: &Path) -> PathBuf {
+    let real = path.canonicalize().unwrap_or(path.to_owned());
+    let meta = fs::metadata(&real).ok().filter(|meta| meta.file_type().is_block_device());
+    let backing = meta.and_then(|meta| fs::read_to_string(sysfs_of(&meta).join("loop/backing_file")).ok());
+    backing.map_or(real, |backing| PathBuf::from(backing.trim()))
 }
 
 /// Makes an image file where nothing is, and refuses what other programs left there.
