@@ -138,6 +138,10 @@ impl Io<'_> {
     /// Allocates the holes of `blocks`; with `all` what is written there becomes unwritten too. Grows the file to `end` unless told not to.
     fn fill_unwritten(self, held: &Alone<'_>, blocks: Range<u64>, end: u64, keep_size: bool, all: bool) -> Result<()> {
         let grows = !keep_size && end > self.state().logged_size();
+        if grows {
+            // Before the plan is made: it would put the shared block back, whose tail nobody may zero.
+            self.unshare_tail(held)?;
+        }
         let map = self.map()?;
         let pieces: Vec<Piece> = map.pieces(blocks.clone()).collect();
         let holes = hole_blocks(&pieces);

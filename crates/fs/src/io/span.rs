@@ -120,7 +120,7 @@ impl Io<'_> {
     }
 
     /// Makes sure that the written block in which the file ends is the file's own.
-    fn unshare_tail(self, held: &Alone<'_>) -> Result<()> {
+    pub(super) fn unshare_tail(self, held: &Alone<'_>) -> Result<()> {
         let logged = self.state().logged_size();
         if self.fs.grid.on_block(logged) { Ok(()) } else { self.unshare(held, &(logged..logged + 1)).map(drop) }
     }

@@ -377,5 +377,25 @@ fn checkpoints() -> Vec<Step> {
     steps.extend([Step::DeleteCheckpoint(0), Step::Checkpoint(2, Some(0)), write(A, 0, 16_384, 4), Step::SyncData(A), Step::DeleteCheckpoint(1)]);
     steps.extend(after(5));
     steps.extend([Step::Kill, Step::DeleteCheckpoint(2), Step::Sync]);
+    // The file grows over a tail that a checkpoint shares, in each of the ways in which it can grow.
+    for (slot, growth) in [
+        Step::Allocate(A, Change::Preallocate, 10_000, 40_000),
+        Step::Allocate(A, Change::Zero, 70_000, 9000),
+        Step::SetSize(A, 90_000),
+        Step::Append(0, 0, IoMode::Concurrent, 5000, 8, false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let slot = u8::try_from(slot % 2).expect("0 or 1");
+        steps.extend([
+            Step::SetSize(A, 0),
+            write(A, 100, 20_011, 7),
+            Step::Checkpoint(slot, None),
+            growth,
+            Step::Read(A, IoMode::Direct, 0, 100_000),
+        ]);
+        steps.extend([Step::SyncData(A), Step::DeleteCheckpoint(slot)]);
+    }
     steps
 }
