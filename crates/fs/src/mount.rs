@@ -15,7 +15,7 @@ use std::time::Instant;
 use block::BlockDevice;
 use uuid::Uuid;
 
-use crate::checkpoint::{self, Capture, image_extent, split_before_key};
+use crate::checkpoint::{self, Capture, Checkpoint, image_extent, split_before_key};
 use crate::log::{LogDeviceHead, LogParts, LogPlace, ReplayReport, replay};
 use crate::meta::{MetaStore, Region, open_tree, stored_position};
 use crate::row::{ExtentRow, Table, inode_key, split_extent_key, split_key};
@@ -46,7 +46,7 @@ pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevic
         refuse_damage(&loaded)?;
     }
     let superblock = &loaded.found.superblock;
-    let (next_ino, epoch) = if options.read_only { (0, 0) } else { (next_ino(&loaded.meta)?, setting_u32(&loaded.meta, EPOCH)?) };
+    let (next_ino, epoch) = if options.read_only { (0, 0) } else { (next_ino(&loaded.meta)?, epoch(&loaded.meta)?) };
     let orphans = count_rows(&loaded.meta, Table::Orphan)?;
     let (space, extents) = if options.read_only { build_space(&loaded)? } else { begin_writing(&loaded)? };
     if !options.read_only {
@@ -182,8 +182,24 @@ fn build_space(loaded: &Loaded) -> Result<(Arc<Space>, u64)> {
     let Claimed { claims, extents } = collect_claims(&loaded.meta, &loaded.found.superblock, |_, error| Err(error))?;
     let shares = claims.shares();
     let space = Arc::new(claims.into_space()?);
-    loaded.meta.set_capture(Capture { checkpoints: checkpoint::load(&loaded.meta)?, shares, cloned_upto: Epoch(0) });
+    let checkpoints = checkpoint::load(&loaded.meta)?;
+    refuse_future(&loaded.meta, &checkpoints)?;
+    loaded.meta.set_capture(Capture { checkpoints, shares, cloned_upto: Epoch(0) });
     Ok((space, extents))
+}
+
+/// Refuses checkpoints that are not older than the present: the next one to be made would stand between them.
+fn refuse_future(meta: &MetaStore, checkpoints: &[Arc<Checkpoint>]) -> Result<()> {
+    let Some(newest) = checkpoints.last() else { return Ok(()) };
+    let now = setting_u32(meta, EPOCH)?;
+    if newest.epoch.0 < now {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!(
+        "checkpoint '{}' is of epoch {}, the volume of epoch {now}: run a check",
+        newest.row.name.escape_ascii(),
+        newest.epoch.0
+    )))
 }
 
 /// What is in use.
@@ -256,6 +272,14 @@ fn setting<const N: usize>(meta: &MetaStore, name: &[u8]) -> Result<[u8; N]> {
 
 fn setting_u32(meta: &MetaStore, name: &[u8]) -> Result<u32> {
     setting(meta, name).map(u32::from_le_bytes)
+}
+
+/// Returns the epoch that new extents are born in.
+fn epoch(meta: &MetaStore) -> Result<u32> {
+    match setting_u32(meta, EPOCH)? {
+        0 => Err(Error::corrupt("the setting 'epoch' is 0, and epochs count from 1: run a check")),
+        epoch => Ok(epoch),
+    }
 }
 
 /// Returns the number from which inode numbers are free. One that is in use would be given twice.

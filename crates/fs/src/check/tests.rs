@@ -419,6 +419,16 @@ fn a_missing_root_is_refused() {
     v.finds(&[(FindingKind::Metadata, "root directory"), (FindingKind::Leftover, "stands in inode 1"), (FindingKind::Unreachable, "no name")], false);
 }
 
+#[test]
+fn a_checkpoint_of_the_future_is_refused_by_a_mount() {
+    let v = Forged::new();
+    let fs = v.mount().unwrap();
+    fs.create_checkpoint("past", &crate::CheckpointOptions::default()).unwrap();
+    fs.unmount().unwrap();
+    v.put(&[put(Table::Setting, b"epoch".to_vec(), 1_u32.to_le_bytes().to_vec())]);
+    assert!(v.mount().is_err_and(|e| e.message.contains("'past' is of epoch 1")));
+}
+
 /// What needs a guess in one place keeps a repair from everything.
 #[test]
 fn one_guess_keeps_a_repair_from_everything() {

@@ -89,12 +89,22 @@ impl State {
             let iter: Box<dyn Iterator<Item = _>> = Box::new(memtable.table(table).range::<[u8], _>((from, to)));
             layers.push(iter.peekable());
         }
+        // Pages that name the same page twice would lead to its rows over and over, more often than there is time: order is the end of it.
+        let mut last: Option<Vec<u8>> = None;
         let below = || {
-            guarded(|| match range.as_mut().and_then(Iterator::next) {
+            let row = guarded(|| match range.as_mut().and_then(Iterator::next) {
                 None => Ok(None),
                 Some(Ok((key, value))) => Ok(Some((key.value().to_vec(), value.value().to_vec()))),
                 Some(Err(e)) => Err(tree_error(CONTEXT, e)),
-            })
+            })?;
+            if let Some((key, _)) = &row {
+                match &mut last {
+                    Some(last) if *last >= *key => return Err(Error::corrupt("the metadata tree is damaged: its rows are not in order")),
+                    Some(last) => last.clone_from(key),
+                    None => last = Some(key.clone()),
+                }
+            }
+            Ok(row)
         };
         merge(layers, below, visit)
     }

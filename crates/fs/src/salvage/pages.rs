@@ -28,7 +28,7 @@ const DEPTH_MAX: usize = 32;
 /// A page of the tree and what it must contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Root {
-    page: u64,
+    pub(super) page: u64,
     checksum: u128,
 }
 
@@ -92,8 +92,8 @@ impl<'a> TreeFile<'a> {
         Some((Self { region, len, header_pages, region_pages }, slots))
     }
 
-    /// Reads a page; `None` where there is none or the device fails.
-    fn page(&self, number: u64) -> Option<Vec<u8>> {
+    /// Returns where a page lies in the tree's file; `None` where it cannot be.
+    pub(super) fn place(&self, number: u64) -> Option<(u64, u64)> {
         let order = u32::try_from(number >> 59).ok()?;
         let (region, index) = ((number >> 20) & 0xf_ffff, number & (0xf_ffff >> order.min(20)));
         if order > ORDER_MAX || region > 0 && self.region_pages == 0 {
@@ -102,9 +102,12 @@ impl<'a> TreeFile<'a> {
         let bytes = (PAGE as u64) << order;
         let region_bytes = (self.header_pages + self.region_pages) * PAGE as u64;
         let start = PAGE as u64 + region * region_bytes + self.header_pages * PAGE as u64 + index * bytes;
-        if start.checked_add(bytes)? > self.len {
-            return None;
-        }
+        (start.checked_add(bytes)? <= self.len).then_some((start, bytes))
+    }
+
+    /// Reads a page; `None` where there is none or the device fails.
+    fn page(&self, number: u64) -> Option<Vec<u8>> {
+        let (start, bytes) = self.place(number)?;
         let mut page = vec![0; usize::try_from(bytes).ok()?];
         self.region.read(start, &mut page).ok()?;
         Some(page)

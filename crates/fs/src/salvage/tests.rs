@@ -7,9 +7,11 @@ use std::sync::Arc;
 use block::{AlignedBuf, BlockDevice, Fault, FaultRule, MemoryDevice, ReadFault, SimulatedDevice, SimulatedOptions, Trigger};
 
 use super::Salvage;
+use super::pages::TreeFile;
 use crate::forge::{self, RowImage};
+use crate::meta::Region;
 use crate::row::{DentryRow, ExtentRow, Table, extent_key, inode_key, pair_key};
-use crate::superblock::COPY_B;
+use crate::superblock::{COPY_B, Superblock};
 use crate::{
     BlockNo, Epoch, ErrorKind, FileBlock, FileKind, FileSystem, FormatOptions, InodeNo, LostRange, MountOptions, NewFile, OpenOptions, RenameMode,
 };
@@ -254,6 +256,48 @@ fn hostile_names_and_circles_come_to_an_end() {
     let salvage = broken.salvage();
     assert_eq!(whole(&salvage), FILES);
     assert!(salvage.entries().iter().all(|entry| !entry.name.contains(&b'/') && entry.name != b".."));
+}
+
+/// Every mount reads all extents. Forty branches, each of which names the next one twice, lead to one leaf a million million times.
+#[test]
+fn a_tree_that_shares_its_pages_is_damaged_and_not_endless() {
+    const DEPTH: usize = 40;
+    let broken = Broken::new(false);
+    let superblock = Superblock::read(&broken.device).unwrap().superblock;
+    let chunk = superblock.chunks[0];
+    assert!(chunk.len >= superblock.metadata_len, "one chunk holds all of it");
+    let region = Region::new(Arc::clone(&broken.device), superblock.clone(), true);
+    let (file, slots) = TreeFile::open(&region).unwrap();
+    let root = file.tables(&slots[0]).0.into_iter().find(|(name, _)| name == b"extent").unwrap().1.unwrap();
+    let write = |page: u64, bytes: &[u8]| {
+        let mut buf = AlignedBuf::zeroed(4096);
+        buf[..bytes.len()].copy_from_slice(bytes);
+        broken.device.write_at(&buf, chunk.start + file.place(page).unwrap().0).unwrap();
+    };
+    // Pages that nothing was ever written to.
+    let free = |page: &u64| {
+        let mut bytes = vec![1; 4096];
+        file.place(*page).is_some_and(|(start, _)| region.read(start, &mut bytes).is_ok()) && bytes.iter().all(|byte| *byte == 0)
+    };
+    let pages: Vec<u64> = (0..superblock.metadata_len / 4096).filter(free).take(DEPTH).collect();
+    assert_eq!(pages.len(), DEPTH);
+    let mut leaf = vec![0; 4096];
+    region.read(file.place(root.page).unwrap().0, &mut leaf).unwrap();
+    write(pages[DEPTH - 1], &leaf);
+    for step in 0..DEPTH {
+        // A key that lies above every key of the leaf, so that the left child is one to look at, and the right one too.
+        let mut branch = vec![2, 0, 1, 0, 0, 0, 0, 0];
+        branch.extend([0; 32]);
+        let child = pages[step];
+        branch.extend([child.to_le_bytes(), child.to_le_bytes()].concat());
+        branch.extend((8 + 48 + 4 + 16_u32).to_le_bytes());
+        branch.extend([0xff; 16]);
+        write(if step == 0 { root.page } else { pages[step - 1] }, &branch);
+    }
+    let error = FileSystem::mount(Arc::clone(&broken.device), None, MountOptions::default()).map(drop).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Corrupt, "{error}");
+    assert!(!FileSystem::check(&broken.device, None, false).unwrap().is_sound());
+    broken.salvage();
 }
 
 #[test]
