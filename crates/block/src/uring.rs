@@ -22,7 +22,7 @@ use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
 
 use crate::check::operation_of;
 use crate::counters::tally;
-use crate::file::{Core, RWF_ATOMIC, from_errno, from_io};
+use crate::file::{Core, RWF_ATOMIC, from_io};
 use crate::inline::Positioned;
 use crate::pool::BufferPool;
 use crate::{AlignedBuf, Completion, DeviceCounters, DeviceQueue, Error, Operation, QueueOptions, Request, RequestKind, Result, Segment};
@@ -177,7 +177,8 @@ impl Table {
         let (index, segment) = (user_data as u32, (user_data >> 32) as u32);
         let slot = &mut self.slots[index as usize];
         assert!(slot.pending > 0, "I-URING-1: a completion has its slot");
-        if slot.pending == 1 && slot.rest.is_empty() && result == slot.first.len as i32 && self.partial.is_empty() {
+        // A flush moves nothing and goes the other way.
+        if slot.pending == 1 && slot.rest.is_empty() && result > 0 && result == slot.first.len as i32 && self.partial.is_empty() {
             tally(batch, operation_of(slot.kind), u64::from(slot.first.len), true);
             slot.pending = 0;
             self.free.push(index);
@@ -219,11 +220,12 @@ impl Table {
 fn outcome(core: &Core, operation: Operation, part: Segment, moved: u32, result: i32) -> Result<u32> {
     let offset = part.offset + u64::from(moved);
     match result {
+        0 if operation == Operation::Flush => core.require_whole().map(|()| 0),
         0 if part.len > moved => Err(core.ended_early(operation, offset)),
         count if count >= 0 => Ok(count as u32),
         // A flush is never repeated: the kernel has dropped what it held.
         error if matches!(-error, libc::EINTR | libc::EAGAIN) && operation != Operation::Flush => Ok(0),
-        error => Err(from_errno(&core.name, operation, (operation != Operation::Flush).then_some(offset), -error)),
+        error => Err(core.explain(operation, (operation != Operation::Flush).then_some(offset), -error)),
     }
 }
 

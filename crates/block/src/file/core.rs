@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::errno::from_io;
+use super::errno::{from_errno, from_io};
 use crate::check::{Limits, error};
 use crate::counters::Counters;
 use crate::inline::Positioned;
@@ -63,7 +63,7 @@ impl Core {
                 Ok(0) => return Err(self.ended_early(operation, offset + moved as u64)),
                 Ok(count) => moved += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(from_io(&self.name, operation, Some(offset + moved as u64), &error)),
+                Err(error) => return Err(self.explain(operation, Some(offset + moved as u64), error.raw_os_error().unwrap_or(libc::EIO))),
             }
             if moved >= len {
                 return Ok(());
@@ -72,10 +72,36 @@ impl Core {
         }
     }
 
+    /// Refuses to call anything durable on a device that was cut short since it was opened. A write behind the end of a cut image succeeds, and what
+    /// lies between reads as zeros: nobody else would notice.
+    pub fn require_whole(&self) -> Result<()> {
+        self.cut_short(Operation::Flush, None).map_or(Ok(()), Err)
+    }
+
+    /// Makes the error of a failed transfer. The kernel has several for one behind the end of a device that was cut short, "no space" among them.
+    #[cold]
+    pub fn explain(&self, operation: Operation, offset: Option<u64>, errno: i32) -> Error {
+        self.cut_short(operation, offset).unwrap_or_else(|| from_errno(&self.name, operation, offset, errno))
+    }
+
+    /// Returns the error of a device that is shorter than it was.
+    fn cut_short(&self, operation: Operation, offset: Option<u64>) -> Option<Error> {
+        let size = self.size_bytes.load(Relaxed);
+        match super::probe::size_bytes(&self.file) {
+            Ok(left) if left >= size => None,
+            Ok(left) => {
+                let detail = format!("the device was cut short while it was in use, to {left} of its {size} bytes: restore the missing end");
+                Some(error(&self.name, ErrorKind::Io, operation, offset, detail))
+            }
+            Err(error) => Some(from_io(&self.name, operation, offset, &error)),
+        }
+    }
+
     /// Makes the error of a transfer that moved nothing within the device's size.
     pub fn ended_early(&self, operation: Operation, offset: u64) -> Error {
-        let detail = "the device ends before its size; it was cut short since it was opened".to_owned();
-        error(&self.name, ErrorKind::Io, operation, Some(offset), detail)
+        let ended =
+            || error(&self.name, ErrorKind::Io, operation, Some(offset), "the device moved no more bytes, although it has not ended".to_owned());
+        self.cut_short(operation, Some(offset)).unwrap_or_else(ended)
     }
 
     #[inline]
@@ -102,7 +128,7 @@ impl Core {
         match written {
             Ok(count) if count == buf.len() => Ok(()),
             Ok(_) => Err(self.ended_early(Operation::Write, offset)),
-            Err(errno) => Err(from_io(&self.name, Operation::Write, Some(offset), &errno.into())),
+            Err(errno) => Err(self.explain(Operation::Write, Some(offset), errno.raw_os_error())),
         }
     }
 
@@ -137,7 +163,7 @@ impl Positioned for Core {
 
     fn flush(&self) -> Result<()> {
         // `sync_data` is fdatasync, repeated while interrupted. After an error it is not repeated: the kernel has dropped what it held.
-        let result = self.file.sync_data().map_err(|error| from_io(&self.name, Operation::Flush, None, &error));
+        let result = self.file.sync_data().map_err(|error| from_io(&self.name, Operation::Flush, None, &error)).and_then(|()| self.require_whole());
         self.counters.count(Operation::Flush, 0, result)
     }
 

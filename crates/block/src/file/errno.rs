@@ -17,9 +17,9 @@ pub(crate) fn from_io(name: &str, operation: Operation, offset: Option<u64>, sou
 #[cold]
 pub(crate) fn from_errno(name: &str, operation: Operation, offset: Option<u64>, errno: i32) -> Error {
     let kind = kind_of(operation, errno);
-    let system = io::Error::from_raw_os_error(errno);
+    let system = words(errno);
     let detail = match (kind, errno) {
-        (ErrorKind::NoSpace, _) => format!("the file system that holds the image is full ({system})"),
+        (ErrorKind::NoSpace, _) => format!("the file system or pool that holds it is full ({system})"),
         (ErrorKind::ReadOnly, _) => format!("the device refuses writes ({system})"),
         (ErrorKind::NotFound, _) => "there is no such file or device".to_owned(),
         (ErrorKind::Permission, _) => format!("not permitted; check the owner and mode of the path ({system})"),
@@ -27,9 +27,15 @@ pub(crate) fn from_errno(name: &str, operation: Operation, offset: Option<u64>, 
         (_, libc::ENXIO | libc::ENODEV | libc::ENOMEDIUM | libc::ESHUTDOWN) => format!("the device is gone ({system})"),
         (_, libc::EINVAL) => format!("the system refused the transfer; its alignment may have changed since the device was opened ({system})"),
         (_, libc::EIO | libc::EREMOTEIO | libc::EILSEQ | libc::ENODATA) => format!("the medium failed ({system})"),
-        _ => system.to_string(),
+        _ => system,
     };
     Error { kind, operation, device: name.to_owned(), offset, detail, errno: Some(errno) }
+}
+
+/// Returns the system's words for an errno; the number itself explains nothing.
+fn words(errno: i32) -> String {
+    let text = io::Error::from_raw_os_error(errno).to_string();
+    text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words).to_owned()
 }
 
 fn kind_of(operation: Operation, errno: i32) -> ErrorKind {
@@ -61,6 +67,6 @@ mod tests {
         assert_eq!(kind(Operation::Read, libc::EIO), ErrorKind::Io);
         let gone = from_errno("/dev/x", Operation::Read, Some(4096), libc::ENXIO);
         assert_eq!(gone.kind, ErrorKind::Io);
-        assert!(gone.to_string().starts_with("/dev/x: read at byte 4096: the device is gone"), "{gone}");
+        assert!(gone.to_string().starts_with("/dev/x: read at byte 4096: the device is gone") && !gone.to_string().contains("os error"), "{gone}");
     }
 }

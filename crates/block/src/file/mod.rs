@@ -10,7 +10,7 @@ mod probe;
 pub use open::{DeviceOptions, Engine, create_image, open};
 
 pub(crate) use self::core::{Core, RWF_ATOMIC};
-pub(crate) use errno::{from_errno, from_io};
+pub(crate) use errno::from_io;
 
 use std::fs::File;
 use std::io;

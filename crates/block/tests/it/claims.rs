@@ -199,9 +199,24 @@ fn a_device_that_grows_says_so_when_asked_and_one_cut_short_fails_cleanly() {
     for error in [device.read_at(&mut buf, SIZE).unwrap_err(), queued_read_error(&*device, SIZE)] {
         assert!(error.kind == ErrorKind::Io && error.detail.contains("cut short"), "{error}");
     }
+    // A write behind the new end succeeds, because a file grows with it; a flush tells all the same.
+    device.write_at(&buf, SIZE + 8192).unwrap();
+    for error in [device.flush().unwrap_err(), queued_flush_error(&*device)] {
+        assert!(error.kind == ErrorKind::Io && error.detail.contains("cut short"), "{error}");
+    }
+    file.set_len(SIZE).unwrap();
     // Half of it is there.
     let mut buf = AlignedBuf::zeroed(8192);
     assert_eq!(device.read_at(&mut buf, SIZE - 4096).unwrap_err().offset, Some(SIZE));
+}
+
+fn queued_flush_error(device: &dyn bedplate_block::BlockDevice) -> Error {
+    let mut queue = device.queue(&bedplate_block::QueueOptions::default()).unwrap();
+    let first = bedplate_block::Segment { offset: 0, len: 0 };
+    queue.push(bedplate_block::Request { token: 0, kind: bedplate_block::RequestKind::Flush, buf: None, first, rest: Vec::new() }).unwrap();
+    let mut out = Vec::new();
+    queue.complete(1, &mut out).unwrap();
+    out.pop().unwrap().result.unwrap_err()
 }
 
 fn queued_read_error(device: &dyn bedplate_block::BlockDevice, offset: u64) -> Error {
