@@ -92,9 +92,8 @@ fn run(poke: &Poke, fs: &Weak<Fs>, interval: Duration) {
         let latched = fs.meta.failed().is_some();
         match reported.replace(latched) {
             Some(before) if before == latched => {}
-            _ if latched => tracing::error!(
-                "the file system is read-only from now on ({e}); what was synced before is safe: unmount, mend the device, mount again"
-            ),
+            // The failure says what to do.
+            _ if latched => tracing::error!("the file system is read-only from now on: {e}"),
             _ => tracing::error!("the sync daemon could not write what is dirty; it stays in memory and is tried again: {e}"),
         }
     }

@@ -73,6 +73,19 @@ impl Error {
     pub fn corrupt(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corrupt, message)
     }
+
+    /// Makes the error that latches out of a failed write or flush: `what` failed, and what to do about it.
+    #[must_use]
+    pub(crate) fn latching(self, what: &str) -> Self {
+        let mend = match self.kind {
+            ErrorKind::NoSpace => "make room there",
+            _ => "mend the device",
+        };
+        let message = format!(
+            "{what} failed and nothing later can be made durable ({self}): {mend}, unmount and mount again; recovery brings back what was acknowledged"
+        );
+        Self { message, ..self }
+    }
 }
 
 impl From<block::Error> for Error {

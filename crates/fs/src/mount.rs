@@ -123,12 +123,7 @@ pub(crate) fn load(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice
 /// Refuses a device that cannot hold the volume its superblock describes.
 fn check_device(device: &Arc<dyn BlockDevice>, superblock: &Superblock) -> Result<()> {
     if device.size_bytes() < superblock.size_bytes {
-        return Err(Error::corrupt(format!(
-            "{} is truncated: it has {} bytes, the volume on it {}; restore the missing end before mounting",
-            device.name(),
-            device.size_bytes(),
-            superblock.size_bytes
-        )));
+        return Err(superblock.truncated(device));
     }
     let sector = device.geometry().logical_block_size;
     if superblock.block_size < sector {

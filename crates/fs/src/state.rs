@@ -151,13 +151,7 @@ impl Fs {
             return Err(Error::new(ErrorKind::Busy, format!("{} was unmounted", self.device.name())));
         }
         if let Some(failure) = self.meta.failed() {
-            return Err(Error {
-                kind: ErrorKind::ReadOnly,
-                message: format!(
-                    "the file system turned read-only after a failed write or flush ({failure}); what was synced before is safe: unmount, mend the device, mount again"
-                ),
-                source: failure.source,
-            });
+            return Err(Error { kind: ErrorKind::ReadOnly, message: format!("the file system turned read-only: {failure}"), source: failure.source });
         }
         self.meta.throttle()
     }

@@ -222,7 +222,16 @@ impl Superblock {
 
     /// Reads both copies and returns the newer whole one.
     pub(crate) fn read(device: &Arc<dyn BlockDevice>) -> Result<Found> {
+        let copy = |at: u64| -> Result<Self> {
+            let mut buf = AlignedBuf::zeroed(CONTENT_BYTES.max(device.geometry().logical_block_size as usize));
+            device.read_at(&mut buf, at)?;
+            Self::decode(&buf[..CONTENT_BYTES], at)
+        };
         if device.size_bytes() < VOLUME_BYTES_MIN {
+            // The rest of a volume is no stranger.
+            if let Ok(superblock) = copy(0) {
+                return Err(superblock.truncated(device));
+            }
             return Err(Error::new(
                 ErrorKind::NotAVolume,
                 format!(
@@ -232,11 +241,6 @@ impl Superblock {
                 ),
             ));
         }
-        let copy = |at: u64| -> Result<Self> {
-            let mut buf = AlignedBuf::zeroed(CONTENT_BYTES.max(device.geometry().logical_block_size as usize));
-            device.read_at(&mut buf, at)?;
-            Self::decode(&buf[..CONTENT_BYTES], at)
-        };
         match (copy(0), copy(COPY_B)) {
             (Ok(a), Ok(b)) if a.uuid == b.uuid && b.generation > a.generation => {
                 Ok(Found { superblock: b, damage: vec!["superblock A (byte 0) is older than copy B".into()], second: true, bad_copy: Some(0) })
@@ -269,6 +273,16 @@ impl Superblock {
                 Err(e)
             }
         }
+    }
+
+    /// Makes the error of a device that is shorter than its volume.
+    pub(crate) fn truncated(&self, device: &Arc<dyn BlockDevice>) -> Error {
+        Error::corrupt(format!(
+            "{} is truncated: it has {} bytes, the volume on it {}; restore the missing end before mounting",
+            device.name(),
+            device.size_bytes(),
+            self.size_bytes
+        ))
     }
 
     /// Returns the identity as people write it.

@@ -264,11 +264,9 @@ impl IntentLog {
 
     /// I-LOG-6: the first failure stays.
     fn latch(&self, error: Error) {
-        let message = format!(
-            "the intent log failed and nothing later can be made durable ({error}): unmount, mend the device, mount again; what was acknowledged is safe"
-        );
-        tracing::error!("{message}");
-        let latched = self.failed.set(Error { message, ..error });
+        let error = error.latching("the intent log");
+        tracing::error!("{error}");
+        let latched = self.failed.set(error);
         assert!(latched.is_ok(), "I-LOG-6: the log failed twice");
     }
 }

@@ -68,6 +68,7 @@ impl Region {
     }
 
     fn latch<T>(&self, result: Result<T>) -> Result<T> {
+        let result = result.map_err(|error| error.latching("the metadata"));
         if let Err(e) = &result {
             self.failed.lock().get_or_insert_with(|| e.clone());
         }
