@@ -41,6 +41,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let mount = find(&arguments.dir)?;
     let stale = live::is_stale(&mount.dir);
     let daemon = if stale { None } else { daemon_of(&mount) };
+    // A loop device that was detached while it is in use goes with its last user: kept, it can be asked below whether it is clean.
+    let _kept = std::fs::File::open(&mount.source);
     serve::fuse::unmount(&mount.dir)?;
     if !stale {
         progress::during(output, "making everything durable", || wait(&mount, daemon))?;
