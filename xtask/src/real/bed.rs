@@ -256,11 +256,26 @@ impl Mounted {
     }
 }
 
+impl Mounted {
+    /// Waits for the end of a server that was unmounted after a failure, which it has to tell.
+    ///
+    /// # Errors
+    /// When it ends well, or is still mounted.
+    pub fn ended_badly(mut self) -> Result<()> {
+        let status = sh::wait(&mut self.child, COMMAND_LIMIT).context("the serving process after the unmount")?;
+        self.process.take().into_iter().for_each(Guard::done);
+        ensure!(status.code().is_some_and(|code| code != 0 && code != 101), "the server of a failed mount ended with {status}: {}", self.said());
+        ensure!(!is_mounted(&self.directory), "{} is still mounted", self.directory.display());
+        self.mount.done();
+        Ok(())
+    }
+}
+
 /// A loop device over a file. Dropped, it is detached.
 pub struct LoopDevice {
     /// Its node.
     pub path: PathBuf,
-    _guard: Guard,
+    guard: Guard,
 }
 
 impl LoopDevice {
@@ -278,7 +293,17 @@ impl LoopDevice {
                 eprintln!("xtask: {error:#}");
             }
         });
-        Ok(Self { path, _guard: guard })
+        Ok(Self { path, guard })
+    }
+
+    /// Detaches it now; while somebody uses it the kernel waits for the last user's end.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn detach(self) -> Result<()> {
+        sh::output(Command::new("losetup").arg("--detach").arg(&self.path), Duration::from_secs(60))?;
+        self.guard.done();
+        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@ mod full_volume;
 mod ledger;
 mod mixed_open;
 mod needs;
+mod outside;
 mod peer;
 mod postgres;
 mod ratio;
@@ -124,6 +125,12 @@ const TESTS: &[Test] = &[
     Test { name: "sqlite-wal", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: sqlite::wal },
     Test { name: "sqlite-rollback", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: sqlite::rollback },
     Test { name: "postgres", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 420, run: postgres::killed },
+    Test { name: "outside-killed", needs: &[Need::Fuse], budget_s: 180, run: outside::killed_in_a_loop },
+    Test { name: "outside-full-host", needs: &[Need::Fuse, Need::Root], budget_s: 120, run: outside::full_host },
+    Test { name: "outside-image-cut", needs: &[Need::Fuse], budget_s: 120, run: outside::image_cut_short },
+    Test { name: "outside-device-cut", needs: &[Need::Fuse, Need::Root, Need::Loop], budget_s: 120, run: outside::device_cut_short },
+    Test { name: "outside-device-detached", needs: &[Need::Fuse, Need::Root, Need::Loop], budget_s: 120, run: outside::device_detached },
+    Test { name: "outside-two-daemons", needs: &[Need::Fuse], budget_s: 120, run: outside::two_daemons },
     Test { name: "crashlab-sqlite", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: crashlab::sqlite },
     Test { name: "crashlab-postgres", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 420, run: crashlab::postgres },
     Test { name: "volume-member-pulled", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 300, run: volumes::member_pulled },
