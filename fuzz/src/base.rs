@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use block::{AlignedBuf, BlockDevice, MemoryDevice, Snapshot};
 use fs::forge::{self, RegionPlace, RowImage};
-use fs::{AllocateMode, FileKind, FileSystem, FormatOptions, InodeNo, IoMode, MountOptions, NewFile, OpenOptions};
+use fs::{
+    AllocateMode, CheckpointOptions, CheckpointScope, FileKind, FileSystem, FormatOptions, InodeNo, IoMode, MountOptions, NewFile, OpenOptions,
+};
 
 /// Bytes of a base volume: the smallest that there is.
 pub const VOLUME_BYTES: u64 = 32 << 20;
@@ -24,14 +26,16 @@ pub struct Base {
     pub log: RegionPlace,
 }
 
-/// Returns the base that a byte names: unmounted cleanly, unmounted cleanly with blocks of 512 bytes, or killed with everything in the log.
+/// Returns the base that a byte names: unmounted cleanly, unmounted cleanly with blocks of 512 bytes, killed with everything in the log, or
+/// with checkpoints of everything and of a directory.
 pub fn base(number: u8) -> &'static Base {
-    static BASES: [OnceLock<Base>; 3] = [const { OnceLock::new() }; 3];
+    static BASES: [OnceLock<Base>; 4] = [const { OnceLock::new() }; 4];
     let number = usize::from(number) % BASES.len();
     BASES[number].get_or_init(|| match number {
-        0 => make(4096, true),
-        1 => make(512, true),
-        _ => make(4096, false),
+        0 => make(4096, true, false),
+        1 => make(512, true, false),
+        2 => make(4096, false, false),
+        _ => make(4096, true, true),
     })
 }
 
@@ -47,13 +51,16 @@ pub fn options(read_only: bool) -> MountOptions {
     }
 }
 
-fn make(block_size: u32, clean: bool) -> Base {
+fn make(block_size: u32, clean: bool, checkpoints: bool) -> Base {
     let memory = MemoryDevice::new(VOLUME_BYTES);
     let device: Arc<dyn BlockDevice> = memory.clone();
     let options = FormatOptions { block_size, log_bytes: Some(1 << 20), ..FormatOptions::default() };
     FileSystem::format(&device, None, &options).expect("an empty device is formatted");
     let fs = FileSystem::mount(Arc::clone(&device), None, self::options(false)).expect("a fresh volume mounts");
     fill(&fs).expect("a fresh volume has room");
+    if checkpoints {
+        add_checkpoints(&fs).expect("a fresh volume has room");
+    }
     fs.sync().expect("memory does not fail");
     if clean {
         fs.unmount().expect("memory does not fail");
@@ -63,6 +70,16 @@ fn make(block_size: u32, clean: bool) -> Base {
     let regions = forge::regions(&device).expect("the volume is sound");
     let log = *regions.iter().find(|region| region.name == "log").expect("the log is on the volume");
     Base { snapshot: memory.snapshot(), rows: forge::rows(&device).expect("the volume is sound"), regions, log }
+}
+
+/// Makes checkpoints, and changes behind them.
+fn add_checkpoints(fs: &FileSystem) -> fs::Result<()> {
+    fs.create_checkpoint("all", &CheckpointOptions::default())?;
+    fs.open("/d/one", &OpenOptions::read_write())?.write_at(&[0x66; 8192], 4096)?;
+    let scope = CheckpointScope::Paths(vec!["/d/e".into()]);
+    fs.create_checkpoint("some", &CheckpointOptions { scope, ..CheckpointOptions::default() })?;
+    fs.create_dir_all("/d/e/later")?;
+    fs.remove("/d/two")
 }
 
 /// Makes one of everything.

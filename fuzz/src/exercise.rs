@@ -8,10 +8,15 @@
 //! - what a repair calls mended is clean for the next check;
 //! - of what a check calls clean, a salvage loses and doubts nothing.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use block::{AlignedBuf, BlockDevice, Snapshot};
-use fs::{AllocateMode, CheckReport, Error, ErrorKind, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, RenameMode, Salvage, SetAttr, forge};
+use fs::{
+    AllocateMode, CheckReport, CheckpointOptions, Error, ErrorKind, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, RenameMode, Salvage,
+    SetAttr, forge,
+};
 
 use crate::base::options;
 use crate::checked::{Checked, MARK};
@@ -157,8 +162,20 @@ fn salvage(snapshot: &Snapshot, clean: bool) {
 
 /// Looks at every name, up to a bound, and returns the regular files found.
 fn walk(fs: &FileSystem, clean: bool) -> Vec<InodeNo> {
+    // Of the past a check reads every row, and does not put them together.
+    for checkpoint in fs.checkpoints() {
+        tolerate(fs.checkpoint_space(&checkpoint.name), false);
+        let path = std::path::Path::new(".checkpoints").join(OsStr::from_bytes(&checkpoint.name));
+        if let Some(attr) = tolerate(fs.resolve(path), false) {
+            walk_below(fs, attr.ino, false);
+        }
+    }
+    walk_below(fs, InodeNo::ROOT, clean)
+}
+
+fn walk_below(fs: &FileSystem, top: InodeNo, clean: bool) -> Vec<InodeNo> {
     let mut files = Vec::new();
-    let mut directories = vec![(InodeNo::ROOT, 0)];
+    let mut directories = vec![(top, 0)];
     let mut seen = 0;
     while let Some((dir, depth)) = directories.pop() {
         tolerate(fs.parent(dir), clean);
@@ -212,7 +229,12 @@ fn change(fs: &FileSystem, files: &[InodeNo], clean: bool) {
         tolerate(file.set_size(5000), clean);
         tolerate(file.sync_all(), clean);
     }
+    let checkpoints = fs.checkpoints();
+    tolerate(fs.create_checkpoint("new", &CheckpointOptions::default()), clean);
     change_names(fs, clean);
+    for checkpoint in &checkpoints {
+        tolerate(fs.delete_checkpoint(&checkpoint.name), clean);
+    }
     // What was allocated from the space that the mount thought free.
     if let Some(file) = tolerate(fs.open("/new file", &OpenOptions::create()), clean) {
         for at in 0..4 {

@@ -116,6 +116,23 @@ impl Label {
         Ok(Self { member, config })
     }
 
+    /// Decodes what may be a label, its length and checksum made right first; what decodes encodes to the same. For fuzzers.
+    #[cfg(feature = "forge")]
+    #[doc(hidden)]
+    pub fn decode_any(bytes: &[u8]) {
+        let mut slot = bytes[..bytes.len().min(SLOT_BYTES)].to_vec();
+        slot.resize(slot.len().max(HEAD_BYTES), 0);
+        let len = slot.len() as u32;
+        slot[16..20].copy_from_slice(&len.to_le_bytes());
+        slot[12..16].fill(0);
+        let crc = crc32c(&slot);
+        slot[12..16].copy_from_slice(&crc.to_le_bytes());
+        if let Ok(label) = Self::decode(&slot) {
+            let again = label.encode().map(|bytes| Self::decode(&bytes));
+            assert!(again.is_ok_and(|again| again == Ok(label)), "what was decoded can be encoded");
+        }
+    }
+
     /// Reads a device's label.
     ///
     /// # Errors

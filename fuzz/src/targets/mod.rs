@@ -14,9 +14,10 @@ pub struct Target {
     pub run: fn(&[u8]),
 }
 
-/// All of them. A label of a volume of several devices gets its line here when it exists.
-pub const TARGETS: [Target; 11] = [
+/// All of them.
+pub const TARGETS: [Target; 12] = [
     Target { name: "superblock", run: fs::forge::decode_superblock },
+    Target { name: "label", run: volume::Label::decode_any },
     Target { name: "log_head", run: log::head },
     Target { name: "log_records", run: log::records },
     Target { name: "log_ring", run: log::ring },

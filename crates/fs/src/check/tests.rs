@@ -429,6 +429,16 @@ fn a_checkpoint_of_the_future_is_refused_by_a_mount() {
     assert!(v.mount().is_err_and(|e| e.message.contains("'past' is of epoch 1")));
 }
 
+#[test]
+fn a_checkpoint_that_cannot_be_read_is_named_and_left_alone() {
+    let v = Forged::new();
+    v.put(&[put(Table::Checkpoint, 9_u32.to_be_bytes().to_vec(), vec![1])]);
+    v.finds(&[(FindingKind::Checkpoint, "checkpoint 00000009")], false);
+    let v = Forged::new();
+    v.put(&[put(Table::Before, vec![1, 2], vec![3])]);
+    v.finds(&[(FindingKind::Checkpoint, "a row of a checkpoint, 0102"), (FindingKind::Row, "a before-image has a key")], false);
+}
+
 /// What needs a guess in one place keeps a repair from everything.
 #[test]
 fn one_guess_keeps_a_repair_from_everything() {
