@@ -169,6 +169,9 @@ fn draw(layout: &Layout, first: &str, rest: &str, lines: &mut Vec<String>) {
         Layout::Extent(extent) => format!("{first}{{{}}}", extent.member),
         Layout::Concat(_) => format!("{first}concatenated, {} parts, {size}", children.len()),
         Layout::Stripe(stripe) => format!("{first}striped over {} columns in units of {}, {size}", children.len(), format_size(stripe.unit_bytes())),
+        Layout::Raid5(raid5) => {
+            format!("{first}RAID-5 over {} columns in units of {}, {size}", children.len(), format_size(raid5.unit_bytes()))
+        }
         Layout::Mirror(_) => format!("{first}mirrored on {} plexes, {size}", children.len()),
     });
     for (at, child) in children.iter().enumerate() {

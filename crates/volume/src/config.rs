@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::wire::{Fault, Reader, put_text};
-use crate::{Concat, Extent, Id, Layout, Mirror, Stripe};
+use crate::{Concat, Extent, Id, Layout, Mirror, Raid5, Stripe};
 
 /// How many members a group may have.
 pub(crate) const MEMBERS_MAX: usize = 128;
@@ -244,6 +244,7 @@ fn encode_layout(layout: &Layout, out: &mut Vec<u8>) {
         Layout::Concat(_) => (1, 0),
         Layout::Stripe(stripe) => (2, stripe.unit_bytes()),
         Layout::Mirror(_) => (3, 0),
+        Layout::Raid5(raid5) => (4, raid5.unit_bytes()),
     };
     out.push(kind);
     out.extend((layout.children().len() as u16).to_le_bytes());
@@ -261,13 +262,14 @@ fn decode_layout(reader: &mut Reader<'_>, depth: usize) -> Result<Layout, Fault>
         return Ok(Layout::Extent(Extent { member, start: reader.u64("the start of an extent")?, len: reader.u64("the length of an extent")? }));
     }
     let (count, unit) = (reader.u16("the width of a layout")?, reader.u64("a stripe unit")?);
-    if !(1..=3).contains(&kind) || count == 0 || depth >= crate::layout::DEPTH_MAX || (kind == 2) == (unit == 0) {
+    if !(1..=4).contains(&kind) || count == 0 || depth >= crate::layout::DEPTH_MAX || matches!(kind, 2 | 4) == (unit == 0) {
         return Err(Fault::new(at, format!("a layout of kind {kind}, {count} parts and unit {unit} is not possible here")));
     }
     let children = (0..count).map(|_| decode_layout(reader, depth + 1)).collect::<Result<Vec<_>, _>>()?;
     Ok(match kind {
         1 => Layout::Concat(Concat::new(children)),
         2 => Layout::Stripe(Stripe::new(unit, children)),
-        _ => Layout::Mirror(Mirror::new(children)),
+        3 => Layout::Mirror(Mirror::new(children)),
+        _ => Layout::Raid5(Raid5::new(unit, children)),
     })
 }

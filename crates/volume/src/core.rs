@@ -18,6 +18,7 @@ use crate::drl::Drl;
 use crate::layout::Run;
 use crate::live::Live;
 use crate::parallel::{Job, Lanes};
+use crate::parity::{Parity, Put};
 use crate::plan::{self, Share};
 use crate::regions::{Obstacle, Regions};
 use crate::shared::{Lives, Shared};
@@ -47,6 +48,8 @@ pub(crate) struct Core {
     pub geometry: Geometry,
     pub size_bytes: u64,
     pub redundancy: Option<Redundancy>,
+    /// What a RAID-5 keeps besides.
+    pub parity: Option<Parity>,
     /// The indices of the members that it has extents on.
     pub members: Vec<usize>,
     /// Whether reads may take any copy: not when a group that was not closed in order is only looked at.
@@ -135,8 +138,21 @@ impl Core {
 
     /// Reads a run from the best copy, and from the others when that fails.
     fn read_run(&self, lives: &Lives, run: &Run, buf: &mut [u8], address: u64) -> Result<()> {
-        let (live, offset) = plan::choose(lives, run, self.settled).ok_or_else(|| self.no_copy(Operation::Read, address))?;
-        match live.read(buf, offset) {
+        let Some((live, offset)) = plan::choose(lives, run, self.settled) else {
+            return match &self.parity {
+                Some(parity) => self.read_without(parity, buf, address, None),
+                None => Err(self.no_copy(Operation::Read, address)),
+            };
+        };
+        match (live.read(buf, offset), &self.parity) {
+            (Err(error), Some(parity)) => self.read_without(parity, buf, address, Some(error)),
+            (result, _) => self.second_chance(result, lives, run, buf, address, live),
+        }
+    }
+
+    #[inline]
+    fn second_chance(&self, result: Result<()>, lives: &Lives, run: &Run, buf: &mut [u8], address: u64, live: &Arc<Live>) -> Result<()> {
+        match result {
             Err(error) if run.copies().len() > 1 => self.read_elsewhere(lives, run, buf, address, live, error),
             result => result,
         }
@@ -195,7 +211,10 @@ impl Core {
     /// Reads a range that lies on several members.
     fn read_round(&self, lives: &Lives, buf: &mut [u8], at: u64) -> Result<()> {
         let mut shares = Vec::new();
-        plan::read(&self.layout, lives, self.settled, at, 0, buf.len(), &mut shares).map_err(|address| self.no_copy(Operation::Read, address))?;
+        if let Err(address) = plan::read(&self.layout, lives, self.settled, at, 0, buf.len(), &mut shares) {
+            let has_parity = self.parity.is_some();
+            return if has_parity { self.read_runs(lives, buf, at) } else { Err(self.no_copy(Operation::Read, address)) };
+        }
         let own = shares.pop().expect("a range that is not empty lies somewhere");
         let jobs = shares.iter().map(|share| job(share, RequestKind::Read, AlignedBuf::zeroed(share.len()))).collect();
         let (done, own_read) = self.lanes.run(jobs, || read_share(&own, buf));
@@ -235,6 +254,9 @@ impl Core {
     }
 
     fn write_entered(&self, buf: &[u8], offset: u64) -> Result<()> {
+        if let Some(parity) = &self.parity {
+            return self.write_rows(parity, &[Put { at: offset, bytes: buf }]);
+        }
         let lives = self.shared.lives();
         let run = self.layout.locate(offset);
         if run.len >= buf.len() as u64 && run.copies().len() == 1 {
@@ -260,7 +282,9 @@ impl Core {
     }
 
     /// Takes the members whose write or flush failed out of the group. Returns once that is durable, or with the error the caller gets.
-    pub fn settle(&self, failures: Vec<(Arc<Live>, block::Error)>) -> Result<()> {
+    pub fn settle(&self, mut failures: Vec<(Arc<Live>, block::Error)>) -> Result<()> {
+        // I-PAR-2: what was written without a record is durable on the others before anybody counts as failed.
+        let _still = self.parity.as_ref().filter(|_| !failures.is_empty()).map(|parity| self.hold_rows(parity, &mut failures));
         for (live, error) in failures {
             if self.redundancy.is_none() {
                 return Err(error);
@@ -319,6 +343,10 @@ impl Core {
     }
 
     fn zero_entered(&self, at: u64, len: u64) -> Result<()> {
+        if let Some(parity) = &self.parity {
+            let zeros = AlignedBuf::zeroed(len.min(ROUND_BYTES as u64) as usize);
+            return plan_parts(at, len, ROUND_BYTES as u64).try_for_each(|(at, len)| self.write_rows(parity, &[Put { at, bytes: &zeros[..len] }]));
+        }
         let lives = self.shared.lives();
         let mut shares = Vec::new();
         plan::write(&self.layout, &lives, at, 0, len as usize, &mut shares).map_err(|address| self.no_copy(Operation::Write, address))?;
@@ -435,6 +463,11 @@ impl Core {
         }
         Ok(())
     }
+}
+
+/// Cuts a range into parts.
+fn plan_parts(at: u64, len: u64, part: u64) -> impl Iterator<Item = (u64, usize)> {
+    (at..at + len).step_by(part as usize).map(move |from| (from, part.min(at + len - from) as usize))
 }
 
 fn job(share: &Share, kind: RequestKind, buf: AlignedBuf) -> Job {

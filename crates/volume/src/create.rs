@@ -93,7 +93,12 @@ pub(crate) fn member_of(device: &dyn BlockDevice, state: MemberState, since: u64
 /// Writes empty logs and the label to a member.
 pub(crate) fn label(config: &Config, index: usize, device: &dyn BlockDevice) -> Result<()> {
     for (ordinal, volume) in config.volumes.iter().enumerate() {
-        let log = Drl::new(config.id, ordinal, volume.layout.size_bytes().div_ceil(volume.region_bytes));
+        let regions = volume.layout.size_bytes().div_ceil(volume.region_bytes);
+        let mut log = Drl::new(config.id, ordinal, regions);
+        if matches!(volume.layout, Layout::Raid5(_)) {
+            // What the devices held is no parity of anything: every region is in doubt until it has been made to agree.
+            log.change(0..regions, true);
+        }
         log.write(device, &log.pages())?;
     }
     Label { member: config.members[index].id, config: config.clone() }.write(device)
@@ -112,7 +117,8 @@ fn plan(new: &NewGroup, devices: &[&Arc<dyn BlockDevice>]) -> Result<Config> {
         let layout = Arrangement { shape, ..new.data }.lay(&extents(new.members.len()..spares_from), block)?;
         volumes.push(volume(Role::Log, new, layout)?);
     }
-    let config = Config { id: Id::random(), name: new.name.clone(), event: 1, clean: true, data_start: DATA_START_MIN, members, volumes };
+    let clean = !volumes.iter().any(|volume| matches!(volume.layout, Layout::Raid5(_)));
+    let config = Config { id: Id::random(), name: new.name.clone(), event: 1, clean, data_start: DATA_START_MIN, members, volumes };
     config.fault().map_or(Ok(config), |what| Err(Error::invalid(what)))
 }
 

@@ -19,6 +19,7 @@ use crate::core::{Core, Redundancy};
 use crate::drl::Drl;
 use crate::live::Live;
 use crate::parallel::Lanes;
+use crate::parity::Parity;
 use crate::regions::{BEHIND, Regions, UNSYNCED};
 use crate::shared::{Lives, Shared};
 use crate::stats::VolumeMeter;
@@ -347,6 +348,14 @@ fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &V
     }
     let size_bytes = volume.layout.size_bytes();
     let name = if volume.role == Role::Data { config.name.clone() } else { format!("{}/{}", config.name, volume.role.name()) };
+    let whole = members.iter().all(|member| lives[*member].as_ref().is_some_and(|live| live.is_active()));
+    if matches!(volume.layout, crate::Layout::Raid5(_)) && shared.read_only && !was_clean && !whole {
+        let message = format!(
+            "group {} was not closed in order and a member is missing: its parity log has to be written back first, so import it for writing",
+            config.name
+        );
+        return Err(Error::new(ErrorKind::Missing, message));
+    }
     let mut core = Core {
         shared: Arc::clone(shared),
         role: volume.role,
@@ -355,6 +364,10 @@ fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &V
         geometry,
         size_bytes: size_bytes - size_bytes % block,
         redundancy: None,
+        parity: match &volume.layout {
+            crate::Layout::Raid5(raid5) => Some(Parity::new(raid5.clone(), config.id, ordinal)),
+            _ => None,
+        },
         members,
         settled: was_clean || !shared.read_only,
         lanes: Lanes::default(),
@@ -362,8 +375,11 @@ fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &V
         latched: false.into(),
         latch: Mutex::new(None),
     };
-    if volume.layout.copies() > 1 && !shared.read_only {
+    if volume.layout.is_redundant() && !shared.read_only {
         core.redundancy = Some(redundancy(config, ordinal, volume, &core, &lives, was_clean)?);
+        if let Some(parity) = &core.parity {
+            core.recover_parity(parity)?;
+        }
         let redundancy = core.redundancy.as_ref().expect("it was just set");
         let log = redundancy.log.lock();
         core.write_log(&log, &log.pages(), true)?;
@@ -401,6 +417,8 @@ fn geometry(volume: &VolumeConfig, lives: &Lives, members: &[usize], read_only: 
     let kept_by_starts = volume.layout.extents().iter().map(|extent| 1_u64 << extent.start.trailing_zeros().min(62)).min().unwrap_or(512);
     let lengths = if matches!(volume.layout, crate::Layout::Concat(_)) { volume.layout.extents() } else { Vec::new() };
     let kept_by_lengths = lengths.iter().map(|extent| 1_u64 << extent.len.trailing_zeros().min(62)).min().unwrap_or(u64::MAX);
+    // A row that is written whole is not logged, so nothing is promised of it when a member is lost in the same moment.
+    let untorn = if matches!(volume.layout, crate::Layout::Raid5(_)) { logical_block_size } else { untorn };
     let untorn = u64::from(untorn).min(kept_by_unit).min(kept_by_starts).min(kept_by_lengths) as u32;
     Geometry {
         logical_block_size,

@@ -4,7 +4,8 @@
 //!   0          label A          two copies at fixed places, so that a device that grows or loses its head is still known
 //!   1 MiB      label B
 //!   2 MiB      dirty region logs, 256 KiB for each volume
-//!   2.5 MiB    kept free for a parity log and the journal of a relayout
+//!   2.5 MiB    parity logs, 512 KiB for each volume
+//!   3.5 MiB    kept free for the journal of a relayout
 //!   data_start data
 //! ```
 //! An update writes A, flushes, writes B, flushes: at every moment one copy is whole. The copy with the larger event counts.

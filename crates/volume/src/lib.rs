@@ -5,18 +5,18 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `layout/` | concatenated, striped, mirrored: values that say where an address lives, one file each |
+//! | `layout/` | concatenated, striped, mirrored, RAID-5: values that say where an address lives, one file each |
 //! | `config`, `label`, `assemble`, `create` | what a group is, its bytes on every member, who belongs to it and who is refused |
 //! | `shape` | from what a user asks for to a layout |
 //! | `plan`, `core`, `parallel`, `queue`, `device` | the data path: planning is pure, `core` acts, `queue` is the list interface |
+//! | `parity/` | rows of a RAID-5: written, read without a member, the parity log, made to agree |
 //! | `regions`, `drl`, `sync` | which regions may differ between copies, in memory and on the members, and making them agree |
 //! | `scrub`, `pages` | comparing copies, and asking a database's page which one is right |
 //! | `shared`, `membership`, `group`, `background` | members leave, come, take each other's places; import and close |
 //!
-//! What comes next has its place: parity is one more layout at the root (`layout/raid5.rs`), with its stripes asked for in `Core::read_at` and
-//! `Core::write_at` before runs are, its parity log in the free bytes of the label area, and regions, dirty region log and membership as they
-//! are. A relayout is a second layout in a volume's configuration with the address up to which it counts; `Core::layout` is asked in one
-//! place for reads and one for writes, both of which have entered their regions, so a region that is locked can be moved.
+//! What comes next has its place: a relayout is a second layout in a volume's configuration with the address up to which it counts;
+//! `Core::layout` is asked in one place for reads and one for writes, both of which have entered their regions, so a region that is locked can
+//! be moved.
 #![forbid(unsafe_code)]
 
 mod assemble;
@@ -35,6 +35,7 @@ mod live;
 mod membership;
 mod pages;
 mod parallel;
+mod parity;
 mod plan;
 mod queue;
 mod regions;
@@ -52,7 +53,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use group::{Group, ImportOptions, SyncProgress, WeakGroup};
 pub use id::Id;
 pub use label::Label;
-pub use layout::{COPIES_MAX, Concat, Copy, Extent, Layout, Mirror, Run, Stripe};
+pub use layout::{COPIES_MAX, Concat, Copy, Extent, Layout, Mirror, Raid5, Run, Stripe};
 pub use pages::{PageFormat, Postgres};
 pub use scrub::{Difference, Judge, ScrubReport, Undecided};
 pub use shape::{Arrangement, Shape, UNIT_BYTES_DEFAULT};

@@ -106,10 +106,17 @@ impl Inner {
                 core.mark(redundancy, region, region)?;
             }
         }
+        // I-PAR-2: as when a member fails, and nothing is written to rows until the new one takes part.
+        let mut failures = Vec::new();
+        let still: Vec<_> = concerned.iter().filter_map(|core| Some(core.hold_rows(core.parity.as_ref()?, &mut failures))).collect();
+        if let Some((_, error)) = failures.pop() {
+            return Err(error.into());
+        }
         self.shared.change_members(|config, lives| {
             change(config, lives);
             Ok(())
         })?;
+        drop(still);
         for core in &concerned {
             let redundancy = core.redundancy.as_ref().expect("it was just found");
             for region in core.regions_on(index) {
@@ -131,6 +138,7 @@ impl Inner {
                 continue;
             }
             core.flush()?;
+            core.parity.as_ref().map_or(Ok(()), |parity| core.checkpoint_parity(parity))?;
             self.shared.change(|config| {
                 for index in stale {
                     if config.members[index].state == MemberState::Stale {

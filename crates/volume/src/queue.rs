@@ -116,10 +116,50 @@ impl VolumeQueue {
         }
     }
 
+    /// Sends what has been pushed to be written to a RAID-5 out together.
+    fn start_gathered(&mut self) {
+        if self.core.parity.is_none() {
+            return;
+        }
+        let core = Arc::clone(&self.core);
+        let Some(parity) = &core.parity else { return };
+        let (writes, others): (VecDeque<Request>, _) = self.pushed.drain(..).partition(|request| request.kind == RequestKind::Write);
+        self.pushed = others;
+        let mut good = Vec::with_capacity(writes.len());
+        for request in writes {
+            match self.check(&request) {
+                Ok(()) => good.push(request),
+                Err(error) => self.done.push(Completion { token: request.token, result: Err(error), buf: request.buf }),
+            }
+        }
+        self.done.extend(core.write_gathered(parity, good));
+    }
+
+    /// Reads what lies on a member that is gone with positioned calls, which know what to do about it.
+    #[cold]
+    fn read_now(&mut self, mut request: Request) {
+        let segments: Vec<Segment> = std::iter::once(request.first).chain(request.rest.drain(..)).collect();
+        let mut buf = request.buf.take();
+        let result = buf.as_mut().map_or(Ok(()), |buf| self.read_segments(&segments, buf));
+        self.done.push(Completion { token: request.token, result, buf });
+    }
+
+    fn read_segments(&self, segments: &[Segment], buf: &mut AlignedBuf) -> Result<()> {
+        let mut from = 0;
+        segments.iter().try_for_each(|segment| {
+            let mut bytes = AlignedBuf::zeroed(segment.len as usize);
+            self.core.read_at(&mut bytes, segment.offset)?;
+            buf[from..from + bytes.len()].copy_from_slice(&bytes);
+            from += bytes.len();
+            Ok(())
+        })
+    }
+
     fn start(&mut self, request: Request) {
         let prepared = self.check(&request).and_then(|()| self.prepare(&request));
         match prepared {
             Ok(shares) => self.launch(request, shares),
+            Err(_) if self.core.parity.is_some() && request.kind == RequestKind::Read && self.check(&request).is_ok() => self.read_now(request),
             Err(error) => self.done.push(Completion { token: request.token, result: Err(error), buf: request.buf }),
         }
     }
@@ -273,18 +313,11 @@ impl VolumeQueue {
     #[cold]
     fn read_again(&self, flight: &mut Flight, mut failures: Vec<(Arc<Live>, block::Error)>) -> Result<()> {
         let first = failures.swap_remove(0).1;
-        if self.core.redundancy.is_none() {
+        if self.core.redundancy.is_none() && self.core.parity.is_none() {
             return Err(first);
         }
         let Some(buf) = &mut flight.buf else { return Err(first) };
-        let mut from = 0;
-        for segment in &flight.segments {
-            let mut bytes = AlignedBuf::zeroed(segment.len as usize);
-            self.core.read_at(&mut bytes, segment.offset)?;
-            buf[from..from + bytes.len()].copy_from_slice(&bytes);
-            from += bytes.len();
-        }
-        Ok(())
+        self.read_segments(&flight.segments, buf)
     }
 
     /// Collects what members completed; waits for at least one where `wait` says so and one is on its way.
@@ -359,6 +392,7 @@ impl DeviceQueue for VolumeQueue {
     }
 
     fn submit(&mut self) -> Result<()> {
+        self.start_gathered();
         while let Some(request) = self.pushed.pop_front() {
             self.start(request);
         }

@@ -39,7 +39,7 @@ pub struct Difference {
     pub role: Role,
     /// The volume addresses.
     pub range: Range<u64>,
-    /// The members that hold a copy, by their index, and where on them.
+    /// The members that hold a copy, or of a RAID-5 a part of the row, by their index, and where on them.
     pub copies: Vec<(usize, u64)>,
     /// The members whose copy cannot be read.
     pub unreadable: Vec<usize>,
@@ -104,6 +104,9 @@ struct Held {
 impl Core {
     /// Compares a range of a region that the caller has locked.
     fn scrub_range(&self, range: Range<u64>, repair: bool, judge: &dyn Judge, report: &mut ScrubReport) -> block::Result<()> {
+        if let Some(parity) = &self.parity {
+            return self.scrub_rows(parity, &range, repair, report);
+        }
         let mut at = range.start;
         while at < range.end {
             let run = self.layout.locate(at);

@@ -1,6 +1,6 @@
 //! From what a user asks for to a layout: which member takes which place.
 
-use crate::{Concat, Error, Extent, Layout, Mirror, Result, Stripe};
+use crate::{Concat, Error, Extent, Layout, Mirror, Raid5, Result, Stripe};
 
 /// The arrangements that a group is created with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,20 +15,31 @@ pub enum Shape {
     StripeMirror,
     /// A mirror over stripes: RAID 0+1.
     MirrorStripe,
+    /// Units dealt out over all members but one in turn, which holds their parity.
+    Raid5,
 }
 
 impl Shape {
     /// All of them with the names that commands take.
-    pub const ALL: [(Self, &'static str); 5] = [
+    pub const ALL: [(Self, &'static str); 6] = [
         (Self::Concat, "concat"),
         (Self::Stripe, "stripe"),
         (Self::Mirror, "mirror"),
         (Self::StripeMirror, "stripe-mirror"),
         (Self::MirrorStripe, "mirror-stripe"),
+        (Self::Raid5, "raid5"),
     ];
 }
 
-/// The stripe unit where none is asked for.
+impl Shape {
+    /// Returns the stripe unit in bytes where none is asked for. That of RAID-5 is small, so that a write of ordinary size fills whole rows.
+    #[must_use]
+    pub fn unit_bytes_default(self) -> u64 {
+        if self == Self::Raid5 { 16 << 10 } else { UNIT_BYTES_DEFAULT }
+    }
+}
+
+/// The stripe unit where none is asked for, but for RAID-5.
 pub const UNIT_BYTES_DEFAULT: u64 = 64 << 10;
 
 /// How the members of a volume are arranged.
@@ -71,6 +82,8 @@ impl Arrangement {
             (Shape::Stripe, _) => Ok(stripe(leaves(extents))),
             (Shape::Mirror, 2..=4) => Ok(Layout::Mirror(Mirror::new(leaves(extents)))),
             (Shape::Mirror, _) => Err(Error::invalid(format!("a mirror has 2 to 4 members and not {members}; see stripe-mirror for more"))),
+            (Shape::Raid5, 3..) => Ok(Layout::Raid5(Raid5::new(self.unit_bytes, leaves(extents)))),
+            (Shape::Raid5, _) => Err(Error::invalid(format!("a RAID-5 needs at least three members and not {members}"))),
             (Shape::StripeMirror, _) => {
                 Ok(stripe(extents.chunks(self.plexes).map(|mirrored| Layout::Mirror(Mirror::new(leaves(mirrored)))).collect()))
             }
@@ -110,6 +123,7 @@ mod tests {
         assert!(refusal(Shape::Mirror, 5, 65_536, 2).contains("2 to 4"));
         assert!(refusal(Shape::StripeMirror, 5, 65_536, 2).contains("5 members"));
         assert!(refusal(Shape::Stripe, 1, 65_536, 2).contains("two members"));
+        assert!(refusal(Shape::Raid5, 2, 16_384, 2).contains("three members"));
         assert!(refusal(Shape::Concat, 0, 65_536, 2).contains("needs a member"));
     }
 }

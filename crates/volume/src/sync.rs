@@ -35,6 +35,11 @@ impl Core {
         let in_doubt = redundancy.regions.has(region, UNSYNCED);
         let behind = redundancy.regions.has(region, BEHIND);
         let (start, len) = redundancy.regions.range(region);
+        if let Some(parity) = &self.parity {
+            let changed = self.sync_rows(parity, start, len, in_doubt, behind)?;
+            let flushed = changed.into_iter().filter(|_| in_doubt).map(|live| (live.flush(), live));
+            return self.settle(flushed.filter_map(|(result, live)| Some((live, result.err()?))).collect());
+        }
         let mut changed = BTreeSet::new();
         let (mut at, end) = (start, start + len);
         while at < end {
@@ -121,6 +126,9 @@ impl Core {
     /// Returns the regions that have an extent on a member.
     pub fn regions_on(&self, member: usize) -> Vec<u64> {
         let Some(redundancy) = &self.redundancy else { return Vec::new() };
+        if self.parity.is_some() {
+            return (0..redundancy.regions.count()).collect();
+        }
         let mut regions = Vec::new();
         for region in 0..redundancy.regions.count() {
             let (mut at, len) = redundancy.regions.range(region);

@@ -11,17 +11,19 @@
 //! Whatever the nesting, an address resolves to a *run*: so many bytes from there on that lie contiguously on each of one to four members.
 //! So RAID 1+0 and 0+1 need no code of their own, and a 0+1 volume survives every loss that leaves one copy of every byte.
 //!
-//! A layout with parity does not fit a `Run` of copies. It becomes one more kind of node at the root (`raid5.rs` beside this file), with a
-//! stripe of its own that the data path asks for before it asks for runs.
+//! A RAID-5 is a node at the root alone. Its runs have one copy, the data; where that is gone, and whenever something is written, the data path
+//! asks the node itself for rows and columns (`parity/`).
 //!
 //! * I-LAY-1: a run is never empty and never passes the end of any node that it goes through.
 
 mod concat;
 mod mirror;
+mod raid5;
 mod stripe;
 
 pub use concat::Concat;
 pub use mirror::Mirror;
+pub use raid5::Raid5;
 pub use stripe::Stripe;
 
 /// How many copies of a byte there may be.
@@ -51,6 +53,8 @@ pub enum Layout {
     Stripe(Stripe),
     /// Every byte on every plex.
     Mirror(Mirror),
+    /// Units dealt out to columns in turn, and in every row their parity.
+    Raid5(Raid5),
 }
 
 /// Where one copy of a run lies.
@@ -110,6 +114,7 @@ impl Layout {
             Self::Concat(concat) => concat.size_bytes(),
             Self::Stripe(stripe) => stripe.size_bytes(),
             Self::Mirror(mirror) => mirror.size_bytes(),
+            Self::Raid5(raid5) => raid5.size_bytes(),
         }
     }
 
@@ -128,6 +133,7 @@ impl Layout {
             Self::Concat(concat) => concat.locate(at),
             Self::Stripe(stripe) => stripe.locate(at),
             Self::Mirror(mirror) => mirror.locate(at),
+            Self::Raid5(raid5) => raid5.locate(at),
         };
         // I-LAY-1
         assert!(run.len > 0, "a run holds at least a byte");
@@ -138,10 +144,16 @@ impl Layout {
     #[must_use]
     pub fn copies(&self) -> usize {
         match self {
-            Self::Extent(_) => 1,
+            Self::Extent(_) | Self::Raid5(_) => 1,
             Self::Mirror(mirror) => mirror.plexes().iter().map(Self::copies).sum(),
             Self::Concat(_) | Self::Stripe(_) => self.children().iter().map(Self::copies).min().unwrap_or(0),
         }
+    }
+
+    /// Says whether the loss of a member need not be the loss of data.
+    #[must_use]
+    pub fn is_redundant(&self) -> bool {
+        self.copies() > 1 || matches!(self, Self::Raid5(_))
     }
 
     /// Returns the nodes below.
@@ -152,6 +164,7 @@ impl Layout {
             Self::Concat(concat) => concat.parts(),
             Self::Stripe(stripe) => stripe.columns(),
             Self::Mirror(mirror) => mirror.plexes(),
+            Self::Raid5(raid5) => raid5.columns(),
         }
     }
 
@@ -173,16 +186,18 @@ impl Layout {
             Self::Concat(concat) => Self::Concat(Concat::new(children(concat.parts()))),
             Self::Stripe(stripe) => Self::Stripe(Stripe::new(stripe.unit_bytes(), children(stripe.columns()))),
             Self::Mirror(mirror) => Self::Mirror(Mirror::new(children(mirror.plexes()))),
+            Self::Raid5(raid5) => Self::Raid5(Raid5::new(raid5.unit_bytes(), children(raid5.columns()))),
         }
     }
 
     /// Returns the stripe unit, where there is one.
     #[must_use]
     pub fn unit_bytes(&self) -> Option<u64> {
-        if let Self::Stripe(stripe) = self {
-            return Some(stripe.unit_bytes());
+        match self {
+            Self::Stripe(stripe) => Some(stripe.unit_bytes()),
+            Self::Raid5(raid5) => Some(raid5.unit_bytes()),
+            _ => self.children().iter().find_map(Self::unit_bytes),
         }
-        self.children().iter().find_map(Self::unit_bytes)
     }
 
     /// Returns the name of the whole arrangement, as commands take it.
@@ -194,6 +209,7 @@ impl Layout {
             (Self::Mirror(_), Some(Self::Stripe(_))) => "mirror-stripe",
             (Self::Stripe(_), _) => "stripe",
             (Self::Mirror(_), _) => "mirror",
+            (Self::Raid5(_), _) => "raid5",
             (Self::Extent(_) | Self::Concat(_), _) => "concat",
         }
     }
@@ -204,6 +220,7 @@ impl Layout {
             Self::Extent(extent) => good(extent.member),
             Self::Concat(_) | Self::Stripe(_) => self.children().iter().all(|child| child.survives(good)),
             Self::Mirror(mirror) => mirror.survives(good),
+            Self::Raid5(raid5) => raid5.survives(good),
         }
     }
 
@@ -221,6 +238,11 @@ impl Layout {
         }
         if self.copies() > COPIES_MAX {
             return Some(format!("more than {COPIES_MAX} copies of a byte"));
+        }
+        if let Self::Raid5(raid5) = self
+            && let Some(fault) = if depth > 0 { Some("a RAID-5 lies within another layout".to_owned()) } else { raid5.fault() }
+        {
+            return Some(fault);
         }
         self.children().iter().find_map(|child| child.fault_at(depth + 1))
     }
@@ -257,6 +279,7 @@ mod tests {
                 (0..2).map(|p| Layout::Stripe(Stripe::new(4096, vec![extent(2 * p, 0, 40_960), extent(2 * p + 1, 0, 40_960)]))).collect(),
             )),
             Layout::Mirror(Mirror::new((0..4).map(|m| extent(m, 0, 100)).collect())),
+            Layout::Raid5(Raid5::new(4096, (0..5).map(|m| extent(m, 512, 20_000 + u64::from(m))).collect())),
         ];
         for layout in layouts {
             assert_eq!(layout.fault(), None);
@@ -298,5 +321,8 @@ mod tests {
         }
         assert!(deep.fault().unwrap().contains("deeper"));
         assert!(Layout::Stripe(Stripe::new(4096, vec![extent(0, 0, 100)])).fault().unwrap().contains("empty"));
+        let raid5 = |columns: u16| Layout::Raid5(Raid5::new(50, (0..columns).map(|m| extent(m, 0, 100)).collect()));
+        assert!(raid5(2).fault().unwrap().contains("three"));
+        assert!(Layout::Concat(Concat::new(vec![raid5(3)])).fault().unwrap().contains("within"));
     }
 }

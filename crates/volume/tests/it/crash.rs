@@ -12,14 +12,14 @@ use super::bed::{Bed, quiet, stamp_of, stamped};
 const SHAPES: [(Shape, usize); 5] = [(Shape::Concat, 2), (Shape::Stripe, 3), (Shape::Mirror, 3), (Shape::StripeMirror, 4), (Shape::MirrorStripe, 4)];
 
 /// A write or a flush, and the clock when it had been acknowledged.
-struct Acknowledged {
-    write: Option<(u64, usize, u64)>,
-    begun: usize,
-    ended: usize,
+pub struct Acknowledged {
+    pub write: Option<(u64, usize, u64)>,
+    pub begun: usize,
+    pub ended: usize,
 }
 
 /// What a sector may show after a cut: what was durable, and everything written after.
-fn allowed(history: &[Acknowledged], at: u64, cut: usize) -> Vec<u64> {
+pub fn allowed(history: &[Acknowledged], at: u64, cut: usize) -> Vec<u64> {
     let covered = history.iter().filter(|entry| entry.write.is_none() && entry.ended <= cut).map(|entry| entry.begun).max().unwrap_or(0);
     let touches = |entry: &&Acknowledged| entry.write.is_some_and(|(offset, len, _)| (offset..offset + len as u64).contains(&at));
     let number = |entry: &Acknowledged| entry.write.map_or(0, |(_, _, number)| number);
@@ -36,7 +36,7 @@ fn write_queued(queue: &mut dyn DeviceQueue, offset: u64, buf: AlignedBuf) {
     done.remove(0).result.unwrap();
 }
 
-fn ticks(bed: &Bed) -> usize {
+pub fn ticks(bed: &Bed) -> usize {
     bed.clock.lock().last().map_or(0, |now| now.iter().sum())
 }
 

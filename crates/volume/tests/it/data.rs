@@ -9,13 +9,15 @@ use volume::{Group, ImportOptions, Role, Shape};
 
 use super::bed::{Bed, MEMBER_BYTES, new_group, quiet};
 
-const SHAPES: [(Shape, usize, usize); 6] = [
+const SHAPES: [(Shape, usize, usize); 8] = [
     (Shape::Concat, 3, 2),
     (Shape::Stripe, 3, 2),
     (Shape::Mirror, 3, 2),
     (Shape::StripeMirror, 4, 2),
     (Shape::MirrorStripe, 4, 2),
     (Shape::MirrorStripe, 6, 3),
+    (Shape::Raid5, 3, 2),
+    (Shape::Raid5, 5, 2),
 ];
 
 fn fill(rng: &mut Xoshiro256PlusPlus, len: usize) -> AlignedBuf {
@@ -35,6 +37,7 @@ fn every_layout_is_a_plain_array_to_positioned_calls() {
         let bed = Bed::new(members, 1);
         bed.create(shape, plexes, 0);
         let group = bed.import();
+        group.sync().unwrap();
         let device = group.volume(Role::Data).unwrap();
         let mut model = vec![0_u8; device.size_bytes() as usize];
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);

@@ -7,5 +7,7 @@ mod crash;
 mod data;
 mod death;
 mod membership;
+mod parity;
 mod refusals;
 mod scrub;
+mod write_hole;

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bedplate::{Arrangement, BlockDevice, FileSystem, NewGroup, Shape, UNIT_BYTES_DEFAULT, create_group, create_image, format_size, parse_size};
+use bedplate::{Arrangement, BlockDevice, FileSystem, NewGroup, Shape, create_group, create_image, format_size, parse_size};
 use clap::{Args, ValueEnum};
 
 use crate::device::{self, Access};
@@ -25,9 +25,9 @@ pub struct Arguments {
     /// How the members are arranged
     #[arg(long, value_enum, default_value = "mirror")]
     layout: LayoutName,
-    /// Stripe unit, a multiple of the members' blocks
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value_t = UNIT_BYTES_DEFAULT)]
-    unit: u64,
+    /// Stripe unit, a multiple of the members' blocks [default: 64 KiB, of raid5 16 KiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    unit: Option<u64>,
     /// Copies of everything in stripe-mirror and mirror-stripe, 2 to 4; a plain mirror has one on every member
     #[arg(long, value_name = "N", default_value_t = 2)]
     copies: usize,
@@ -58,6 +58,8 @@ enum LayoutName {
     StripeMirror,
     /// A mirror over stripes, RAID 0+1
     MirrorStripe,
+    /// Units dealt out over all members and their parity, RAID-5; 3 members or more
+    Raid5,
 }
 
 impl LayoutName {
@@ -68,7 +70,14 @@ impl LayoutName {
             Self::Mirror => Shape::Mirror,
             Self::StripeMirror => Shape::StripeMirror,
             Self::MirrorStripe => Shape::MirrorStripe,
+            Self::Raid5 => Shape::Raid5,
         }
+    }
+}
+
+impl Arguments {
+    fn unit(&self) -> u64 {
+        self.unit.unwrap_or_else(|| self.layout.shape().unit_bytes_default())
     }
 }
 
@@ -84,7 +93,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     };
     let new = NewGroup {
         name: arguments.name.clone(),
-        data: Arrangement { shape: arguments.layout.shape(), unit_bytes: arguments.unit, plexes: arguments.copies },
+        data: Arrangement { shape: arguments.layout.shape(), unit_bytes: arguments.unit(), plexes: arguments.copies },
         members: open(&arguments.members)?,
         log_members: open(&arguments.log)?,
         spares: open(&arguments.spare)?,
@@ -145,7 +154,7 @@ fn warn(arguments: &Arguments) {
     let columns = match arguments.layout {
         LayoutName::Stripe => members,
         LayoutName::StripeMirror | LayoutName::MirrorStripe => members / arguments.copies.max(1),
-        LayoutName::Concat | LayoutName::Mirror => usize::MAX,
+        LayoutName::Concat | LayoutName::Mirror | LayoutName::Raid5 => usize::MAX,
     };
     if columns < 4 {
         tracing::warn!("{columns} columns: a stripe spreads load well from four columns on");
@@ -153,10 +162,17 @@ fn warn(arguments: &Arguments) {
     if matches!(arguments.layout, LayoutName::Concat | LayoutName::Stripe) && members > 1 {
         tracing::warn!("there is one copy of everything: the death of any one member loses the volume");
     }
-    if columns != usize::MAX && !arguments.unit.is_multiple_of(4096) {
+    let striped = !matches!(arguments.layout, LayoutName::Concat | LayoutName::Mirror);
+    if striped && !arguments.unit().is_multiple_of(4096) {
         tracing::warn!(
             "a unit of {} is not a multiple of 4 KiB, the usual block of a file system: blocks will lie on two members",
-            format_size(arguments.unit)
+            format_size(arguments.unit())
+        );
+    }
+    if arguments.layout == LayoutName::Raid5 && arguments.log.is_empty() {
+        tracing::warn!(
+            "the intent log lies on the RAID-5: each of its small writes reads old data and parity, and writes and flushes the parity log \
+             on two members before it is done; give it a mirror of its own with --log"
         );
     }
     let sizes: Vec<u64> = arguments.members.iter().filter_map(|path| size_of(path)).collect();

@@ -1,0 +1,80 @@
+//! RAID-5 at work: rows that are written as wholes or through the parity log, read without a member, and made to agree.
+//!
+//! ```text
+//!   write   rows locked ─► gate ─► windows ─► read what the way to the parity needs ─► partial row? log, flush ─► all members at once
+//!   read    the member ─► gone or unreadable? row locked ─► exclusive or of the others ─► written back where it was unreadable
+//!   log     full ─► gate alone: all members flushed, new head ─► from the start            import: what counts is written again
+//! ```
+//! **The write hole.** While a row is partly new its parity is of no use, and a member that is lost then takes with it bytes that nobody wrote. So what goes
+//! to two or more members of a row is first made durable in the log of those very members (I-PAR-1), and stays there until what was written
+//! in place is durable. After a crash either every part is there and all are written again, or none was begun in place. One lost member
+//! loses its part of the record and its part of the row: the others' parts make the row whole in its new state.
+//!
+//! A row that is written from end to end is not logged while all members are up to date: whatever arrives, the data of the row is what
+//! the write and what was there before made it, and the parity is computed from that. Only a crash *and* the loss of a member at the same
+//! time, or before the rows in doubt were compared, leave the lost
+//! member's part of rows open that were written whole and not flushed since. When a member fails while the volume is
+//! in use, the others are flushed before it counts as failed (I-PAR-2), so that state is never met later.
+//!
+//! * I-PAR-1: nothing is written in place on two members of a row before the record that says so is durable on every member that takes part,
+//!   unless the whole row is written, all members are up to date and no record of the row could be written again.
+//! * I-PAR-2: a member counts as failed only when all rows that were written without a record are durable on the others.
+
+mod gather;
+mod log;
+mod plan;
+mod read;
+mod recover;
+mod rows;
+mod scrub;
+mod sync;
+mod write;
+
+use parking_lot::{Mutex, RwLock};
+
+pub(crate) use plan::Put;
+
+use crate::{Id, Raid5};
+use log::Tail;
+use rows::RowLocks;
+
+/// What a RAID-5 volume keeps.
+#[derive(Debug)]
+pub(crate) struct Parity {
+    pub raid5: Raid5,
+    pub group: Id,
+    /// Where the log begins on every member.
+    area: u64,
+    rows: RowLocks,
+    /// Shared by every write from its plan to its end in place; alone by who needs that nothing is under way. Rank G1.5: after rows and a dirty region log.
+    gate: RwLock<()>,
+    /// A leaf lock.
+    tail: Mutex<Tail>,
+}
+
+impl Parity {
+    pub fn new(raid5: Raid5, group: Id, volume: usize) -> Self {
+        Self { raid5, group, area: log::area(volume), rows: RowLocks::default(), gate: RwLock::new(()), tail: Mutex::default() }
+    }
+}
+
+/// Adds bytes to a sum without carry, word by word: plain enough for the compiler to use the widest registers there are.
+fn xor(sum: &mut [u8], bytes: &[u8]) {
+    assert_eq!(sum.len(), bytes.len(), "only equal lengths are summed");
+    let (words, rest) = sum.as_chunks_mut::<8>();
+    let (others, last) = bytes.as_chunks::<8>();
+    words.iter_mut().zip(others).for_each(|(word, other)| *word = (u64::from_ne_bytes(*word) ^ u64::from_ne_bytes(*other)).to_ne_bytes());
+    rest.iter_mut().zip(last).for_each(|(byte, other)| *byte ^= other);
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_sum_of_two_is_nothing() {
+        let (mut sum, bytes) = (vec![0; 1003], (0..1003).map(|at: usize| at as u8).collect::<Vec<_>>());
+        super::xor(&mut sum, &bytes);
+        assert_eq!(sum, bytes);
+        super::xor(&mut sum, &bytes);
+        assert!(sum.iter().all(|byte| *byte == 0));
+    }
+}
