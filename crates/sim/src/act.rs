@@ -1,11 +1,12 @@
 //! Carries steps out on a file system.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use fs::{CheckpointOptions, CheckpointScope, File, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, Result, SetAttr};
+use fs::{CheckpointOptions, CheckpointScope, File, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, Result, RollbackOptions, SetAttr};
 
 use crate::model::{attribute, target};
-use crate::view::{View, see_checkpoint};
+use crate::view::{Seen, see_checkpoint};
 use crate::workload::{Change, On, Step, dir_path, file_path, pattern};
 
 /// What a step promised once it returned.
@@ -35,7 +36,7 @@ pub(crate) struct Outcome {
     /// The file in which it moved bytes, and how.
     pub(crate) moved: Option<(InodeNo, Change, u64, u64)>,
     /// The checkpoint it made: its line, and what it shows.
-    pub(crate) checkpoint: Option<(String, View)>,
+    pub(crate) checkpoint: Option<(String, Arc<Seen>)>,
     /// The inode it made.
     pub(crate) made: Option<InodeNo>,
     /// What it read.
@@ -181,9 +182,16 @@ impl Stage {
             Step::Checkpoint(slot, dir) => {
                 let scope = dir.map_or(CheckpointScope::Everything, |dir| CheckpointScope::Paths(vec![dir_path(dir).into()]));
                 let made = fs.create_checkpoint(format!("c{slot}"), &CheckpointOptions { scope, ..CheckpointOptions::default() })?;
-                Ok(Outcome { checkpoint: Some(see_checkpoint(fs, &made)?), ..Outcome::promising(Promise::Names) })
+                let (line, shown) = see_checkpoint(fs, &made)?;
+                Ok(Outcome { checkpoint: Some((line, Arc::new(shown))), ..Outcome::promising(Promise::Names) })
             }
             Step::DeleteCheckpoint(slot) => fs.delete_checkpoint(format!("c{slot}")).map(|()| Outcome::promising(Promise::Names)),
+            Step::Rollback(slot) => {
+                let done = fs.rollback(format!("c{slot}"), &RollbackOptions::default())?;
+                // Or there would be ever more of them.
+                fs.delete_checkpoint(&done.undo)?;
+                Ok(Outcome::promising(Promise::All))
+            }
             Step::Sync => fs.sync().map(|()| Outcome::promising(Promise::All)),
             Step::Grow(_) | Step::Remount | Step::Kill => unreachable!("these are the recorder's"),
         }

@@ -34,13 +34,21 @@ impl Node {
     }
 }
 
+/// A checkpoint: its line, what it shows for good, and what a rollback brings back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Past {
+    line: String,
+    shown: Arc<View>,
+    nodes: Arc<BTreeMap<InodeNo, Node>>,
+}
+
 /// A whole file system.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Model {
     pub(crate) nodes: BTreeMap<InodeNo, Node>,
     held: BTreeMap<u8, InodeNo>,
-    /// The checkpoints by name: each one's line, and what it shows for good.
-    checkpoints: BTreeMap<String, (String, Arc<View>)>,
+    /// The checkpoints by name.
+    checkpoints: BTreeMap<String, Past>,
     /// Every inode number that was ever given out (S-19).
     ever: BTreeSet<InodeNo>,
     pub(crate) block_size: u32,
@@ -53,9 +61,13 @@ const EXISTS: Refusal = "the name exists";
 impl Model {
     /// Makes a model of what a recovery left; `used` are the numbers that had been given out for good.
     pub(crate) fn recovered(block_size: u32, seen: Seen, used: BTreeSet<InodeNo>) -> Self {
-        let Seen { view, nodes } = seen;
+        let Seen { view, nodes, mut past } = seen;
         let name = |line: &str| line.split(' ').nth(1).unwrap_or_default().to_owned();
-        let checkpoints = view.checkpoints.into_iter().map(|(line, shown)| (name(&line), (line, shown))).collect();
+        let checkpoints = view.checkpoints.into_iter().map(|(line, shown)| {
+            let nodes = past.remove(&line).unwrap_or_default();
+            (name(&line), Past { line, shown, nodes })
+        });
+        let checkpoints = checkpoints.collect();
         let ever = nodes.keys().copied().chain(used).collect();
         Self { nodes, held: BTreeMap::new(), checkpoints, ever, block_size }
     }
@@ -110,6 +122,7 @@ impl Model {
             }
             Step::Checkpoint(slot, dir) => self.checkpoint(format!("c{slot}"), dir, outcome),
             Step::DeleteCheckpoint(slot) => self.checkpoints.remove(&format!("c{slot}")).map(drop).ok_or(NO_SUCH_NAME),
+            Step::Rollback(slot) => self.roll_back(&format!("c{slot}")),
             Step::SyncDirectory(dir) => self.directory(dir).map(drop),
             Step::Sync | Step::Grow(_) => Ok(()),
             Step::Remount | Step::Kill => {
@@ -257,7 +270,8 @@ impl Model {
         if let Some(dir) = dir {
             self.directory(dir)?;
         }
-        let Some((line, shown)) = outcome.checkpoint.clone() else { return Ok(()) };
+        let Some((line, seen)) = outcome.checkpoint.clone() else { return Ok(()) };
+        let shown = &seen.view;
         let mut present = View::default();
         self.view_directory(InodeNo::ROOT, "", &self.names(), &mut present);
         let holds = |(ino, content): (&InodeNo, &Arc<Vec<u8>>)| matches!(&self.nodes.get(ino).map(|node| &node.kind), Some(Kind::File(now)) if now == content);
@@ -266,7 +280,21 @@ impl Model {
         if !names || !shown.contents.iter().all(holds) {
             return Err("S-50: the checkpoint shows something else than the present");
         }
-        self.checkpoints.insert(name, (line, Arc::new(shown)));
+        let past = Past { line, shown: Arc::new(shown.clone()), nodes: Arc::new(seen.nodes.clone()) };
+        self.checkpoints.insert(name, past);
+        Ok(())
+    }
+
+    /// S-56, S-57: everything is what the checkpoint shows; files that are held stand in the way.
+    fn roll_back(&mut self, name: &str) -> Result<(), Refusal> {
+        let past = self.checkpoints.get(name).ok_or(NO_SUCH_NAME)?;
+        if !past.line.ends_with(" of []") {
+            return Err("the checkpoint is of named files");
+        }
+        if !self.held.is_empty() {
+            return Err("open files stand in the way");
+        }
+        self.nodes = past.nodes.as_ref().clone();
         Ok(())
     }
 
@@ -290,7 +318,7 @@ impl Model {
     pub(crate) fn view(&self) -> View {
         let mut view = View::default();
         self.view_directory(InodeNo::ROOT, "", &self.names(), &mut view);
-        view.checkpoints = self.checkpoints.values().cloned().collect();
+        view.checkpoints = self.checkpoints.values().map(|past| (past.line.clone(), Arc::clone(&past.shown))).collect();
         view.names.extend(view.checkpoints.keys().cloned());
         // Files without a name too: after a crash that lost the removal they are back, with what was written to them since.
         for (ino, node) in &self.nodes {

@@ -34,6 +34,8 @@ pub(crate) fn line(path: &str, ino: InodeNo, node: &Node, nlink: u32) -> String 
 pub(crate) struct Seen {
     pub(crate) view: View,
     pub(crate) nodes: BTreeMap<InodeNo, Node>,
+    /// What each checkpoint consists of, by its line.
+    pub(crate) past: BTreeMap<String, Arc<BTreeMap<InodeNo, Node>>>,
 }
 
 /// Reads everything that a user could see.
@@ -41,21 +43,23 @@ pub(crate) fn see(fs: &FileSystem) -> Result<Seen> {
     let mut seen = Seen::default();
     let root = fs.attr(InodeNo::ROOT)?;
     see_directory(fs, &root, "", &mut seen)?;
-    for checkpoint in fs.checkpoints() {
+    // What a rollback leaves to undo it with comes and goes within a step.
+    for checkpoint in fs.checkpoints().into_iter().filter(|checkpoint| !checkpoint.automatic) {
         let (line, shown) = see_checkpoint(fs, &checkpoint)?;
-        seen.view.checkpoints.insert(line, Arc::new(shown));
+        seen.view.checkpoints.insert(line.clone(), Arc::new(shown.view));
+        seen.past.insert(line, Arc::new(shown.nodes));
     }
     seen.view.names.extend(seen.view.checkpoints.keys().cloned());
     Ok(seen)
 }
 
 /// Reads a checkpoint: its line, and what it shows.
-pub(crate) fn see_checkpoint(fs: &FileSystem, checkpoint: &CheckpointInfo) -> Result<(String, View)> {
+pub(crate) fn see_checkpoint(fs: &FileSystem, checkpoint: &CheckpointInfo) -> Result<(String, Seen)> {
     let name = String::from_utf8_lossy(&checkpoint.name);
     let root = fs.resolve(format!("/.checkpoints/{name}"))?;
     let mut seen = Seen::default();
     see_directory(fs, &root, "", &mut seen)?;
-    Ok((format!("checkpoint {name} epoch {} of {:?}", checkpoint.epoch.0, checkpoint.paths), seen.view))
+    Ok((format!("checkpoint {name} epoch {} of {:?}", checkpoint.epoch.0, checkpoint.paths), seen))
 }
 
 /// The number of an inode, whichever checkpoint it is seen in.
@@ -70,16 +74,16 @@ fn see_directory(fs: &FileSystem, dir: &Attr, path: &str, seen: &mut Seen) -> Re
         assert_eq!(attr.kind, kind, "a name and its inode agree on what it is");
         let name = String::from_utf8_lossy(&name).into_owned();
         let path = format!("{path}/{name}");
-        entries.insert(name, ino);
+        entries.insert(name, number(ino));
         let node = see_node(fs, &attr, &path, seen)?;
         seen.view.names.push(line(&path, number(ino), &node, attr.nlink));
         if attr.kind == FileKind::Directory {
             see_directory(fs, &attr, &path, seen)?;
         } else {
-            seen.nodes.insert(ino, node);
+            seen.nodes.insert(number(ino), node);
         }
     }
-    seen.nodes.insert(dir.ino, node(fs, dir, Kind::Directory(entries))?);
+    seen.nodes.insert(number(dir.ino), node(fs, dir, Kind::Directory(entries))?);
     Ok(())
 }
 

@@ -31,7 +31,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "growth in flight", steps: growth },
     Directed { name: "modes switch in flight", steps: mode_switches },
     Directed { name: "O_DSYNC beside writes that nobody synced", steps: durable_beside_lazy },
-    Directed { name: "checkpoints made, written after and deleted", steps: checkpoints },
+    Directed { name: "checkpoints made, written after, deleted and rolled back to", steps: checkpoints },
     Directed { name: "ranges cut out and put in", steps: collapse_insert },
     Directed { name: "blocks are used again at once", steps: reuse },
 ];
@@ -367,7 +367,7 @@ fn reuse() -> Vec<Step> {
     steps
 }
 
-/// S-50, S-52, S-54: checkpoints made, written after, and deleted.
+/// S-50, S-52, S-54, S-56: checkpoints made, written after, deleted, and rolled back to.
 fn checkpoints() -> Vec<Step> {
     let after = |fill: u8| [write(A, 4096, 8192, fill), write(A, 5000, 100, fill), Step::SetSize(A, 9000), write(A, 20_000, 6000, fill)];
     let mut steps = vec![Step::Create(0, 0), write(A, 0, 50_000, 1), Step::Create(1, 0), write(B, 0, 8192, 9), Step::Checkpoint(0, None)];
@@ -376,7 +376,8 @@ fn checkpoints() -> Vec<Step> {
     steps.extend(after(3));
     steps.extend([Step::DeleteCheckpoint(0), Step::Checkpoint(2, Some(0)), write(A, 0, 16_384, 4), Step::SyncData(A), Step::DeleteCheckpoint(1)]);
     steps.extend(after(5));
-    steps.extend([Step::Kill, Step::DeleteCheckpoint(2), Step::Sync]);
+    steps.extend([Step::Kill, Step::DeleteCheckpoint(2), Step::Checkpoint(0, None), write(A, 0, 9000, 6), Step::Create(2, 0), Step::Rollback(0)]);
+    steps.extend([write(A, 4096, 4096, 7), Step::Rollback(0), write(A, 0, 4096, 8), Step::DeleteCheckpoint(0), Step::Sync]);
     // The file grows over a tail that a checkpoint shares, in each of the ways in which it can grow.
     for (slot, growth) in [
         Step::Allocate(A, Change::Preallocate, 10_000, 40_000),

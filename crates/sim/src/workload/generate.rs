@@ -39,6 +39,7 @@ fn step(rng: &mut Xoshiro256PlusPlus, block: u64) -> Step {
         0..26 => name_step(rng, file, dir),
         26..52 => write(rng, on, block),
         52..54 => Step::Checkpoint(rng.random_range(0..CHECKPOINTS), Some(dir).filter(|_| file > 0)),
+        54 if rng.random_range(0..2) == 0 => Step::Rollback(rng.random_range(0..CHECKPOINTS)),
         54 => Step::DeleteCheckpoint(rng.random_range(0..CHECKPOINTS)),
         55..59 => append(rng, file, dir, block),
         59..62 => Step::Read(on, mode(rng), offset(rng, block), 20_000),

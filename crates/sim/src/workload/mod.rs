@@ -86,6 +86,8 @@ pub enum Step {
     Checkpoint(u8, Option<u8>),
     /// Deletes a checkpoint.
     DeleteCheckpoint(u8),
+    /// Rolls everything back to a checkpoint.
+    Rollback(u8),
     /// Syncs everything.
     Sync,
     /// The device grows by so many MiB, and the file system takes them over.
