@@ -14,7 +14,7 @@ use crate::superblock::Superblock;
 use crate::{
     Attr, CheckReport, CheckpointInfo, CheckpointOptions, CheckpointSpace, DirEntry, Error, ErrorKind, File, FileActivity, FileKind, FilePath,
     FormatOptions, FormatReport, FsInfo, InodeNo, IoMode, MountOptions, NewFile, OpenOptions, RenameMode, Result, RollbackOptions, RollbackReport,
-    SetAttr, Statfs, check, format, info, mount,
+    SetAttr, Statfs, Untorn, check, format, info, mount,
 };
 
 /// A mounted file system. Cheap to clone; every method may be called from any number of threads.
@@ -341,6 +341,24 @@ impl FileSystem {
     /// `NotFound`; `Busy` naming files that are open, unless forced; `Invalid` when a file has got a name elsewhere since; `NoSpace`, `ReadOnly`.
     pub fn rollback(&self, name: impl AsRef<[u8]>, options: &RollbackOptions) -> Result<RollbackReport> {
         self.inner.fs.rollback(name.as_ref(), options)
+    }
+
+    /// Keeps writes of a file from tearing, also a live one, or those of what is created in a directory from then on; `None` ends it.
+    ///
+    /// A write that begins and ends on blocks and lies within one aligned unit of so many bytes (a power of two, 4 to 64 KiB) is then after a power cut
+    /// wholly there or wholly absent. Not so in mode `cached`, where the cache writes, or on a mount, where the kernel does.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid` for other kinds and sizes, `ReadOnly`.
+    pub fn set_untorn(&self, ino: InodeNo, bytes: Option<u32>) -> Result<()> {
+        self.inner.fs.set_untorn(ino, bytes)
+    }
+    /// Returns how writes of a file, or of what is created in a directory, are kept from tearing.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn untorn(&self, ino: InodeNo) -> Result<Option<Untorn>> {
+        self.inner.fs.untorn(&self.inner.fs.inode(ino)?)
     }
 
     // ---- path interface ----

@@ -57,6 +57,6 @@ pub use salvage::{LostRange, Salvage, SalvagedEntry};
 pub use stats::{CounterSnapshot, Reason};
 pub use types::{
     AllocateMode, Attr, BlockNo, DirEntry, Epoch, ExtentInfo, FileBlock, FileKind, InodeNo, IoMode, Lsn, NewFile, RenameMode, SetAttr, Statfs,
-    Timestamp,
+    Timestamp, Untorn,
 };
 pub use units::{format_duration, format_size, parse_duration, parse_size};

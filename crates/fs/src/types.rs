@@ -36,6 +36,15 @@ pub struct FileBlock(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
 pub struct Lsn(pub u64);
 
+/// How a file's writes are kept from tearing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Untorn {
+    /// The unit in bytes: a write within one aligned unit is after a power cut wholly there or wholly absent.
+    pub bytes: u32,
+    /// The device promises it by itself; otherwise writes go to new blocks, and one record remaps them.
+    pub by_device: bool,
+}
+
 /// Counts checkpoints: an extent remembers the epoch it was born in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
 pub struct Epoch(pub u32);

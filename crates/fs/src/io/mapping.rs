@@ -12,6 +12,7 @@ use super::exposure::Unsealed;
 use super::promise::BlockSet;
 use super::recent::Recent;
 use super::redirect::Floor;
+use super::untorn::Unit;
 use super::{Grid, Io};
 use crate::extent::{Extent, ExtentChange, ExtentMap, ExtentState};
 use crate::lock::{InodeLock, RangeLock};
@@ -44,6 +45,8 @@ pub(crate) struct FileState {
     logged_size: AtomicU64,
     /// Extents born up to this epoch may be needed elsewhere.
     pub(super) floor: Floor,
+    /// What is written untorn; valid with the floor.
+    pub(super) untorn: Unit,
     pub(super) recent: Recent,
     pub(crate) unsealed: Unsealed,
     /// Rank 3.5: holes whose data is in the cache and whose blocks are promised.

@@ -44,6 +44,7 @@ mod seek;
 mod span;
 mod sync;
 mod truncate;
+mod untorn;
 mod write;
 
 pub(crate) use grid::Grid;
@@ -53,6 +54,7 @@ pub(crate) use queued::{Planned, Segments};
 pub(crate) use redirect::{Limbo, Sharing, forget_pages, read_again};
 pub(crate) use sync::{flush_aged, flush_all, flush_inode};
 pub(crate) use truncate::{free_all, resume_truncate, set_size};
+pub(crate) use untorn::ATTRIBUTE as UNTORN;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -56,17 +56,25 @@ impl Sharing {
 #[derive(Debug, Default)]
 pub(crate) struct Floor(AtomicU64);
 
+/// How many runs in limbo wake the sync daemon.
+const LIMBO_RUNS_DUE: usize = 1024;
+
 /// Blocks that left a file under the shared inode lock (I-IO-7).
 #[derive(Default)]
 pub(crate) struct Limbo(Mutex<Vec<(Arc<Inode>, Lsn, Run)>>);
 
 impl Fs {
-    /// Gives the blocks in limbo to the free space.
-    pub(crate) fn empty_limbo(&self) {
-        for (inode, lsn, run) in std::mem::take(&mut *self.limbo.0.lock()) {
+    /// Gives the blocks in limbo to the free space; returns whether there were any. The caller holds no inode lock.
+    pub(crate) fn empty_limbo(&self) -> bool {
+        let mut any = false;
+        // Not locked while the inode locks are waited for: who holds one may want to put something in.
+        let left = std::mem::take(&mut *self.limbo.0.lock());
+        for (inode, lsn, run) in left {
             drop(inode.data.lock.exclusive(self));
             self.space.release_after(lsn, run);
+            any = true;
         }
+        any
     }
 }
 
@@ -97,13 +105,16 @@ impl Io<'_> {
     #[cold]
     fn find_floor(self, generation: u32) -> Epoch {
         let (held, cloned) = self.floors();
-        let floor = held.max(cloned);
+        // What cannot be read is kept from tearing to be safe.
+        let untorn = self.fs.untorn_bytes(self.inode.ino).unwrap_or(u32::MAX);
+        self.state().untorn.set(untorn);
+        let floor = if untorn > 0 { Epoch(u32::MAX) } else { held.max(cloned) };
         self.state().floor.0.store(u64::from(generation) << 32 | u64::from(floor.0), Ordering::Relaxed);
         floor
     }
 
     /// The newest checkpoint that holds the file, and the epoch up to which files may share blocks.
-    fn floors(self) -> (Epoch, Epoch) {
+    pub(super) fn floors(self) -> (Epoch, Epoch) {
         let floors = self.fs.meta.reading(|rows| {
             let held = rows.capture.newest(self.inode.ino).map_or(Epoch(0), |checkpoint| checkpoint.epoch);
             Ok((held, rows.capture.cloned_upto))
@@ -112,7 +123,19 @@ impl Io<'_> {
     }
 
     /// Returns the pieces of a range of file blocks as a writer may use them: what is needed elsewhere is a hole (I-IO-6). Also whether there was any.
+    /// Of a file that is written untorn, so is every written block, but not to who writes parts of blocks.
     pub(super) fn pieces_to_write(self, map: &ExtentMap, blocks: Range<u64>) -> (Vec<Piece>, bool) {
+        let (mut pieces, mut any) = self.pieces_to_change(map, blocks);
+        if self.redirects_all() {
+            for piece in pieces.iter_mut().filter(|piece| piece.written().is_some()) {
+                (piece.mapped, any) = (None, true);
+            }
+        }
+        (pieces, any)
+    }
+
+    /// As [`pieces_to_write`](Self::pieces_to_write), for who writes parts of blocks in place once they are the file's own.
+    pub(super) fn pieces_to_change(self, map: &ExtentMap, blocks: Range<u64>) -> (Vec<Piece>, bool) {
         let floor = self.floor();
         let mut pieces: Vec<Piece> = map.pieces(blocks).collect();
         let mut any = false;
@@ -149,7 +172,7 @@ impl Io<'_> {
         loop {
             let map = self.map()?;
             let blocks = self.fs.grid.blocks(bytes);
-            let (pieces, shared) = self.pieces_to_write(&map, blocks.clone());
+            let (pieces, shared) = self.pieces_to_change(&map, blocks.clone());
             if !shared {
                 return Ok(any);
             }
@@ -209,7 +232,11 @@ impl Io<'_> {
     /// Keeps blocks that left the file under the shared inode lock (I-IO-7).
     pub(super) fn into_limbo(self, lsn: Lsn, runs: Vec<Run>) {
         if !runs.is_empty() {
-            self.fs.limbo.0.lock().extend(runs.into_iter().map(|run| (Arc::clone(self.inode), lsn, run)));
+            let mut limbo = self.fs.limbo.0.lock();
+            limbo.extend(runs.into_iter().map(|run| (Arc::clone(self.inode), lsn, run)));
+            if limbo.len().is_multiple_of(LIMBO_RUNS_DUE) {
+                self.fs.poke.wake();
+            }
         }
     }
 }

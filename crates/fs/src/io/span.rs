@@ -89,7 +89,7 @@ impl Io<'_> {
             self.unshare_tail(held)?;
         }
         let map = self.map()?;
-        let (pieces, redirects) = self.pieces_to_write(&map, grid.blocks(&data.range()));
+        let (pieces, redirects) = self.pieces_to_change(&map, grid.blocks(&data.range()));
         let gap = tail_gap(&map, grid, logged, data.offset).filter(|_| size > logged);
         self.count_exclusive(&pieces, data, size > logged, redirects || copied);
         let fresh = self.allocate_holes(map, &pieces, size > logged)?;

@@ -77,9 +77,13 @@ impl Io<'_> {
         }
         let at = loop {
             let way = if uses_cache(self.service().path) { self.write_cached(class, bytes, offset) } else { self.write_direct(class, bytes, offset) };
-            // `None`: the service changed in between.
-            if let Some(at) = way? {
-                break at;
+            match way {
+                Ok(Some(at)) => break at,
+                // The service changed in between.
+                Ok(None) => {}
+                // Blocks that left files may be waiting for somebody who holds no lock.
+                Err(error) if error.kind == ErrorKind::NoSpace && self.fs.empty_limbo() => {}
+                Err(error) => return Err(error),
             }
         };
         self.count_write(bytes.len());
@@ -139,6 +143,14 @@ impl Io<'_> {
         let found = self.find_owned(data.offset, data.bytes.len() as u64)?;
         let logged = self.state().logged_size();
         if let Some(at) = found.filter(|_| data.size_after(logged) == logged) {
+            self.overwrite(data.bytes, at)?;
+            self.wrote_in_place();
+            return Ok(true);
+        }
+        if self.redirects_all()
+            && data.size_after(logged) == logged
+            && let Some(at) = self.find_untorn(data.offset, data.bytes.len() as u64)?
+        {
             self.overwrite(data.bytes, at)?;
             self.wrote_in_place();
             return Ok(true);

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 
 use super::{check_name, put_name, touch_directory};
 use crate::inode::Inode;
+use crate::io::UNTORN;
 use crate::log::RecordKind;
-use crate::row::{InodeRow, RowChange, Table, inode_key};
+use crate::row::{InodeRow, RowChange, Table, inode_key, pair_key};
 use crate::state::Fs;
 use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, NewFile, Result};
 
@@ -43,9 +44,11 @@ impl Fs {
         let _names = self.names.lock();
         let parent = self.directory(dir)?;
         self.need_free(dir, name)?;
-        let mut rows = Vec::with_capacity(4);
+        let untorn = self.untorn_in(dir, making.kind)?;
+        let mut rows = Vec::with_capacity(5);
         let inode = self.new_inode_in(&parent, making, &mut rows);
         rows.push(put_name(dir, name, inode.ino, making.kind));
+        rows.extend(untorn.map(|unit| RowChange::put(Table::Xattr, pair_key(inode.ino, UNTORN), unit)));
         let locks = touch_directory(&parent, i32::from(making.kind == FileKind::Directory), &mut rows);
         let lsn = self.commit(RecordKind::Create, rows);
         drop(locks);
@@ -118,6 +121,11 @@ impl Fs {
         inode.note_lsn(lsn, true);
         parent.note_lsn(lsn, false);
         Ok(inode.stat(self.block_size))
+    }
+
+    /// A file or directory is written untorn where the directory it is made in is.
+    fn untorn_in(&self, dir: InodeNo, kind: FileKind) -> Result<Option<Vec<u8>>> {
+        if matches!(kind, FileKind::File | FileKind::Directory) { self.row_of(Table::Xattr, dir, UNTORN) } else { Ok(None) }
     }
 
     pub(crate) fn need_space(&self) -> Result<()> {

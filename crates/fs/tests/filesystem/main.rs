@@ -12,4 +12,5 @@ mod names;
 mod ordering;
 mod parallel;
 mod support;
+mod untorn;
 mod watching;
