@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | `user.bedplate.mode` | file, directory | the mode set on it; may be set and removed |
 //! | `user.bedplate.effective_mode` | file | the mode it is served in now |
+//! | `user.bedplate.untorn` | file, directory | how much is written untorn, in bytes, and by whom; may be set (bytes) and removed |
 //! | `user.bedplate.counters` | file | its counters, JSON |
 //! | `user.bedplate.extents` | file | its extent map, JSON |
 //! | `user.bedplate.activity` | file | its counters and latencies, JSON |
@@ -42,6 +43,8 @@ pub const RESET: &str = "user.bedplate.reset";
 pub const INFO: &str = "user.bedplate.info";
 /// The process that serves the mount.
 pub const PID: &str = "user.bedplate.pid";
+/// How much of a file is written untorn, and by whom.
+pub const UNTORN: &str = "user.bedplate.untorn";
 /// A request about checkpoints; a token follows.
 pub const REQUEST: &str = "user.bedplate.request.";
 /// The trigger to grow.

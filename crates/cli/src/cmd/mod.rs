@@ -25,6 +25,7 @@ mod salvage;
 mod stat;
 mod top;
 mod unmount;
+mod untorn;
 mod volume;
 
 use clap::Subcommand;
@@ -44,6 +45,7 @@ pub enum Command {
     Info(info::Arguments),
     Stat(stat::Arguments),
     Mode(mode::Arguments),
+    Untorn(untorn::Arguments),
     Iostat(iostat::Arguments),
     Top(top::Arguments),
     Preallocate(preallocate::Arguments),
@@ -79,6 +81,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Unmount(arguments) => unmount::run(arguments, output),
         Command::Info(arguments) => info::run(arguments, output),
         Command::Stat(arguments) => stat::run(arguments, output),
+        Command::Untorn(arguments) => untorn::run(arguments, output),
         Command::Mode(arguments) => mode::run(arguments, output),
         Command::Iostat(arguments) => iostat::run(arguments, output),
         Command::Top(arguments) => top::run(arguments, output),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use bedplate::{FileKind, FileSystem, IoMode, OpenOptions, format_size};
+use bedplate::{FileKind, FileSystem, IoMode, OpenOptions, Untorn, format_size};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -41,6 +41,8 @@ struct Stat {
     /// The mode set on it, not counting what it gets from its directory or the mount.
     mode: Option<String>,
     effective_mode: Option<String>,
+    /// What is written untorn, and whether the device promises it by itself.
+    untorn: Option<Untorn>,
     block_size: u64,
     io_align: u64,
     buffer_align: u64,
@@ -79,6 +81,7 @@ fn of_inside(fs: &FileSystem, path: &Path, arguments: &Arguments) -> Result<Stat
         links: attr.nlink,
         mode: attr.io_mode.map(IoMode::name).map(str::to_owned),
         effective_mode,
+        untorn: fs.untorn(attr.ino)?,
         block_size: info.block_size.into(),
         io_align: info.io_align.into(),
         buffer_align: info.buffer_align.into(),
@@ -107,6 +110,11 @@ fn of_live(path: &Path, arguments: &Arguments) -> Result<Stat> {
         links: u32::try_from(meta.nlink()).unwrap_or(u32::MAX),
         mode: if is_file || kind == FileKind::Directory { live::get(path, live::MODE)?.filter(|mode| !mode.is_empty()) } else { None },
         effective_mode: of_file(live::EFFECTIVE_MODE)?,
+        untorn: if is_file || kind == FileKind::Directory {
+            live::get(path, live::UNTORN)?.and_then(|text| super::untorn::read(&text))
+        } else {
+            None
+        },
         block_size: number("block_size"),
         io_align: number("io_align"),
         buffer_align: number("buffer_align"),
@@ -138,6 +146,10 @@ impl fmt::Display for Stat {
         writeln!(f, "mode          {mode}")?;
         if let Some(effective) = &self.effective_mode {
             writeln!(f, "served as     {effective}")?;
+        }
+        if let Some(Untorn { bytes, by_device }) = self.untorn {
+            let by = if by_device { "by the device" } else { "by redirect to new blocks" };
+            writeln!(f, "untorn        {}, {by}", format_size(bytes.into()))?;
         }
         writeln!(f, "direct I/O    offset and length {}, buffer {}", format_size(self.io_align), format_size(self.buffer_align))?;
         if self.kind == FileKind::File {

@@ -61,6 +61,34 @@ fn checkpoints_of_a_volume_that_is_not_mounted() {
 }
 
 #[test]
+fn untorn_is_set_inherited_and_told() {
+    let scratch = Scratch::new();
+    let image = scratch.image("v.img");
+    let address = |path: &str| format!("{}:{path}", text(&image));
+    bedplate(["mkdir", text(&image), "/db"]).succeeds();
+    bedplate(["untorn", &address("/db")]).succeeds().says("by itself");
+    bedplate(["untorn", &address("/db"), "8k"]).succeeds().says("8 KiB untorn, by ");
+    bedplate(["untorn", &address("/db"), "3k"]).fails(1, "power of two");
+    let file = scratch.file("t", b"content");
+    bedplate(["put", text(&image), text(&file), "/db/t"]).succeeds();
+    let told = bedplate(["--json", "stat", &address("/db/t")]).succeeds().json();
+    assert_eq!(told["untorn"]["bytes"].as_u64(), Some(8192), "{told}");
+    bedplate(["untorn", &address("/db/t"), "none"]).succeeds().says("by itself");
+    if !can_mount("untorn on a mount") {
+        return;
+    }
+    let dir = scratch.directory("mnt");
+    bedplate(["mount", text(&image), text(&dir), "-o", "mode=concurrent"]).succeeds();
+    std::fs::write(dir.join("db/live"), vec![7; 65_536]).unwrap();
+    bedplate(["stat", text(&dir.join("db/live"))]).succeeds().says("untorn        8 KiB");
+    std::fs::write(dir.join("db/live"), vec![8; 65_536]).unwrap();
+    assert!(std::fs::read(dir.join("db/live")).unwrap() == vec![8; 65_536]);
+    bedplate(["untorn", text(&dir.join("db")), "none"]).succeeds();
+    bedplate(["unmount", text(&dir)]).succeeds();
+    bedplate(["check", text(&image)]).succeeds();
+}
+
+#[test]
 fn a_checkpoint_is_mounted_alone() {
     if !can_mount("a checkpoint alone") {
         return;

@@ -3,6 +3,7 @@
 //! | name | on | read | write |
 //! | --- | --- | --- | --- |
 //! | `mode` | files, directories | the I/O mode set on it | sets it, also while open; removing or an empty value lets it fall back |
+//! | `untorn` | files, directories | bytes that are written untorn, and `device` or `redirect` | a size; removing it ends that |
 //! | `effective_mode` | files | the mode it is served in now | no |
 //! | `counters` | files | its counters, JSON | no |
 //! | `extents` | files | its extent map, JSON | no |
@@ -52,6 +53,7 @@ impl Shared {
             }
             return match name {
                 b"mode" => self.set_mode(ino, value),
+                b"untorn" => self.set_untorn(ino, value),
                 b"reset" if ino == InodeNo::ROOT => Ok(self.fs.reset_statistics(None)?),
                 b"reset" => Ok(self.fs.reset_statistics(Some(ino))?),
                 b"grow" if ino == InodeNo::ROOT => Ok(self.fs.grow().map(drop)?),
@@ -70,6 +72,8 @@ impl Shared {
         match name.strip_prefix(PREFIX) {
             Some(b"mode") if self.fs.attr(ino)?.io_mode.is_none() => Err(Errno::NODATA),
             Some(b"mode") => Ok(self.fs.set_io_mode(ino, None)?),
+            Some(b"untorn") if self.fs.untorn(ino)?.is_none() => Err(Errno::NODATA),
+            Some(b"untorn") => Ok(self.fs.set_untorn(ino, None)?),
             Some(_) => Err(Errno::OPNOTSUPP),
             None => Ok(self.fs.remove_xattr(ino, name)?),
         }
@@ -78,7 +82,7 @@ impl Shared {
     /// Returns the names, each ended by a zero byte, without the virtual ones: tools that copy attributes must not copy those.
     pub(super) fn listxattr(&self, ino: InodeNo) -> Answer<Vec<u8>> {
         let mut list = Vec::new();
-        for name in self.fs.list_xattr(ino)? {
+        for name in self.fs.list_xattr(ino)?.into_iter().filter(|name| !name.starts_with(PREFIX)) {
             list.extend_from_slice(&name);
             list.push(0);
         }
@@ -93,6 +97,10 @@ impl Shared {
         }
         match name {
             b"mode" => Ok(self.fs.attr(ino)?.io_mode.ok_or(Errno::NODATA)?.name().into()),
+            b"untorn" => {
+                let untorn = self.fs.untorn(ino)?.ok_or(Errno::NODATA)?;
+                Ok(format!("{} {}", untorn.bytes, if untorn.by_device { "device" } else { "redirect" }).into())
+            }
             b"effective_mode" => Ok(self.some_open(ino)?.effective_mode().name().into()),
             b"counters" => json(&self.some_open(ino)?.counters()),
             b"activity" => {
@@ -124,6 +132,12 @@ impl Shared {
     /// Refuses what concerns everybody's files to those who neither are root nor mounted the volume.
     pub(super) fn need_manager(&self, caller: Caller) -> Answer<()> {
         if caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw() { Ok(()) } else { Err(Errno::PERM) }
+    }
+
+    fn set_untorn(&self, ino: InodeNo, value: &[u8]) -> Answer<()> {
+        let text = str::from_utf8(value).map_err(|_| Errno::INVAL)?.trim_end_matches(['\0', '\n']);
+        let bytes = fs::parse_size(text).ok().and_then(|bytes| u32::try_from(bytes).ok()).ok_or(Errno::INVAL)?;
+        Ok(self.fs.set_untorn(ino, Some(bytes))?)
     }
 
     /// Returns an open of the file: one that exists, so that asking does not change the mode in which the file is served, or else a new one.

@@ -1,0 +1,111 @@
+//! `bedplate untorn FILE|DIR [SIZE|none]`
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use bedplate::{FileSystem, Untorn, format_size, parse_size};
+use clap::Args;
+use serde::Serialize;
+
+use crate::address::Place;
+use crate::device::Access;
+use crate::failure::Result;
+use crate::live;
+use crate::output::Output;
+use crate::session::{Devices, Volume};
+
+/// Show or set how much of a file is written untorn, or of what is created in a directory
+///
+/// A page of that size is after a power cut what it was before a write or what the write made it. PostgreSQL needs no full_page_writes on files written
+/// untorn by 8k, InnoDB no doublewrite buffer by 16k. It takes a mode that goes past the caches: concurrent or direct.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// A file or directory on a mount, or VOLUME:/PATH inside a volume that is not mounted
+    file: String,
+    /// 4k, 8k, 16k, 32k or 64k; 'none' ends it
+    size: Option<Wanted>,
+    #[command(flatten)]
+    devices: Devices,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Wanted(Option<u32>);
+
+impl FromStr for Wanted {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        if text == "none" {
+            return Ok(Self(None));
+        }
+        let size = parse_size(text)?;
+        u32::try_from(size).map(|size| Self(Some(size))).map_err(|_| format!("'{text}' is more than 64k"))
+    }
+}
+
+#[derive(Serialize)]
+struct Told {
+    path: String,
+    untorn_bytes: Option<u32>,
+    /// `device`: by its own unit; `redirect`: to new blocks, with one record that remaps them.
+    by: Option<&'static str>,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
+    let untorn = match Place::parse(&arguments.file) {
+        Place::Live(path) => of_live(&path, arguments.size)?,
+        Place::Inside { volume, path } => {
+            let access = if arguments.size.is_some() { Access::ReadWrite } else { Access::ReadOnly };
+            Volume::new(volume, &arguments.devices).with(access, output, |fs| of_inside(fs, &path, arguments.size))?
+        }
+    };
+    let by = untorn.map(|untorn| if untorn.by_device { "device" } else { "redirect" });
+    output.show(&Told { path: arguments.file.clone(), untorn_bytes: untorn.map(|untorn| untorn.bytes), by })
+}
+
+fn of_live(path: &Path, wanted: Option<Wanted>) -> Result<Option<Untorn>> {
+    live::require_mount(path)?;
+    match wanted {
+        Some(Wanted(Some(bytes))) => live::set(path, live::UNTORN, &bytes.to_string())?,
+        Some(Wanted(None)) => live::remove(path, live::UNTORN)?,
+        None => {}
+    }
+    Ok(live::get(path, live::UNTORN)?.and_then(|text| read(&text)))
+}
+
+/// Reads what a mount answers: `8192 redirect`.
+pub fn read(text: &str) -> Option<Untorn> {
+    let (bytes, by) = text.split_once(' ')?;
+    Some(Untorn { bytes: bytes.parse().ok()?, by_device: by == "device" })
+}
+
+fn of_inside(fs: &FileSystem, path: &Path, wanted: Option<Wanted>) -> Result<Option<Untorn>> {
+    let ino = fs.resolve(path)?.ino;
+    if let Some(Wanted(bytes)) = wanted {
+        fs.set_untorn(ino, bytes)?;
+    }
+    Ok(fs.untorn(ino)?)
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.untorn_bytes, self.by) {
+            (Some(bytes), Some(by)) => write!(f, "{}: {} untorn, by {by}", self.path, format_size(bytes.into())),
+            _ => write!(f, "{}: what the device writes untorn by itself", self.path),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_mount_answers_is_read() {
+        assert_eq!(read("8192 redirect"), Some(Untorn { bytes: 8192, by_device: false }));
+        assert_eq!(read("8192"), None);
+        assert_eq!("none".parse::<Wanted>().unwrap().0, None);
+        assert_eq!("16k".parse::<Wanted>().unwrap().0, Some(16_384));
+    }
+}
