@@ -35,6 +35,8 @@ pub const COUNTERS: &str = "user.bedplate.counters";
 pub const EXTENTS: &str = "user.bedplate.extents";
 /// A file's counters and latencies.
 pub const ACTIVITY: &str = "user.bedplate.activity";
+/// Who has a file open.
+pub const OPENS: &str = "user.bedplate.opens";
 /// Counters and latencies of files behind an inode number.
 pub const ACTIVITIES: &str = "user.bedplate.activities";
 /// The trigger to count anew.

@@ -7,6 +7,8 @@ mod check;
 mod checkpoint;
 mod completions;
 mod crashlab;
+mod explain;
+mod explain_findings;
 mod format;
 mod get;
 mod grow;
@@ -46,6 +48,7 @@ pub enum Command {
     Stat(stat::Arguments),
     Mode(mode::Arguments),
     Untorn(untorn::Arguments),
+    Explain(explain::Arguments),
     Iostat(iostat::Arguments),
     Top(top::Arguments),
     Preallocate(preallocate::Arguments),
@@ -83,6 +86,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Stat(arguments) => stat::run(arguments, output),
         Command::Untorn(arguments) => untorn::run(arguments, output),
         Command::Mode(arguments) => mode::run(arguments, output),
+        Command::Explain(arguments) => explain::run(arguments, output),
         Command::Iostat(arguments) => iostat::run(arguments, output),
         Command::Top(arguments) => top::run(arguments, output),
         Command::Preallocate(arguments) => preallocate::run(arguments, output),

@@ -51,6 +51,37 @@ fn iostat_tells_what_files_did_and_what_they_waited_for() {
 }
 
 #[test]
+fn explain_names_what_went_another_way_and_who_did_it() {
+    if !can_mount("explain") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (_, dir) = scratch.mounted("mode=concurrent");
+    let path = dir.join("f");
+    work(&path, 4);
+    let explained = |path: &Path| bedplate(["--json", "explain", text(path)]).succeeds().json();
+    let kinds =
+        |document: &Value| document["findings"].as_array().unwrap().iter().map(|f| f["kind"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    let first = explained(&path);
+    assert_eq!((kinds(&first), first["effective_mode"].as_str()), (vec!["extend".to_owned()], Some("concurrent")), "{first}");
+    assert_eq!(first["mode_from"], "the mount (mode=concurrent)");
+    let held = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    (0..9).for_each(|_| held.write_all_at(b"odd", 1).unwrap());
+    let second = explained(&path);
+    let misaligned = &second["findings"][0];
+    assert_eq!((misaligned["kind"].as_str(), misaligned["count"].as_u64()), (Some("misaligned"), Some(9)), "{second}");
+    assert!(misaligned["who"][0].as_str().is_some_and(|who| who.contains("(pid ")), "{second}");
+    drop(held);
+    bedplate(["mode", text(&path), "direct"]).succeeds();
+    assert_eq!(explained(&path)["mode_from"], "the file's own");
+    bedplate(["explain", text(&path)]).succeeds().says("change  let the program read and write in multiples of");
+    bedplate(["explain", text(&dir)]).succeeds().says("misaligned: 9 of");
+    bedplate(["iostat", "--reset", text(&path)]).succeeds();
+    bedplate(["explain", text(&path)]).succeeds().says("Every I/O was served as its mode asks.");
+    bedplate(["explain", "/no/such/file"]).fails(1, "cannot look at /no/such/file");
+}
+
+#[test]
 fn iostat_counts_from_report_to_report_and_from_a_reset() {
     if !can_mount("intervals of iostat") {
         return;

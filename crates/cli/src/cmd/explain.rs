@@ -1,0 +1,237 @@
+//! `bedplate explain FILE|DIR`
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use bedplate::{FileActivity, format_size};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::explain_findings::{self, Finding, Told};
+use crate::failure::Result;
+use crate::live;
+use crate::mounts::{self, Mount};
+use crate::output::Output;
+use crate::text;
+use crate::watch::{Scope, SortKey, between, short, sorted};
+
+/// How many files of a mount are told of.
+const FILES_MAX: usize = 10;
+
+/// Tell how a file of a live mount is served, what did not go the way its mode asks, how often, who did it, and what to change
+///
+/// Of a directory: of the busiest files below it that have something to tell.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// A file on a mount, or a directory
+    path: PathBuf,
+}
+
+/// One open of a file, as the daemon tells it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Open {
+    /// The thread that opened it.
+    pub pid: u32,
+    /// Its name; `None` when it is gone.
+    #[serde(default)]
+    pub program: Option<String>,
+    /// Whether it may write.
+    pub writable: bool,
+    /// The mode that the name it was opened by asked for.
+    pub named_mode: Option<String>,
+    /// It was opened with `O_DIRECT`.
+    pub direct_flag: bool,
+    /// The mode it asks for, after all that is set.
+    pub requested_mode: String,
+    /// I/Os of it that were not aligned.
+    pub misaligned: u64,
+    /// Syncs asked for through it.
+    pub syncs: u64,
+    /// How long they took.
+    pub sync_wait_ns: u64,
+}
+
+impl fmt::Display for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (pid {})", self.program.as_deref().unwrap_or("a program that is gone"), self.pid)
+    }
+}
+
+#[derive(Serialize)]
+struct OfFile {
+    path: String,
+    effective_mode: Option<String>,
+    mode_from: String,
+    io_align: u64,
+    size_bytes: u64,
+    extents: usize,
+    extent_bytes_average: u64,
+    opens: Vec<Open>,
+    findings: Vec<Finding>,
+    #[serde(skip)]
+    activity: FileActivity,
+}
+
+#[derive(Serialize)]
+struct OfMount {
+    path: PathBuf,
+    mode: String,
+    failed: Option<String>,
+    lock_waits: u64,
+    syncs: u64,
+    flushes: u64,
+    files: Vec<Brief>,
+}
+
+#[derive(Serialize)]
+struct Brief {
+    path: String,
+    findings: Vec<Finding>,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
+    let mount = live::require_mount(&arguments.path)?;
+    let info = live::get_json(&mount.dir, live::INFO)?.unwrap_or_default();
+    if mounts::canonical(&arguments.path)?.is_dir() {
+        output.show(&of_mount(&arguments.path, &mount, &info)?)
+    } else {
+        output.show(&of_file(&arguments.path, &info)?)
+    }
+}
+
+fn of_file(path: &Path, info: &Value) -> Result<OfFile> {
+    // Refuses what is no file.
+    Scope::new(&[path.to_owned()])?;
+    let told = look(path, info)?;
+    let mode_from = mode_from(path, &told, info)?;
+    Ok(OfFile {
+        path: path.display().to_string(),
+        effective_mode: told.activity.effective_mode.map(|mode| mode.to_string()),
+        mode_from,
+        io_align: told.io_align,
+        size_bytes: told.activity.size_bytes,
+        extents: told.extents,
+        extent_bytes_average: told.extent_bytes_average(),
+        findings: explain_findings::of(&told),
+        opens: told.opens,
+        activity: told.activity,
+    })
+}
+
+/// Asks the daemon about a file.
+fn look(path: &Path, info: &Value) -> Result<Told> {
+    let number = |name: &str| info.get(name).and_then(Value::as_u64).unwrap_or(0);
+    // A badly fragmented map does not fit into one answer; the file is told of all the same.
+    let extents = live::get_json(path, live::EXTENTS).ok().flatten().and_then(|extents| extents.as_array().map(Vec::len));
+    // Asking for the extents opened the file where nobody had it open, so that its mode is known.
+    let activity: FileActivity = live::get_as(path, live::ACTIVITY)?.ok_or_else(|| live::stale(path))?;
+    let mut opens: Vec<Open> = live::get_as(path, live::OPENS)?.unwrap_or_default();
+    for open in &mut opens {
+        open.program = std::fs::read_to_string(format!("/proc/{}/comm", open.pid)).ok().map(|name| name.trim_end().to_owned());
+    }
+    Ok(Told {
+        path: path.display().to_string(),
+        activity,
+        opens,
+        io_align: number("io_align"),
+        block_size: number("block_size"),
+        extents: extents.unwrap_or(usize::MAX),
+    })
+}
+
+fn mode_from(path: &Path, told: &Told, info: &Value) -> Result<String> {
+    if told.activity.mixed {
+        return Ok("conflicting opens, until the last of them goes".to_owned());
+    }
+    if let Some(open) = told.opens.iter().find(|open| open.named_mode.is_some()) {
+        return Ok(format!("the name by which {open} opened it"));
+    }
+    let Some(mode) = told.activity.file_mode else {
+        let raised = told.opens.iter().find(|open| open.direct_flag);
+        let mount = format!("the mount (mode={})", info.get("mode").and_then(Value::as_str).unwrap_or("-"));
+        return Ok(raised.map_or_else(|| mount.clone(), |open| format!("{mount}, and O_DIRECT of {open}")));
+    };
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let of_directory = live::get(parent, live::MODE).ok().flatten();
+    Ok(if of_directory.as_deref() == Some(mode.name()) { "the file's own, which is that of its directory" } else { "the file's own" }.to_owned())
+}
+
+fn of_mount(path: &Path, mount: &Mount, info: &Value) -> Result<OfMount> {
+    let scope = Scope::new(&[path.to_owned()])?;
+    let rows = sorted(between(&std::collections::BTreeMap::new(), &scope.look()?), SortKey::Ops, None);
+    let mut files = Vec::new();
+    for row in rows {
+        // What left since has nothing to tell.
+        let Ok(told) = look(Path::new(&row.path), info) else { continue };
+        let findings = explain_findings::of(&told);
+        if !findings.is_empty() {
+            files.push(Brief { path: row.path, findings });
+        }
+        if files.len() == FILES_MAX {
+            break;
+        }
+    }
+    let at = |pointer: &str| info.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
+    Ok(OfMount {
+        path: mount.dir.clone(),
+        mode: info.get("mode").and_then(Value::as_str).unwrap_or("-").to_owned(),
+        failed: info.get("failed").and_then(Value::as_str).map(str::to_owned),
+        lock_waits: at("/lock_waits"),
+        syncs: at("/log/syncs"),
+        flushes: at("/log/flushes"),
+        files,
+    })
+}
+
+impl fmt::Display for OfFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (counters, latencies) = (&self.activity.counters, &self.activity.latencies);
+        writeln!(f, "file          {}", self.path)?;
+        writeln!(f, "served as     {}, from {}", self.effective_mode.as_deref().unwrap_or("-"), self.mode_from)?;
+        writeln!(f, "direct I/O    offset and length in multiples of {}", format_size(self.io_align))?;
+        let extents = if self.extents == usize::MAX { "too many extents to list".to_owned() } else { text::count(self.extents as u64, "extent") };
+        writeln!(f, "lies in       {extents}, {} on average", format_size(self.extent_bytes_average))?;
+        writeln!(f, "did           {} reads, {} writes, {} of them direct", counters.reads, counters.writes, counters.direct)?;
+        writeln!(
+            f,
+            "took          reads {} (p99 {}), writes {} (p99 {}), syncs {}",
+            short(latencies.read.average_ns()),
+            short(latencies.read.percentile_ns(0.99)),
+            short(latencies.write.average_ns()),
+            short(latencies.write.percentile_ns(0.99)),
+            short(counters.sync_wait_ns.checked_div(counters.syncs))
+        )?;
+        for open in &self.opens {
+            let waited = if open.syncs == 0 {
+                String::new()
+            } else {
+                format!(", waited {} in {}", short(Some(open.sync_wait_ns)), text::count(open.syncs, "sync"))
+            };
+            writeln!(f, "open in       {open}, asks for {}{waited}", open.requested_mode)?;
+        }
+        if self.findings.is_empty() {
+            writeln!(f, "\nEvery I/O was served as its mode asks.")?;
+        }
+        self.findings.iter().try_for_each(|finding| write!(f, "\n{finding}"))
+    }
+}
+
+impl fmt::Display for OfMount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "mount         {} (mode {})", self.path.display(), self.mode)?;
+        if let Some(failed) = &self.failed {
+            writeln!(f, "READ-ONLY     {failed}")?;
+        }
+        writeln!(f, "durability    {} syncs by {} flushes", self.syncs, self.flushes)?;
+        writeln!(f, "lock waits    {}", self.lock_waits)?;
+        if self.files.is_empty() {
+            writeln!(f, "\nEvery I/O was served as its mode asks.")?;
+        }
+        for file in &self.files {
+            writeln!(f, "\n{}", file.path)?;
+            file.findings.iter().try_for_each(|finding| write!(f, "{finding}"))?;
+        }
+        Ok(())
+    }
+}
