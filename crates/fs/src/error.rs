@@ -61,6 +61,9 @@ pub struct Error {
     pub source: Option<block::Error>,
 }
 
+/// What every latched error says.
+const LATCHED: &str = "nothing later can be made durable";
+
 impl Error {
     /// Makes an error.
     #[must_use]
@@ -74,16 +77,17 @@ impl Error {
         Self::new(ErrorKind::Corrupt, message)
     }
 
-    /// Makes the error that latches out of a failed write or flush: `what` failed, and what to do about it.
+    /// Makes the error that latches out of a failed write or flush: `what` failed, and what to do about it. One that latched below stays as it is.
     #[must_use]
     pub(crate) fn latching(self, what: &str) -> Self {
+        if self.message.contains(LATCHED) {
+            return self;
+        }
         let mend = match self.kind {
             ErrorKind::NoSpace => "make room there",
             _ => "mend the device",
         };
-        let message = format!(
-            "{what} failed and nothing later can be made durable ({self}): {mend}, unmount and mount again; recovery brings back what was acknowledged"
-        );
+        let message = format!("{what} failed and {LATCHED} ({self}): {mend}, unmount and mount again; recovery brings back what was acknowledged");
         Self { message, ..self }
     }
 }

@@ -237,7 +237,7 @@ impl MetaStore {
     pub(crate) fn commit(&self, record: Record) -> Committed {
         let mut state = self.state.write();
         self.commit_locked(&mut state, record, Others::Free).unwrap_or_else(|e| {
-            self.failed.get_or_init(|| e);
+            self.failed.get_or_init(|| e.latching("reading the rows that checkpoints keep"));
             Committed { lsn: self.last_lsn(), freed: Some(Vec::new()) }
         })
     }
@@ -365,11 +365,11 @@ impl MetaStore {
     pub(crate) fn metadata_commit(&self) -> Result<()> {
         let _one = self.committing.lock();
         self.check()?;
-        let result = self.metadata_commit_locked();
-        if let Err(e) = &result {
+        self.metadata_commit_locked().map_err(|e| {
+            let e = e.latching("the metadata");
             self.failed.get_or_init(|| e.clone());
-        }
-        result
+            e
+        })
     }
 
     fn metadata_commit_locked(&self) -> Result<()> {
