@@ -90,8 +90,11 @@ fn fails(bed: &Bed, device: &Path, small: &Small, told: impl Fn(&str) -> Result<
 fn write_until_it_fails(mounted: &Mounted) -> Result<std::io::Error> {
     let data = vec![0x5a; 4096];
     for number in 0..20_000 {
-        // A write of data that fails is that write's own failure; the log meets the full device sooner or later.
-        let written = File::create(mounted.path(&format!("later{number}"))).and_then(|mut file| file.write_all(&data).and_then(|()| file.sync_all()));
+        // A write of data that fails is that write's own failure; each sync takes the log further, until it meets the full device.
+        let written = File::create(mounted.path(&format!("later{number}"))).and_then(|mut file| {
+            let written = file.write_all(&data);
+            file.sync_all().and(written)
+        });
         if written.is_err()
             && let Err(latched) = File::open(mounted.path("first")).and_then(|file| file.sync_all())
         {

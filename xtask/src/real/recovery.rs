@@ -47,6 +47,8 @@ pub fn stale_mount(bed: &mut Bed, _: &Options) -> Result<()> {
     let again = bed.refuses([OsStr::new("mount"), image.as_os_str(), directory.as_os_str()], &["unmount"]);
     if again.is_err() {
         ensure!(std::fs::read_dir(&directory).is_ok(), "a mount over a dead one is neither refused nor alive: {again:?}");
+        // Returns when its server has let go of the volume.
+        bed.succeeds([OsStr::new("unmount"), directory.as_os_str()])?;
     }
     mounted.clear()?;
     let mounted = bed.mount(&image, "")?;
