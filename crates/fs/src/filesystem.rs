@@ -299,7 +299,7 @@ impl FileSystem {
 
     // ---- checkpoints ----
 
-    /// Makes a checkpoint in constant time, whatever the size: an image, as of one moment, of everything or of named files and directories. Durable
+    /// Makes a checkpoint: an image, as of one moment, of everything or of named files and directories. Durable
     /// when it returns. It is read in `.checkpoints/NAME` of the root.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use crate::output::Output;
 use crate::session::{Devices, Volume};
 use crate::text;
 
-/// Make, list, look at, delete and roll back to checkpoints: images of one moment, made in constant time
+/// Make, list, look at, delete and roll back to checkpoints: images of one moment
 ///
 /// On a mount a checkpoint is read in the directory '.checkpoints/NAME' of its root, which no listing shows; alone it is mounted with
 /// 'bedplate mount VOLUME DIR -o checkpoint=NAME'.
