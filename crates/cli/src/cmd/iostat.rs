@@ -18,7 +18,7 @@ use crate::watch::{self, Layout, Row, Scope, SortKey};
 /// Tell what files of live mounts do: reads, writes, latencies, hit ratio, what was not aligned, syncs
 ///
 /// The first report counts from the mount (or the last --reset), each further one from the report before it, as iostat(1) does. Latencies come
-/// from a sample: see 'latency-sample' in 'bedplate tune'. Blocks are those of the file system.
+/// from a sample: see the mount option 'latency-sample'. Blocks are those of the file system.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Files, or directories below which to look, on mounts; none: all mounts of this machine

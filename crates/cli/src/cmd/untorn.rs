@@ -17,8 +17,8 @@ use crate::session::{Devices, Volume};
 
 /// Show or set how much of a file is written untorn, or of what is created in a directory
 ///
-/// A page of that size is after a power cut what it was before a write or what the write made it. PostgreSQL needs no full_page_writes on files written
-/// untorn by 8k, InnoDB no doublewrite buffer by 16k. It takes a mode that goes past the caches: concurrent or direct.
+/// A page of that size is after a power cut what it was before a write or what the write made it. That is what PostgreSQL's full_page_writes
+/// (8k) and InnoDB's doublewrite buffer (16k) make up for elsewhere. It takes a mode that goes past the caches: concurrent or direct.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A file or directory on a mount, or VOLUME:/PATH inside a volume that is not mounted
