@@ -18,7 +18,7 @@ use crate::drl::Drl;
 use crate::layout::Run;
 use crate::live::Live;
 use crate::parallel::{Job, Lanes};
-use crate::parity::{Parity, Put};
+use crate::parity::Parity;
 use crate::plan::{self, Share};
 use crate::regions::{Obstacle, Regions};
 use crate::shared::{Lives, Shared};
@@ -255,7 +255,7 @@ impl Core {
 
     fn write_entered(&self, buf: &[u8], offset: u64) -> Result<()> {
         if let Some(parity) = &self.parity {
-            return self.write_rows(parity, &[Put { at: offset, bytes: buf }]);
+            return self.write_rows(parity, offset, buf);
         }
         let lives = self.shared.lives();
         let run = self.layout.locate(offset);
@@ -345,7 +345,7 @@ impl Core {
     fn zero_entered(&self, at: u64, len: u64) -> Result<()> {
         if let Some(parity) = &self.parity {
             let zeros = AlignedBuf::zeroed(len.min(ROUND_BYTES as u64) as usize);
-            return plan_parts(at, len, ROUND_BYTES as u64).try_for_each(|(at, len)| self.write_rows(parity, &[Put { at, bytes: &zeros[..len] }]));
+            return plan_parts(at, len, ROUND_BYTES as u64).try_for_each(|(at, len)| self.write_rows(parity, at, &zeros[..len]));
         }
         let lives = self.shared.lives();
         let mut shares = Vec::new();

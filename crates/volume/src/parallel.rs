@@ -29,10 +29,20 @@ pub(crate) struct Done {
     pub buf: Option<AlignedBuf>,
 }
 
+/// Whether to wait for jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// What has ended is taken along.
+    No,
+    ForAll,
+}
+
 /// The queues of one borrower, made when they are first needed.
 #[derive(Default)]
 struct Lane {
     queues: Vec<(Arc<Live>, Box<dyn DeviceQueue>)>,
+    /// Whether one of them failed.
+    broken: bool,
 }
 
 /// Lanes that nobody borrows now.
@@ -58,24 +68,52 @@ struct Flying {
     done: Option<(Result<()>, Option<AlignedBuf>)>,
 }
 
+/// Jobs on their way, with the lane that they borrowed. Dropped, it waits for them.
+#[derive(Default)]
+pub(crate) struct Trip {
+    lane: Option<Lane>,
+    flying: Vec<Flying>,
+}
+
 impl Lanes {
     /// Carries out jobs side by side, and `own` from the calling thread meanwhile.
     pub fn run<T>(&self, jobs: Vec<Job>, own: impl FnOnce() -> T) -> (Vec<Done>, T) {
-        let mut lane = self.idle.lock().pop().unwrap_or_default();
-        let mut flying = Vec::with_capacity(jobs.len());
-        for job in jobs {
-            lane.start(job, &mut flying);
-        }
+        let mut trip = self.depart(jobs);
         let outcome = own();
-        let whole = lane.collect(&mut flying);
-        if whole {
-            self.idle.lock().push(lane);
+        let done = self.arrive(&mut trip, Wait::ForAll).expect("who waits for all gets all");
+        (done, outcome)
+    }
+
+    /// Starts jobs side by side.
+    pub fn depart(&self, jobs: Vec<Job>) -> Trip {
+        let mut trip = Trip { lane: None, flying: Vec::with_capacity(jobs.len()) };
+        if jobs.is_empty() {
+            return trip;
         }
-        let done = flying.into_iter().map(|job| {
+        let mut lane = self.idle.lock().pop().unwrap_or_default();
+        for job in jobs {
+            lane.start(job, &mut trip.flying);
+        }
+        trip.lane = Some(lane);
+        trip
+    }
+
+    /// Returns how the jobs of a trip ended, once all have.
+    pub fn arrive(&self, trip: &mut Trip, wait: Wait) -> Option<Vec<Done>> {
+        if let Some(lane) = &mut trip.lane {
+            lane.collect(&mut trip.flying, wait);
+            if trip.flying.iter().any(|job| job.done.is_none()) {
+                return None;
+            }
+            // After a queue failed nobody knows what is in it; a member that left meanwhile has no queue any more.
+            let lane = trip.lane.take().filter(|lane| !lane.broken && lane.queues.iter().all(|(_, queue)| queue.in_flight() == 0));
+            self.idle.lock().extend(lane.map(Lane::without_failed));
+        }
+        let done = trip.flying.drain(..).map(|job| {
             let (result, buf) = job.done.expect("every job was collected");
             Done { live: job.live, result, buf }
         });
-        (done.collect(), outcome)
+        Some(done.collect())
     }
 
     /// Closes the queues of members that are no longer in use.
@@ -116,15 +154,15 @@ impl Lane {
         flying.push(flight);
     }
 
-    /// Waits for all jobs. Returns whether the lane may be used again: after a queue failed nobody knows what is in it.
-    fn collect(&mut self, flying: &mut [Flying]) -> bool {
+    /// Collects jobs: those that have ended, or all.
+    fn collect(&mut self, flying: &mut [Flying], wait: Wait) {
         let mut completions: Vec<Completion> = Vec::new();
-        let mut whole = true;
-        while let Some(waiting) = flying.iter().position(|job| job.done.is_none()) {
+        let mut from = 0;
+        while let Some(waiting) = (from..flying.len()).find(|at| flying[*at].done.is_none()) {
             let live = Arc::clone(&flying[waiting].live);
-            let collected = self.queue(&live).and_then(|queue| queue.complete(1, &mut completions));
+            let collected = self.queue(&live).and_then(|queue| queue.complete(usize::from(wait == Wait::ForAll), &mut completions));
             if let Err(error) = collected {
-                whole = false;
+                self.broken = true;
                 flying[waiting].end(Err(error), None);
             }
             for completion in completions.drain(..) {
@@ -133,8 +171,14 @@ impl Lane {
                     job.end(completion.result, completion.buf);
                 }
             }
+            from = if wait == Wait::No { waiting + 1 } else { 0 };
         }
-        whole && self.queues.iter().all(|(_, queue)| queue.in_flight() == 0)
+    }
+
+    /// Closes the queues of members that left while the lane was away.
+    fn without_failed(mut self) -> Self {
+        self.queues.retain(|(live, _)| !live.is_failed());
+        self
     }
 }
 

@@ -5,7 +5,7 @@
 //! ```
 //! A request that concerns one copy on one member is handed on as it is, buffer and all. Any other is dealt out in buffers of our own, and
 //! completes when all its parts have. What fails is settled from here as positioned calls settle it: a read is read again from another copy,
-//! a write waits until the member has left durably.
+//! a write waits until the member has left durably. Writes to a RAID-5 are gathered (`parity/gather.rs`).
 //!
 //! * I-QUE-1: a write is counted out of its regions exactly once, when its last part has ended.
 
@@ -18,6 +18,8 @@ use block::{AlignedBuf, Completion, DeviceQueue, ErrorKind, Operation, QueueOpti
 use crate::core::Core;
 use crate::group::Closer;
 use crate::live::Live;
+use crate::parallel::Wait;
+use crate::parity::Gathering;
 use crate::plan::{self, Share};
 
 /// What one member does for a request.
@@ -53,6 +55,8 @@ pub(crate) struct VolumeQueue {
     /// By slot; a part's token is its slot and its ordinal.
     flights: Vec<Option<Flight>>,
     flying: usize,
+    /// What is written to a RAID-5.
+    gathering: Gathering,
     done: Vec<Completion>,
     scratch: Vec<Completion>,
     /// Keeps the group open.
@@ -72,6 +76,7 @@ impl VolumeQueue {
             pushed: VecDeque::new(),
             flights: (0..depth_max).map(|_| None).collect(),
             flying: 0,
+            gathering: Gathering::default(),
             done: Vec::new(),
             scratch: Vec::new(),
             _open: open,
@@ -118,21 +123,26 @@ impl VolumeQueue {
 
     /// Sends what has been pushed to be written to a RAID-5 out together.
     fn start_gathered(&mut self) {
-        if self.core.parity.is_none() {
-            return;
-        }
         let core = Arc::clone(&self.core);
         let Some(parity) = &core.parity else { return };
         let (writes, others): (VecDeque<Request>, _) = self.pushed.drain(..).partition(|request| request.kind == RequestKind::Write);
         self.pushed = others;
-        let mut good = Vec::with_capacity(writes.len());
         for request in writes {
             match self.check(&request) {
-                Ok(()) => good.push(request),
+                Ok(()) => self.gathering.push(request),
                 Err(error) => self.done.push(Completion { token: request.token, result: Err(error), buf: request.buf }),
             }
         }
-        self.done.extend(core.write_gathered(parity, good));
+        self.gathering.start(&core, parity, &mut self.done);
+    }
+
+    /// Takes the writes to a RAID-5 a step further.
+    fn poll_gathered(&mut self, wait: Wait) {
+        if self.gathering.count() > 0
+            && let Some(parity) = &self.core.parity
+        {
+            self.gathering.poll(&self.core, parity, wait, &mut self.done);
+        }
     }
 
     /// Reads what lies on a member that is gone with positioned calls, which know what to do about it.
@@ -343,6 +353,8 @@ impl VolumeQueue {
             }
         }
         self.scratch = completions;
+        let alone = wait && oldest.is_none() && before == self.done.len();
+        self.poll_gathered(if alone { Wait::ForAll } else { Wait::No });
         failure.map_or(Ok(()), Err)
     }
 
@@ -380,7 +392,7 @@ impl DeviceQueue for VolumeQueue {
     }
 
     fn in_flight(&self) -> usize {
-        self.pushed.len() + self.flying + self.done.len()
+        self.pushed.len() + self.flying + self.gathering.count() + self.done.len()
     }
 
     fn push(&mut self, request: Request) -> std::result::Result<(), Request> {
@@ -426,6 +438,9 @@ impl DeviceQueue for VolumeQueue {
 impl Drop for VolumeQueue {
     /// Waits for what is on its way, so that every write leaves its regions.
     fn drop(&mut self) {
+        while self.gathering.count() > 0 {
+            self.poll_gathered(Wait::ForAll);
+        }
         while self.flying > 0 {
             if self.poll(true).is_err() {
                 // A queue that fails gives nothing back; its own drop waits, and the regions stay dirty, which is safe.

@@ -1,69 +1,212 @@
-//! Writes that a queue has pushed go out together: neighbours fill rows, and all of them share one flush of the log.
+//! Writes that a queue has pushed go out together: neighbours fill rows, and all of a flight share the log's records and flushes. A few flights are in the
+//! air at once; what is pushed meanwhile waits, and so goes out together with more.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
 
 use block::{Completion, Request, Result, Segment};
+use parking_lot::Mutex;
 
-use super::{Parity, Put};
+use super::Parity;
+use super::passage::{Passage, Progress};
+use super::plan::Put;
 use crate::core::Core;
+use crate::parallel::Wait;
 
-/// A segment of a request.
-struct Slice {
-    at: u64,
-    request: usize,
-    from: usize,
-    len: usize,
+/// How many flights of one queue are in the air at once.
+const FLIGHTS_MAX: usize = 4;
+/// A flight takes no further request once it has so many bytes, or so many requests, unless that goes on in the row where the last one ended.
+const FLIGHT_BYTES: usize = 1 << 20;
+const FLIGHT_REQUESTS: usize = 32;
+
+/// Requests on their way. Rank G0.4: driven before rows are waited for; one who drives it may help others along, which he only tries to lock.
+pub(crate) struct Flight {
+    start: Instant,
+    requests: Vec<Request>,
+    passage: Passage,
+    result: Option<Result<()>>,
+}
+
+/// What a queue was given to write to a RAID-5.
+#[derive(Default)]
+pub(crate) struct Gathering {
+    waiting: VecDeque<Request>,
+    flights: Vec<Arc<Mutex<Flight>>>,
+    flying: usize,
+}
+
+impl std::fmt::Debug for Flight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Flight of {} requests", self.requests.len())
+    }
+}
+
+impl Flight {
+    /// Takes it as far as it goes; told to wait, it waits for the members once.
+    fn go(&mut self, core: &Core, parity: &Parity, wait: Wait) -> Progress {
+        if self.result.is_some() {
+            return Progress::Over;
+        }
+        let buffers: Vec<&[u8]> = self.requests.iter().map(|request| request.buf.as_deref().unwrap_or_default()).collect();
+        let (progress, result) = match self.passage.go(core, parity, &buffers, wait) {
+            Ok(Progress::Over) => (Progress::Over, Some(Ok(()))),
+            Ok(progress) => (progress, None),
+            Err(error) => (Progress::Over, Some(Err(error))),
+        };
+        if result.as_ref().is_some_and(Result::is_err) {
+            // Its rows are free from here on.
+            self.passage = Passage::new(parity, &[]);
+        }
+        self.result = result;
+        progress
+    }
+}
+
+impl Gathering {
+    /// Returns how many requests have not come back.
+    pub fn count(&self) -> usize {
+        self.waiting.len() + self.flying
+    }
+
+    /// Takes a write that was checked.
+    pub fn push(&mut self, request: Request) {
+        self.waiting.push_back(request);
+    }
+
+    /// Sends out what was pushed, as far as there is room in the air.
+    pub fn start(&mut self, core: &Core, parity: &Parity, done: &mut Vec<Completion>) {
+        while !self.waiting.is_empty() && self.flights.len() < FLIGHTS_MAX {
+            let requests: Vec<Request> = self.next_flight(parity).into_iter().filter_map(|request| entered(core, request, done)).collect();
+            let mut flight = Flight { start: Instant::now(), passage: Passage::new(parity, &puts(&requests)), requests, result: None };
+            flight.go(core, parity, Wait::No);
+            self.flying += flight.requests.len();
+            let flight = Arc::new(Mutex::new(flight));
+            parity.flights.lock().push(Arc::clone(&flight));
+            self.flights.push(flight);
+        }
+    }
+
+    /// Takes the requests of a flight off those that wait, the oldest first.
+    fn next_flight(&mut self, parity: &Parity) -> Vec<Request> {
+        let (mut requests, mut bytes, mut end) = (Vec::new(), 0, 0);
+        while let Some(next) = self.waiting.front() {
+            let full = bytes >= FLIGHT_BYTES || requests.len() >= FLIGHT_REQUESTS;
+            // One that goes on in the row where the last one ended would have to wait for it.
+            let goes_on = end > 0 && parity.raid5.place(next.first.offset).row == parity.raid5.place(end - 1).row;
+            if full && !(goes_on && bytes < 2 * FLIGHT_BYTES) {
+                break;
+            }
+            let Some(request) = self.waiting.pop_front() else { break };
+            for Segment { offset, len } in segments(&request) {
+                bytes += *len as usize;
+                end = offset + u64::from(*len);
+            }
+            requests.push(request);
+        }
+        requests
+    }
+
+    /// Looks how far the flights are; told to wait, it waits until one comes a step further.
+    pub fn poll(&mut self, core: &Core, parity: &Parity, wait: Wait, done: &mut Vec<Completion>) {
+        let (mut wait, before) = (wait, done.len());
+        let mut landed = Vec::new();
+        for (at, flight) in self.flights.iter().enumerate() {
+            // One that somebody helps along is left to him, unless there is nothing else to wait for.
+            let Some(mut flight) = (if wait == Wait::ForAll { Some(flight.lock()) } else { flight.try_lock() }) else { continue };
+            match flight.go(core, parity, wait) {
+                Progress::Over => landed.push(at),
+                Progress::Flying => {}
+                Progress::Stuck => continue,
+            }
+            wait = Wait::No;
+        }
+        for at in landed.into_iter().rev() {
+            self.land(core, parity, at, done);
+        }
+        if wait == Wait::ForAll && done.len() == before && !self.flights.is_empty() {
+            parity.gate.wait();
+        }
+        self.start(core, parity, done);
+    }
+
+    /// Takes a flight that is over apart.
+    fn land(&mut self, core: &Core, parity: &Parity, at: usize, done: &mut Vec<Completion>) {
+        let flight = self.flights.swap_remove(at);
+        parity.flights.lock().retain(|other| !Arc::ptr_eq(other, &flight));
+        let mut flight = flight.lock();
+        let result = flight.result.clone().unwrap_or(Ok(()));
+        self.flying -= flight.requests.len();
+        for request in std::mem::take(&mut flight.requests) {
+            let bytes = segments(&request).map(|segment| u64::from(segment.len)).sum();
+            segments(&request).for_each(|segment| core.leave(segment.offset, segment.len.into()));
+            core.meter.writes.note(flight.start, bytes, result.is_ok());
+            done.push(Completion { token: request.token, result: result.clone(), buf: request.buf });
+        }
+    }
 }
 
 impl Core {
-    /// Carries out writes that were checked. Which of two that overlap comes last is open, as everywhere in a queue.
-    pub fn write_gathered(&self, parity: &Parity, requests: Vec<Request>) -> Vec<Completion> {
-        let mut slices = slices(&requests);
-        slices.sort_by_key(|slice| slice.at);
-        let mut results: Vec<Result<()>> = requests.iter().map(|_| Ok(())).collect();
-        let mut rest = &slices[..];
-        while !rest.is_empty() {
-            let overlap = rest.windows(2).position(|pair| pair[0].at + pair[0].len as u64 > pair[1].at);
-            let (group, later) = rest.split_at(overlap.map_or(rest.len(), |at| at + 1));
-            rest = later;
-            if let Err(error) = self.write_group(parity, &requests, group) {
-                group.iter().for_each(|slice| results[slice.request] = Err(error.clone()));
-            }
+    /// Carries out what queues have under way and nobody looks after now.
+    pub(super) fn help(&self, parity: &Parity) {
+        let flights = parity.flights.lock().clone();
+        for flight in flights {
+            while let Some(mut flight) = flight.try_lock()
+                && flight.go(self, parity, Wait::ForAll) == Progress::Flying
+            {}
         }
-        let end = |(request, result): (Request, _)| Completion { token: request.token, result, buf: request.buf };
-        requests.into_iter().zip(results).map(end).collect()
-    }
-
-    fn write_group(&self, parity: &Parity, requests: &[Request], group: &[Slice]) -> Result<()> {
-        let put = |slice: &Slice| {
-            let buf = requests[slice.request].buf.as_ref().expect("a write that was checked has a buffer");
-            Put { at: slice.at, bytes: &buf[slice.from..slice.from + slice.len] }
-        };
-        let puts: Vec<Put<'_>> = group.iter().map(put).collect();
-        let mut entered = 0;
-        let mut result = Ok(());
-        for put in &puts {
-            result = self.enter(put.at, put.bytes.len() as u64);
-            if result.is_err() {
-                break;
-            }
-            entered += 1;
-        }
-        let result = result.and_then(|()| self.write_rows(parity, &puts));
-        puts[..entered].iter().for_each(|put| self.leave(put.at, put.bytes.len() as u64));
-        result
     }
 }
 
-fn slices(requests: &[Request]) -> Vec<Slice> {
-    let mut slices = Vec::new();
-    for (request, asked) in requests.iter().enumerate() {
+/// Enters the regions of a request; one that cannot is over.
+fn entered(core: &Core, request: Request, done: &mut Vec<Completion>) -> Option<Request> {
+    let enter = |(count, segment): (usize, &Segment)| Some((count, core.enter(segment.offset, segment.len.into()).err()?));
+    let Some((count, error)) = segments(&request).enumerate().find_map(enter) else { return Some(request) };
+    segments(&request).take(count).for_each(|segment| core.leave(segment.offset, segment.len.into()));
+    core.meter.writes.note(Instant::now(), 0, false);
+    done.push(Completion { token: request.token, result: Err(error), buf: request.buf });
+    None
+}
+
+fn segments(request: &Request) -> impl Iterator<Item = &Segment> {
+    std::iter::once(&request.first).chain(&request.rest)
+}
+
+/// Lays out what requests write, sorted by address. Which of two that overlap comes last is open, as everywhere in a queue: the earlier address wins.
+fn puts(requests: &[Request]) -> Vec<Put> {
+    let mut puts = Vec::new();
+    for (buffer, request) in requests.iter().enumerate() {
         let mut from = 0;
-        for Segment { offset, len } in std::iter::once(&asked.first).chain(&asked.rest) {
-            let len = *len as usize;
-            if len > 0 {
-                slices.push(Slice { at: *offset, request, from, len });
-            }
-            from += len;
+        for Segment { offset, len } in segments(request) {
+            puts.push(Put { at: *offset, buffer, from, len: *len as usize });
+            from += *len as usize;
         }
     }
-    slices
+    puts.sort_by_key(|put| put.at);
+    let mut end = 0;
+    for put in &mut puts {
+        let cut = usize::try_from(end.max(put.at) - put.at).unwrap_or(usize::MAX).min(put.len);
+        *put = Put { at: put.at + cut as u64, buffer: put.buffer, from: put.from + cut, len: put.len - cut };
+        end = end.max(put.at + put.len as u64);
+    }
+    puts.retain(|put| put.len > 0);
+    puts
+}
+
+#[cfg(test)]
+mod tests {
+    use block::{AlignedBuf, RequestKind};
+
+    use super::*;
+
+    #[test]
+    fn of_writes_that_overlap_every_byte_comes_from_one() {
+        let request = |offset, len| {
+            let first = Segment { offset, len };
+            Request { token: 0, kind: RequestKind::Write, buf: Some(AlignedBuf::zeroed(len as usize)), first, rest: Vec::new() }
+        };
+        let laid = puts(&[request(4096, 8192), request(0, 6144), request(512, 512), request(12_288, 512)]);
+        let told: Vec<_> = laid.iter().map(|put| (put.at, put.buffer, put.from, put.len)).collect();
+        assert_eq!(told, [(0, 1, 0, 6144), (6144, 0, 2048, 6144), (12_288, 3, 0, 512)]);
+    }
 }

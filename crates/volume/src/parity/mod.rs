@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   write   rows locked ─► gate ─► windows ─► read what the way to the parity needs ─► partial row? log, flush ─► all members at once
+//!           a passage (passage.rs): a positioned call waits at every step, a queue looks in now and then (gather.rs)
 //!   read    the member ─► gone or unreadable? row locked ─► exclusive or of the others ─► written back where it was unreadable
 //!   log     full ─► gate alone: all members flushed, new head ─► from the start            import: what counts is written again
 //! ```
@@ -20,8 +21,10 @@
 //!   unless the whole row is written, all members are up to date and no record of the row could be written again.
 //! * I-PAR-2: a member counts as failed only when all rows that were written without a record are durable on the others.
 
+mod gate;
 mod gather;
 mod log;
+mod passage;
 mod plan;
 mod read;
 mod recover;
@@ -30,13 +33,18 @@ mod scrub;
 mod sync;
 mod write;
 
-use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
 
-pub(crate) use plan::Put;
+use parking_lot::Mutex;
 
+pub(crate) use gather::Gathering;
+
+use crate::core::Core;
 use crate::{Id, Raid5};
+use gate::Gate;
+use gather::Flight;
 use log::Tail;
-use rows::RowLocks;
+use rows::{RowLocks, RowsHeld};
 
 /// What a RAID-5 volume keeps.
 #[derive(Debug)]
@@ -45,16 +53,25 @@ pub(crate) struct Parity {
     pub group: Id,
     /// Where the log begins on every member.
     area: u64,
-    rows: RowLocks,
-    /// Shared by every write from its plan to its end in place; alone by who needs that nothing is under way. Rank G1.5: after rows and a dirty region log.
-    gate: RwLock<()>,
+    rows: Arc<RowLocks>,
+    gate: Arc<Gate>,
+    /// What queues have under way. The list is a leaf lock; each flight is locked by whoever takes it a step further, and nobody waits for that who
+    /// holds another.
+    flights: Mutex<Vec<Arc<Mutex<Flight>>>>,
     /// A leaf lock.
     tail: Mutex<Tail>,
 }
 
 impl Parity {
     pub fn new(raid5: Raid5, group: Id, volume: usize) -> Self {
-        Self { raid5, group, area: log::area(volume), rows: RowLocks::default(), gate: RwLock::new(()), tail: Mutex::default() }
+        Self { raid5, group, area: log::area(volume), rows: Arc::default(), gate: Arc::default(), flights: Mutex::default(), tail: Mutex::default() }
+    }
+}
+
+impl Core {
+    /// Waits until rows are free and takes them. Whoever waits carries out what queues have under way and nobody looks after now.
+    fn lock_rows(&self, parity: &Parity, first: u64, last: u64) -> RowsHeld {
+        parity.rows.lock(&[(first, last)], || self.help(parity))
     }
 }
 

@@ -15,25 +15,40 @@ use crate::Raid5;
 /// The longest window in bytes: longer ones are cut, so that every one fits a record of the log.
 pub(crate) const WINDOW_BYTES: u64 = 64 << 10;
 
-/// Bytes on their way to an address of the volume.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Put<'a> {
+/// Bytes on their way to an address of the volume: the ordinal of the buffer that holds them, the first one there, and how many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Put {
     pub at: u64,
-    pub bytes: &'a [u8],
+    pub buffer: usize,
+    pub from: usize,
+    pub len: usize,
+}
+
+/// A unit that is written in a window: its ordinal in the row, and where its bytes stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct New {
+    pub unit: usize,
+    pub buffer: usize,
+    pub from: usize,
 }
 
 /// Bytes `lo` to `hi` of the units of a row, and the units that are written there.
 #[derive(Debug)]
-pub(crate) struct Window<'a> {
+pub(crate) struct Window {
     pub row: u64,
     pub lo: u64,
     pub hi: u64,
-    pub new: Vec<(usize, &'a [u8])>,
+    pub new: Vec<New>,
 }
 
-impl Window<'_> {
+impl Window {
     pub fn len(&self) -> usize {
         (self.hi - self.lo) as usize
+    }
+
+    /// Returns the bytes of a unit that is written.
+    pub fn bytes<'a>(&self, new: &New, buffers: &[&'a [u8]]) -> &'a [u8] {
+        &buffers[new.buffer][new.from..new.from + self.len()]
     }
 }
 
@@ -55,9 +70,9 @@ pub(crate) enum Way {
 }
 
 /// Chooses the way for a window.
-pub(crate) fn way(raid5: &Raid5, window: &Window<'_>, out: Option<Out>) -> Way {
+pub(crate) fn way(raid5: &Raid5, window: &Window, out: Option<Out>) -> Way {
     let parity = raid5.parity_column(window.row);
-    let written = |column| window.new.iter().any(|(unit, _)| raid5.data_column(window.row, *unit) == column);
+    let written = |column| window.new.iter().any(|new| raid5.data_column(window.row, new.unit) == column);
     match out {
         Some(out) if out.column == parity && !out.takes_writes => Way::None,
         // The old content of what is out is neither needed nor there.
@@ -69,43 +84,48 @@ pub(crate) fn way(raid5: &Raid5, window: &Window<'_>, out: Option<Out>) -> Way {
 }
 
 /// Returns the columns that a way reads.
-pub(crate) fn reads(raid5: &Raid5, window: &Window<'_>, way: Way) -> Vec<usize> {
-    let is_new = |unit: &usize| window.new.iter().any(|(new, _)| new == unit);
+pub(crate) fn reads(raid5: &Raid5, window: &Window, way: Way) -> Vec<usize> {
+    let is_new = |unit: &usize| window.new.iter().any(|new| new.unit == *unit);
     let column = |unit| raid5.data_column(window.row, unit);
     match way {
         Way::None => Vec::new(),
         Way::Complement => (0..raid5.data_units()).filter(|unit| !is_new(unit)).map(column).collect(),
-        Way::Modify => window.new.iter().map(|(unit, _)| column(*unit)).chain([raid5.parity_column(window.row)]).collect(),
+        Way::Modify => window.new.iter().map(|new| column(new.unit)).chain([raid5.parity_column(window.row)]).collect(),
     }
 }
 
-/// Bytes on their way to a data unit: its ordinal, the first byte in it, the bytes.
-type Piece<'a> = (usize, u64, &'a [u8]);
+/// Bytes on their way to a data unit.
+struct Piece {
+    new: New,
+    /// First and end byte in the unit.
+    lo: u64,
+    hi: u64,
+}
 
 /// Cuts what is to be written into windows, by row and then by place in the unit. The puts do not overlap.
-pub(crate) fn windows<'a>(raid5: &Raid5, puts: &[Put<'a>]) -> Vec<Window<'a>> {
-    let mut rows: BTreeMap<u64, Vec<Piece<'a>>> = BTreeMap::new();
+pub(crate) fn windows(raid5: &Raid5, puts: &[Put]) -> Vec<Window> {
+    let mut rows: BTreeMap<u64, Vec<Piece>> = BTreeMap::new();
     for put in puts {
-        let (mut at, mut bytes) = (put.at, put.bytes);
-        while !bytes.is_empty() {
+        let (mut at, mut from, end) = (put.at, put.from, put.from + put.len);
+        while from < end {
             let place = raid5.place(at);
-            let len = bytes.len().min((raid5.unit_bytes() - place.within) as usize);
-            rows.entry(place.row).or_default().push((place.unit, place.within, &bytes[..len]));
-            (at, bytes) = (at + len as u64, &bytes[len..]);
+            let len = (end - from).min((raid5.unit_bytes() - place.within) as usize);
+            let new = New { unit: place.unit, buffer: put.buffer, from };
+            rows.entry(place.row).or_default().push(Piece { new, lo: place.within, hi: place.within + len as u64 });
+            (at, from) = (at + len as u64, from + len);
         }
     }
     rows.into_iter().flat_map(|(row, pieces)| row_windows(row, &pieces)).collect()
 }
 
-fn row_windows<'a>(row: u64, pieces: &[Piece<'a>]) -> Vec<Window<'a>> {
-    let end = |piece: &Piece<'_>| piece.1 + piece.2.len() as u64;
-    let mut edges: Vec<u64> = pieces.iter().flat_map(|piece| (piece.1..end(piece)).step_by(WINDOW_BYTES as usize).chain([end(piece)])).collect();
+fn row_windows(row: u64, pieces: &[Piece]) -> Vec<Window> {
+    let mut edges: Vec<u64> = pieces.iter().flat_map(|piece| (piece.lo..piece.hi).step_by(WINDOW_BYTES as usize).chain([piece.hi])).collect();
     edges.sort_unstable();
     edges.dedup();
     let window = |pair: &[u64]| {
         let (lo, hi) = (pair[0], pair[1]);
-        let here = pieces.iter().filter(|piece| piece.1 <= lo && hi <= end(piece));
-        let new: Vec<_> = here.map(|(unit, from, bytes)| (*unit, &bytes[(lo - from) as usize..(hi - from) as usize])).collect();
+        let here = pieces.iter().filter(|piece| piece.lo <= lo && hi <= piece.hi);
+        let new: Vec<_> = here.map(|piece| New { from: piece.new.from + (lo - piece.lo) as usize, ..piece.new }).collect();
         (!new.is_empty()).then_some(Window { row, lo, hi, new })
     };
     edges.windows(2).filter_map(window).collect()
@@ -122,10 +142,10 @@ mod tests {
 
     #[test]
     fn windows_are_where_the_same_units_are_written() {
-        let (raid5, bytes) = (raid5(4), vec![0; 64 << 10]);
+        let raid5 = raid5(4);
         let shape = |at, len: usize| {
-            let windows = windows(&raid5, &[Put { at, bytes: &bytes[..len] }]);
-            windows.iter().map(|w| (w.row, w.lo, w.hi, w.new.iter().map(|new| new.0).collect::<Vec<_>>())).collect::<Vec<_>>()
+            let windows = windows(&raid5, &[Put { at, buffer: 0, from: 0, len }]);
+            windows.iter().map(|w| (w.row, w.lo, w.hi, w.new.iter().map(|new| new.unit).collect::<Vec<_>>())).collect::<Vec<_>>()
         };
         assert_eq!(shape(0, 12_288), [(0, 0, 4096, vec![0, 1, 2])]);
         assert_eq!(shape(3072, 2048), [(0, 0, 1024, vec![1]), (0, 3072, 4096, vec![0])]);
@@ -135,13 +155,23 @@ mod tests {
     }
 
     #[test]
+    fn a_window_finds_its_bytes_wherever_they_stand() {
+        let (raid5, first, second) = (raid5(4), vec![1; 4096], (0..8192).map(|at| (at / 512) as u8).collect::<Vec<_>>());
+        let puts = [Put { at: 4096, buffer: 0, from: 0, len: 4096 }, Put { at: 9216, buffer: 1, from: 1024, len: 2048 }];
+        let windows = windows(&raid5, &puts);
+        assert_eq!(windows.iter().map(|w| (w.lo, w.hi, w.new.len())).collect::<Vec<_>>(), [(0, 1024, 1), (1024, 3072, 2), (3072, 4096, 1)]);
+        let buffers = [&first[..], &second];
+        assert_eq!(windows[1].bytes(&windows[1].new[1], &buffers), &second[1024..3072]);
+        assert_eq!(windows[2].bytes(&windows[2].new[0], &buffers), &first[3072..]);
+    }
+
+    #[test]
     fn the_way_that_reads_fewer_members_is_taken_and_never_reads_what_is_out() {
-        let bytes = vec![0; 64 << 10];
         for columns in 3..9_u16 {
             let raid5 = raid5(columns);
             let data = raid5.data_units();
             for written in 1..=data {
-                let puts = [Put { at: 0, bytes: &bytes[..written * 4096] }];
+                let puts = [Put { at: 0, buffer: 0, from: 0, len: written * 4096 }];
                 let window = &windows(&raid5, &puts)[0];
                 let cost = |out| reads(&raid5, window, way(&raid5, window, out));
                 assert_eq!(cost(None).len(), (written + 1).min(data - written), "{written} of {data}");

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use block::{AlignedBuf, Result};
-use parking_lot::RwLockWriteGuard;
 
 use super::Parity;
+use super::gate::Alone;
 use super::log::{AREA_BYTES, Head, Part};
 use super::write::Failures;
 use crate::Id;
@@ -84,7 +84,7 @@ impl Core {
     pub fn checkpoint_parity(&self, parity: &Parity) -> Result<()> {
         loop {
             let failures = {
-                let _still = parity.gate.write();
+                let _still = parity.gate.alone(|| self.help(parity));
                 let mut failures = self.flush_all();
                 if failures.is_empty() {
                     let head = parity.tail.lock().next_head();
@@ -101,8 +101,8 @@ impl Core {
 
     /// Waits until no row is being written and keeps it so; what was written is durable on every member but those that failed, which are
     /// added.
-    pub fn hold_rows<'a>(&self, parity: &'a Parity, failures: &mut Failures) -> RwLockWriteGuard<'a, ()> {
-        let still = parity.gate.write();
+    pub fn hold_rows<'a>(&self, parity: &'a Parity, failures: &mut Failures) -> Alone<'a> {
+        let still = parity.gate.alone(|| self.help(parity));
         let lives = self.shared.lives();
         for (_, live) in writable(parity, &lives) {
             if !failures.iter().any(|(failed, _)| Arc::ptr_eq(failed, live)) {

@@ -1,6 +1,11 @@
 //! Locks on rows: who writes a row, or needs all of it to agree, has it alone. All that a call needs are taken at once, so nobody waits in a circle.
+//! Like a pass of the gate, a lock does not belong to a thread; who waits for one carries out what others left under way.
 
-use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::gate::MOMENT;
 
 /// First and last row.
 pub(crate) type Span = (u64, u64);
@@ -14,24 +19,41 @@ pub(crate) struct RowLocks {
 
 /// Rows that are locked until it is dropped.
 #[derive(Debug)]
-pub(crate) struct RowsHeld<'a> {
-    locks: &'a RowLocks,
+pub(crate) struct RowsHeld {
+    locks: Arc<RowLocks>,
     spans: Vec<Span>,
+}
+
+fn meets(held: &[Span], spans: &[Span]) -> bool {
+    held.iter().any(|one| spans.iter().any(|two| one.0 <= two.1 && two.0 <= one.1))
 }
 
 impl RowLocks {
     /// Waits until all rows are free and takes them.
-    pub fn lock(&self, spans: Vec<Span>) -> RowsHeld<'_> {
+    pub fn lock(self: &Arc<Self>, spans: &[Span], mut help: impl FnMut()) -> RowsHeld {
         let mut held = self.held.lock();
-        while held.iter().any(|one| spans.iter().any(|two| one.0 <= two.1 && two.0 <= one.1)) {
-            self.freed.wait(&mut held);
+        while meets(&held, spans) {
+            MutexGuard::unlocked(&mut held, &mut help);
+            if meets(&held, spans) {
+                self.freed.wait_for(&mut held, MOMENT);
+            }
         }
-        held.extend(&spans);
-        RowsHeld { locks: self, spans }
+        self.take(&mut held, spans)
+    }
+
+    /// Takes rows if all of them are free.
+    pub fn try_lock(self: &Arc<Self>, spans: &[Span]) -> Option<RowsHeld> {
+        let mut held = self.held.lock();
+        (!meets(&held, spans)).then(|| self.take(&mut held, spans))
+    }
+
+    fn take(self: &Arc<Self>, held: &mut Vec<Span>, spans: &[Span]) -> RowsHeld {
+        held.extend(spans);
+        RowsHeld { locks: Arc::clone(self), spans: spans.to_vec() }
     }
 }
 
-impl Drop for RowsHeld<'_> {
+impl Drop for RowsHeld {
     fn drop(&mut self) {
         let mut held = self.locks.held.lock();
         for span in &self.spans {
@@ -49,13 +71,14 @@ mod tests {
 
     #[test]
     fn rows_that_do_not_meet_are_locked_side_by_side() {
-        let locks = RowLocks::default();
-        let first = locks.lock(vec![(0, 3), (9, 9)]);
-        let second = locks.lock(vec![(4, 8)]);
+        let locks = Arc::new(RowLocks::default());
+        let first = locks.lock(&[(0, 3), (9, 9)], || ());
+        let second = locks.try_lock(&[(4, 8)]).unwrap();
+        assert!(locks.try_lock(&[(20, 21), (8, 9)]).is_none());
         let counter = Mutex::new(0);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
-                let _held = locks.lock(vec![(3, 4)]);
+                let _held = locks.lock(&[(3, 4)], || ());
                 *counter.lock() += 1;
             });
             *counter.lock() += 10;
@@ -63,5 +86,14 @@ mod tests {
             waiting.join().unwrap();
         });
         assert_eq!((*counter.lock(), locks.held.lock().len()), (11, 0));
+    }
+
+    #[test]
+    fn who_waits_for_rows_helps_who_holds_them() {
+        let locks = Arc::new(RowLocks::default());
+        let mut first = Some(locks.lock(&[(5, 6)], || ()));
+        let second = locks.lock(&[(6, 7)], || drop(first.take()));
+        drop(second);
+        assert!(first.is_none() && locks.held.lock().is_empty());
     }
 }

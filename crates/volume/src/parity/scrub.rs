@@ -22,7 +22,7 @@ impl Core {
 
     fn scrub_row(&self, parity: &Parity, row: u64, repair: bool, report: &mut ScrubReport) -> Result<()> {
         let raid5 = &parity.raid5;
-        let _row = parity.rows.lock(vec![(row, row)]);
+        let _row = self.lock_rows(parity, row, row);
         let lives = self.shared.lives();
         if parity.out(&lives) != Ok(None) {
             return Ok(());

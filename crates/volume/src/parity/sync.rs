@@ -49,7 +49,7 @@ impl Core {
         let mut written = Vec::new();
         for from in (first..=last).step_by(step as usize) {
             let to = (from + step - 1).min(last);
-            let _rows = parity.rows.lock(vec![(from, to)]);
+            let _rows = self.lock_rows(parity, from, to);
             let lives = self.shared.lives();
             let out = parity.out(&lives).map_err(|_| self.no_copy(Operation::Read, from * parity.raid5.row_bytes()))?;
             let failures = match out {

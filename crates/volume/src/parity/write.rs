@@ -1,16 +1,17 @@
-//! Writing rows: read what the parity needs, log, write all members at once.
+//! A batch of windows: read what the parity needs, log, write all members at once. It does one step after the other and never waits.
 
 use std::sync::Arc;
 
 use block::{AlignedBuf, Operation, RequestKind, Result, Segment};
 
+use super::gate::Pass;
 use super::log::{BATCH_BYTES, BATCH_PLACES, Part};
-use super::plan::{self, Out, Put, Way, Window};
+use super::plan::{self, Out, Way, Window};
 use super::rows::Span;
 use super::{Parity, xor};
 use crate::core::Core;
 use crate::live::Live;
-use crate::parallel::{Done, Job};
+use crate::parallel::{Done, Job, Trip};
 use crate::shared::Lives;
 
 /// The most that one batch moves, because it passes through buffers of our own.
@@ -18,6 +19,17 @@ const ROUND_BYTES: usize = 8 << 20;
 
 /// Members whose operation failed.
 pub(super) type Failures = Vec<(Arc<Live>, block::Error)>;
+
+/// What a batch works on.
+#[derive(Clone, Copy)]
+pub(super) struct Ground<'a> {
+    pub core: &'a Core,
+    pub parity: &'a Parity,
+    /// What is to be written, as the windows name it.
+    pub buffers: &'a [&'a [u8]],
+    /// The windows that are not written yet.
+    pub windows: &'a [Window],
+}
 
 /// What one member reads or writes for a batch: places in order, and their bytes one behind the other.
 #[derive(Default)]
@@ -36,8 +48,17 @@ struct Slot {
     len: usize,
 }
 
-/// How far a batch came.
-enum Outcome {
+/// What the members are doing for a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Read,
+    Log,
+    Flush,
+    Write,
+}
+
+/// How a batch ended.
+pub(super) enum Outcome {
     /// So many windows are written.
     Written(usize),
     /// Nothing was written in place: members failed before.
@@ -46,14 +67,19 @@ enum Outcome {
     Full,
 }
 
-/// A batch under the gate.
-struct Batch<'a, 'b> {
-    core: &'a Core,
-    parity: &'a Parity,
+/// A batch under way.
+pub(super) struct Batch {
+    _pass: Pass,
     lives: Arc<Lives>,
     out: Option<Out>,
-    windows: &'b [Window<'b>],
-    failures: Failures,
+    /// For each window of the batch, whether it is logged.
+    logged: Vec<bool>,
+    ways: Vec<Way>,
+    old: Vec<Column>,
+    new: Vec<Column>,
+    stage: Stage,
+    pub trip: Trip,
+    pub failures: Failures,
 }
 
 impl Column {
@@ -106,64 +132,81 @@ impl Parity {
         Ok(out)
     }
 
-    fn span(&self, at: u64, len: u64) -> Span {
+    /// Returns the rows of a range.
+    pub(super) fn span(&self, at: u64, len: u64) -> Span {
         (self.raid5.place(at).row, self.raid5.place(at + len - 1).row)
     }
 }
 
-impl Core {
-    /// Writes ranges that do not overlap, sorted by address, whose regions the caller has entered.
-    pub fn write_rows(&self, parity: &Parity, puts: &[Put<'_>]) -> Result<()> {
-        let mut spans: Vec<Span> = Vec::with_capacity(puts.len());
-        for (first, last) in puts.iter().filter(|put| !put.bytes.is_empty()).map(|put| parity.span(put.at, put.bytes.len() as u64)) {
-            match spans.last_mut() {
-                Some(before) if before.1 >= first => before.1 = last.max(before.1),
-                _ => spans.push((first, last)),
-            }
-        }
-        let _rows = parity.rows.lock(spans);
-        let windows = plan::windows(&parity.raid5, puts);
-        let mut left = &windows[..];
-        while !left.is_empty() {
-            self.check_latch()?;
-            let (outcome, failures) = self.write_some(parity, left)?;
-            self.settle(failures)?;
-            match outcome {
-                Outcome::Written(count) => left = &left[count..],
-                Outcome::Again => {}
-                Outcome::Full => self.checkpoint_parity(parity)?,
-            }
-        }
-        Ok(())
+impl Batch {
+    /// Takes as many windows as fit, and starts to read what the parity needs.
+    pub fn begin(pass: Pass, on: Ground<'_>) -> Result<Self> {
+        let lives = on.core.shared.lives();
+        let lost = |_| on.core.no_copy(Operation::Write, on.windows[0].row * on.parity.raid5.row_bytes());
+        let out = on.parity.out(&lives).map_err(lost)?;
+        let (ways, old, new) = (Vec::new(), Vec::new(), Vec::new());
+        let (trip, failures) = (Trip::default(), Failures::new());
+        let mut batch = Self { _pass: pass, lives, out, logged: Vec::new(), ways, old, new, stage: Stage::Read, trip, failures };
+        batch.logged = batch.choose(on);
+        batch.ways = batch.windows(on).iter().map(|window| plan::way(&on.parity.raid5, window, out)).collect();
+        batch.start_reads(on);
+        Ok(batch)
     }
 
-    /// Writes as many windows as fit one batch.
-    fn write_some(&self, parity: &Parity, windows: &[Window<'_>]) -> Result<(Outcome, Failures)> {
-        let _gate = parity.gate.read();
-        let lives = self.shared.lives();
-        let first = &windows[0];
-        let lost = |_| self.no_copy(Operation::Write, first.row * parity.raid5.row_bytes());
-        let out = parity.out(&lives).map_err(lost)?;
-        let mut batch = Batch { core: self, parity, lives, out, windows, failures: Vec::new() };
-        let logged = batch.choose();
-        let outcome = batch.run(&logged)?;
-        Ok((outcome, batch.failures))
+    fn windows<'a>(&self, on: Ground<'a>) -> &'a [Window] {
+        &on.windows[..self.logged.len()]
     }
-}
 
-impl Batch<'_, '_> {
+    /// Takes how a trip ended and starts the next one. Returns how the batch ended, once it has.
+    pub fn next(&mut self, on: Ground<'_>, done: Vec<Done>) -> Result<Option<Outcome>> {
+        match self.stage {
+            Stage::Read => {
+                self.take_reads(on, done)?;
+                self.new = self.make_new(on);
+                if !self.logged.contains(&true) {
+                    self.start_writes(on);
+                } else if !self.start_log(on) {
+                    return Ok(Some(Outcome::Full));
+                }
+            }
+            Stage::Log => {
+                self.note(done);
+                if !self.failures.is_empty() {
+                    return Ok(Some(Outcome::Again));
+                }
+                self.start_flushes(on);
+            }
+            Stage::Flush => {
+                self.note(done);
+                if !self.failures.is_empty() {
+                    return Ok(Some(Outcome::Again));
+                }
+                self.start_writes(on);
+            }
+            Stage::Write => {
+                self.note(done);
+                return Ok(Some(Outcome::Written(self.logged.len())));
+            }
+        }
+        Ok(None)
+    }
+
+    fn note(&mut self, done: Vec<Done>) {
+        self.failures.extend(done.into_iter().filter_map(|done| Some((done.live, done.result.err()?))));
+    }
+
     /// Takes windows while they fit, and says which of them are logged.
-    fn choose(&mut self) -> Vec<bool> {
-        let raid5 = &self.parity.raid5;
-        let tail = self.parity.tail.lock();
+    fn choose(&self, on: Ground<'_>) -> Vec<bool> {
+        let raid5 = &on.parity.raid5;
+        let tail = on.parity.tail.lock();
         let (mut logged, mut bytes, mut log_bytes, mut places) = (Vec::new(), 0, 0, 0);
-        for (at, window) in self.windows.iter().enumerate() {
+        for (at, window) in on.windows.iter().enumerate() {
             let whole = window.new.len() == raid5.data_units() && self.out.is_none();
-            let alone = self.written_columns(window).len() < 2;
+            let alone = self.written_columns(on, window).len() < 2;
             let log = tail.rows.contains(&window.row) || !(whole || alone);
             // Whole rows behind each other are one place on every member.
             let follows = at > 0 && whole && window.lo == 0 && {
-                let before = &self.windows[at - 1];
+                let before = &on.windows[at - 1];
                 before.row + 1 == window.row && before.hi == raid5.unit_bytes() && before.new.len() == raid5.data_units()
             };
             bytes += window.len() * raid5.columns().len();
@@ -174,100 +217,81 @@ impl Batch<'_, '_> {
             }
             logged.push(log);
         }
-        self.windows = &self.windows[..logged.len()];
         logged
     }
 
     /// Returns the columns that a window writes and whose members take it: data in the order of the units, then parity.
-    fn written_columns(&self, window: &Window<'_>) -> Vec<usize> {
-        let raid5 = &self.parity.raid5;
+    fn written_columns(&self, on: Ground<'_>, window: &Window) -> Vec<usize> {
+        let raid5 = &on.parity.raid5;
         let gone = |column: &usize| self.out.is_some_and(|out| out.column == *column && !out.takes_writes);
-        let data = window.new.iter().map(|(unit, _)| raid5.data_column(window.row, *unit));
+        let data = window.new.iter().map(|new| raid5.data_column(window.row, new.unit));
         data.chain([raid5.parity_column(window.row)]).filter(|column| !gone(column)).collect()
     }
 
-    fn offset(&self, column: usize, window: &Window<'_>) -> u64 {
-        self.parity.raid5.copy(column, window.row).offset + window.lo
-    }
-
-    fn run(&mut self, logged: &[bool]) -> Result<Outcome> {
-        let ways: Vec<Way> = self.windows.iter().map(|window| plan::way(&self.parity.raid5, window, self.out)).collect();
-        let old = self.read_old(&ways)?;
-        let new = self.make_new(&ways, &old);
-        if logged.contains(&true) {
-            if !self.log(&new, logged)? {
-                return Ok(Outcome::Full);
-            }
-            if !self.failures.is_empty() {
-                return Ok(Outcome::Again);
-            }
-        }
-        let jobs = new.into_iter().enumerate().filter(|(_, column)| column.len > 0);
-        let jobs = jobs.map(|(at, column)| self.job(at, RequestKind::Write, column.places(|_| true), column.buf));
-        let done = self.core.lanes.run(jobs.collect(), || ()).0;
-        self.note(done);
-        Ok(Outcome::Written(self.windows.len()))
-    }
-
-    fn job(&self, column: usize, kind: RequestKind, segments: Vec<Segment>, buf: Option<AlignedBuf>) -> Job {
-        let live = self.parity.live(&self.lives, column).expect("the gate keeps whoever takes part");
+    fn job(&self, on: Ground<'_>, column: usize, kind: RequestKind, segments: Vec<Segment>, buf: Option<AlignedBuf>) -> Job {
+        let live = on.parity.live(&self.lives, column).expect("the gate keeps whoever takes part");
         Job { live: Arc::clone(live), kind, buf, segments }
     }
 
-    fn note(&mut self, done: Vec<Done>) {
-        self.failures.extend(done.into_iter().filter_map(|done| Some((done.live, done.result.err()?))));
-    }
-
-    /// Reads what the ways need; what cannot be read is made from the others.
-    fn read_old(&mut self, ways: &[Way]) -> Result<Vec<Column>> {
-        let raid5 = &self.parity.raid5;
-        let mut columns: Vec<Column> = raid5.columns().iter().map(|_| Column::default()).collect();
-        for (at, (window, way)) in self.windows.iter().zip(ways).enumerate() {
+    /// Reads what the ways need.
+    fn start_reads(&mut self, on: Ground<'_>) {
+        let raid5 = &on.parity.raid5;
+        let mut columns = empty(on);
+        for (at, (window, way)) in self.windows(on).iter().zip(&self.ways).enumerate() {
             for column in plan::reads(raid5, window, *way) {
-                columns[column].add(at, self.offset(column, window), window.len());
+                columns[column].add(at, offset(on, column, window), window.len());
             }
         }
-        let asked: Vec<usize> = (0..columns.len()).filter(|column| columns[*column].len > 0).collect();
-        let job = |column: &usize| {
-            let buf = AlignedBuf::zeroed(columns[*column].len);
-            self.job(*column, RequestKind::Read, columns[*column].places(|_| true), Some(buf))
+        self.old = columns;
+        let job = |column: usize| {
+            let own = &self.old[column];
+            self.job(on, column, RequestKind::Read, own.places(|_| true), Some(AlignedBuf::zeroed(own.len)))
         };
-        let done = self.core.lanes.run(asked.iter().map(job).collect(), || ()).0;
+        let jobs = used(&self.old).map(job).collect();
+        self.trip = on.core.lanes.depart(jobs);
+    }
+
+    /// Takes what was read; what cannot be read is made from the others.
+    fn take_reads(&mut self, on: Ground<'_>, done: Vec<Done>) -> Result<()> {
+        let asked: Vec<usize> = used(&self.old).collect();
         for (column, done) in asked.into_iter().zip(done) {
-            columns[column].buf = match (done.result, done.buf) {
+            self.old[column].buf = match (done.result, done.buf) {
                 (Ok(()), Some(buf)) => Some(buf),
-                (result, _) => {
-                    let mut buf = AlignedBuf::zeroed(columns[column].len);
-                    for slot in &columns[column].slots {
-                        let window = &self.windows[slot.window];
-                        let part = &mut buf[slot.start..slot.start + slot.len];
-                        let made = self.core.reconstruct(self.parity, &self.lives, column, window.row, window.lo, part);
-                        made.map_err(|error| result.clone().err().unwrap_or(error))?;
-                    }
-                    Some(buf)
-                }
+                (result, _) => Some(self.make_old(on, column).map_err(|error| result.err().unwrap_or(error))?),
             };
         }
-        Ok(columns)
+        Ok(())
+    }
+
+    #[cold]
+    fn make_old(&self, on: Ground<'_>, column: usize) -> Result<AlignedBuf> {
+        let own = &self.old[column];
+        let mut buf = AlignedBuf::zeroed(own.len);
+        for slot in &own.slots {
+            let window = &on.windows[slot.window];
+            let part = &mut buf[slot.start..slot.start + slot.len];
+            on.core.reconstruct(on.parity, &self.lives, column, window.row, window.lo, part)?;
+        }
+        Ok(buf)
     }
 
     /// Puts together what every member gets.
-    fn make_new(&self, ways: &[Way], old: &[Column]) -> Vec<Column> {
-        let raid5 = &self.parity.raid5;
-        let mut columns: Vec<Column> = raid5.columns().iter().map(|_| Column::default()).collect();
-        for (at, window) in self.windows.iter().enumerate() {
-            for column in self.written_columns(window) {
-                columns[column].add(at, self.offset(column, window), window.len());
+    fn make_new(&self, on: Ground<'_>) -> Vec<Column> {
+        let raid5 = &on.parity.raid5;
+        let mut columns = empty(on);
+        for (at, window) in self.windows(on).iter().enumerate() {
+            for column in self.written_columns(on, window) {
+                columns[column].add(at, offset(on, column, window), window.len());
             }
         }
         for (at, column) in columns.iter_mut().enumerate().filter(|(_, column)| column.len > 0) {
             let mut buf = AlignedBuf::zeroed(column.len);
             for slot in &column.slots {
-                let window = &self.windows[slot.window];
+                let window = &on.windows[slot.window];
                 let part = &mut buf[slot.start..slot.start + slot.len];
-                match window.new.iter().find(|(unit, _)| raid5.data_column(window.row, *unit) == at) {
-                    Some((_, bytes)) => part.copy_from_slice(bytes),
-                    None => self.sum(slot.window, ways[slot.window], old, part),
+                match window.new.iter().find(|new| raid5.data_column(window.row, new.unit) == at) {
+                    Some(new) => part.copy_from_slice(window.bytes(new, on.buffers)),
+                    None => self.sum(on, slot.window, part),
                 }
             }
             column.buf = Some(buf);
@@ -276,51 +300,86 @@ impl Batch<'_, '_> {
     }
 
     /// Computes the parity of a window.
-    fn sum(&self, at: usize, way: Way, old: &[Column], sum: &mut [u8]) {
-        let window = &self.windows[at];
-        let read = plan::reads(&self.parity.raid5, window, way);
-        let mut parts = window.new.iter().map(|(_, bytes)| *bytes).chain(read.iter().map(|column| old[*column].bytes(at)));
+    fn sum(&self, on: Ground<'_>, at: usize, sum: &mut [u8]) {
+        let window = &on.windows[at];
+        let read = plan::reads(&on.parity.raid5, window, self.ways[at]);
+        let new = window.new.iter().map(|new| window.bytes(new, on.buffers));
+        let mut parts = new.chain(read.iter().map(|column| self.old[*column].bytes(at)));
         sum.copy_from_slice(parts.next().expect("a window writes a unit"));
         parts.for_each(|part| xor(sum, part));
     }
 
-    /// Makes a record of the windows that are logged durable on every member that takes part. Returns whether there was room.
-    fn log(&mut self, new: &[Column], logged: &[bool]) -> Result<bool> {
-        let len = |column: &Column| column.slots.iter().filter(|slot| logged[slot.window]).map(|slot| slot.len).sum::<usize>();
-        let taking: Vec<usize> = (0..new.len()).filter(|column| len(&new[*column]) > 0).collect();
-        let longest = taking.iter().map(|column| len(&new[*column])).max().unwrap_or(0);
-        let mut tail = self.parity.tail.lock();
-        let Some((at, ordinal)) = tail.take(longest) else { return Ok(false) };
+    /// Returns how many bytes of a column are logged.
+    fn logged_bytes(&self, column: usize) -> usize {
+        self.new[column].slots.iter().filter(|slot| self.logged[slot.window]).map(|slot| slot.len).sum()
+    }
+
+    /// Returns the columns that take part in the record.
+    fn taking(&self) -> Vec<usize> {
+        (0..self.new.len()).filter(|column| self.logged_bytes(*column) > 0).collect()
+    }
+
+    /// Writes a record of the windows that are logged to every member that takes part. Returns whether there was room.
+    fn start_log(&mut self, on: Ground<'_>) -> bool {
+        let taking = self.taking();
+        let longest = taking.iter().map(|column| self.logged_bytes(*column)).max().unwrap_or(0);
+        let mut tail = on.parity.tail.lock();
+        let Some((at, ordinal)) = tail.take(longest) else { return false };
         // From here on a crash may write these rows again, so nothing goes to them without a record.
-        tail.rows.extend(self.windows.iter().zip(logged).filter(|(_, logged)| **logged).map(|(window, _)| window.row));
+        tail.rows.extend(self.windows(on).iter().zip(&self.logged).filter(|(_, logged)| **logged).map(|(window, _)| window.row));
         let epoch = tail.head.epoch;
         drop(tail);
         let columns = taking.iter().fold(0, |columns, column| columns | 1_u128 << column);
         let job = |column: &usize| {
-            let (own, mut bytes) = (&new[*column], Vec::with_capacity(len(&new[*column])));
-            own.slots.iter().filter(|slot| logged[slot.window]).for_each(|slot| bytes.extend_from_slice(own.bytes(slot.window)));
-            let part = Part { epoch, ordinal, column: *column as u16, columns, places: own.places(|window| logged[window]), bytes };
-            let buf = part.encode(self.parity.group);
-            let place = Segment { offset: self.parity.area + at, len: buf.len() as u32 };
-            self.job(*column, RequestKind::Write, vec![place], Some(buf))
+            let (own, mut bytes) = (&self.new[*column], Vec::with_capacity(self.logged_bytes(*column)));
+            own.slots.iter().filter(|slot| self.logged[slot.window]).for_each(|slot| bytes.extend_from_slice(own.bytes(slot.window)));
+            let places = own.places(|window| self.logged[window]);
+            let buf = Part { epoch, ordinal, column: *column as u16, columns, places, bytes }.encode(on.parity.group);
+            let place = Segment { offset: on.parity.area + at, len: buf.len() as u32 };
+            self.job(on, *column, RequestKind::Write, vec![place], Some(buf))
         };
-        let written = self.core.lanes.run(taking.iter().map(job).collect(), || ()).0;
-        self.note(written);
-        if !self.failures.is_empty() {
-            return Ok(true);
-        }
-        let unflushed = taking.iter().filter(|column| self.parity.live(&self.lives, **column).is_some_and(|live| live.needs_flush().is_some()));
-        let flushes = unflushed.map(|column| self.job(*column, RequestKind::Flush, Vec::new(), None));
-        let flushed = self.core.lanes.run(flushes.collect(), || ()).0;
-        self.note(flushed);
+        let jobs = taking.iter().map(job).collect();
+        self.trip = on.core.lanes.depart(jobs);
+        self.stage = Stage::Log;
+        true
+    }
+
+    /// Makes the record durable.
+    fn start_flushes(&mut self, on: Ground<'_>) {
+        let needs = |column: &usize| on.parity.live(&self.lives, *column).is_some_and(|live| live.needs_flush().is_some());
+        let flushes = self.taking().into_iter().filter(needs).map(|column| self.job(on, column, RequestKind::Flush, Vec::new(), None));
+        let jobs = flushes.collect();
+        self.trip = on.core.lanes.depart(jobs);
+        self.stage = Stage::Flush;
+    }
+
+    /// Writes all members in place.
+    fn start_writes(&mut self, on: Ground<'_>) {
+        let whole = |window: &Window| window.new.len() == on.parity.raid5.data_units() && self.out.is_none();
+        let needs_none = |window| self.written_columns(on, window).len() < 2 || whole(window);
         // I-PAR-1
         assert!(
-            !self.failures.is_empty()
-                || self.windows.iter().zip(logged).all(|(window, log)| {
-                    *log || self.written_columns(window).len() < 2 || (window.new.len() == self.parity.raid5.data_units() && self.out.is_none())
-                }),
-            "what is not logged is a whole row, or one member of it"
+            self.windows(on).iter().zip(&self.logged).all(|(window, logged)| needs_none(window) || *logged && self.stage == Stage::Flush),
+            "what is not logged durably is a whole row, or one member of it"
         );
-        Ok(true)
+        let new = std::mem::take(&mut self.new);
+        let jobs = new.into_iter().enumerate().filter(|(_, column)| column.len > 0);
+        let jobs = jobs.map(|(at, column)| self.job(on, at, RequestKind::Write, column.places(|_| true), column.buf)).collect();
+        self.trip = on.core.lanes.depart(jobs);
+        self.stage = Stage::Write;
     }
+}
+
+fn empty(on: Ground<'_>) -> Vec<Column> {
+    on.parity.raid5.columns().iter().map(|_| Column::default()).collect()
+}
+
+/// Returns the columns that have something to do.
+fn used(columns: &[Column]) -> impl Iterator<Item = usize> {
+    (0..columns.len()).filter(|column| columns[*column].len > 0)
+}
+
+/// Returns where on its member a column's part of a window lies.
+fn offset(on: Ground<'_>, column: usize, window: &Window) -> u64 {
+    on.parity.raid5.copy(column, window.row).offset + window.lo
 }

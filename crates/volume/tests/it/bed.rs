@@ -19,6 +19,8 @@ pub type Clock = Arc<Mutex<Vec<Vec<usize>>>>;
 pub struct Bed {
     pub members: Vec<Arc<SimulatedDevice>>,
     pub clock: Clock,
+    /// Whether queues of members carry out nothing before somebody waits for it.
+    pub lazy: bool,
 }
 
 /// A member that moves the clock with everything it does.
@@ -28,6 +30,7 @@ struct Watched {
     index: usize,
     all: Vec<Arc<SimulatedDevice>>,
     clock: Clock,
+    lazy: bool,
 }
 
 impl Watched {
@@ -80,7 +83,7 @@ impl BlockDevice for Watched {
         self.own().discard(offset, len)
     }
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
-        Ok(Box::new(WatchedQueue { queue: self.own().queue(options)?, all: self.all.clone(), clock: Arc::clone(&self.clock) }))
+        Ok(Box::new(WatchedQueue { queue: self.own().queue(options)?, all: self.all.clone(), clock: Arc::clone(&self.clock), lazy: self.lazy }))
     }
     fn engine(&self) -> EngineReport {
         self.own().engine()
@@ -94,6 +97,7 @@ struct WatchedQueue {
     queue: Box<dyn DeviceQueue>,
     all: Vec<Arc<SimulatedDevice>>,
     clock: Clock,
+    lazy: bool,
 }
 
 impl DeviceQueue for WatchedQueue {
@@ -110,6 +114,9 @@ impl DeviceQueue for WatchedQueue {
         self.queue.submit()
     }
     fn complete(&mut self, min: usize, out: &mut Vec<Completion>) -> Result<usize> {
+        if self.lazy && min == 0 {
+            return self.queue.submit().map(|()| 0);
+        }
         let result = self.queue.complete(min, out);
         tick(&self.all, &self.clock);
         result
@@ -125,7 +132,7 @@ impl DeviceQueue for WatchedQueue {
 impl Bed {
     pub fn new(count: usize, seed: u64) -> Self {
         let members = (0..count as u64).map(|n| SimulatedDevice::new(MEMBER_BYTES, seed * 100 + n)).collect();
-        Self { members, clock: Clock::default() }
+        Self { members, clock: Clock::default(), lazy: false }
     }
 
     /// Returns the members as a group opens them.
@@ -135,7 +142,7 @@ impl Bed {
 
     pub fn device(&self, index: usize) -> Arc<dyn BlockDevice> {
         let (all, clock) = (self.members.clone(), Arc::clone(&self.clock));
-        Arc::new(Watched { name: format!("member{index}"), index, all, clock })
+        Arc::new(Watched { name: format!("member{index}"), index, all, clock, lazy: self.lazy })
     }
 
     /// Makes a group of all members but the last `spares`.

@@ -8,6 +8,7 @@ mod data;
 mod death;
 mod membership;
 mod parity;
+mod parity_queue;
 mod refusals;
 mod scrub;
 mod write_hole;

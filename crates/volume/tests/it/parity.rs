@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, MemoryDevice, QueueOptions, Request, RequestKind, Segment};
+use block::{AlignedBuf, BlockDevice, MemoryDevice};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use volume::{ErrorKind, Group, ImportOptions, Layout, MemberState, Raid5, Role, Shape};
@@ -11,7 +11,7 @@ use super::bed::{Bed, MEMBER_BYTES, quiet, stamped};
 
 const UNIT: u64 = 16 << 10;
 
-fn raid5(group: &Group) -> Raid5 {
+pub fn raid5(group: &Group) -> Raid5 {
     match &group.config().volumes[0].layout {
         Layout::Raid5(raid5) => raid5.clone(),
         other => panic!("{other:?} is no RAID-5"),
@@ -34,7 +34,7 @@ pub fn assert_parity(raid5: &Raid5, members: &[Arc<dyn BlockDevice>], context: &
 }
 
 /// Reads, writes and flushes of all members since the last call.
-fn operations(group: &Group) -> (u64, u64, u64) {
+pub fn operations(group: &Group) -> (u64, u64, u64) {
     let sum = |of: &dyn Fn(&volume::MemberStatistics) -> u64| group.statistics().iter().flatten().map(of).sum();
     let counts = (sum(&|m| m.reads.operations), sum(&|m| m.writes.operations), sum(&|m| m.flushes.operations));
     group.reset_statistics();
@@ -82,49 +82,17 @@ fn a_write_costs_the_least_member_operations_and_the_log() {
     }
 }
 
-/// Thirty-two small writes through a queue share the flush of the log, and neighbours make whole rows.
-#[test]
-fn a_queue_gathers_what_was_pushed() {
-    let bed = Bed::new(4, 42);
-    bed.create(Shape::Raid5, 2, 0);
-    let group = bed.import();
-    group.sync().unwrap();
-    let device = group.volume(Role::Data).unwrap();
-    device.write_at(&AlignedBuf::zeroed(3 << 18), 0).unwrap();
-    let mut queue = device.queue(&QueueOptions { depth_max: 32, ..QueueOptions::default() }).unwrap();
-    let mut round = |offset: &dyn Fn(u64) -> u64| {
-        operations(&group);
-        for token in 0..24 {
-            let first = Segment { offset: offset(token), len: 4096 };
-            let buf = Some(stamped(first.offset, 4096, token + 1));
-            queue.push(Request { token, kind: RequestKind::Write, buf, first, rest: Vec::new() }).unwrap();
-        }
-        let mut done = Vec::new();
-        while done.len() < 24 {
-            queue.complete(1, &mut done).unwrap();
-        }
-        assert!(done.iter().all(|completion| completion.result.is_ok()));
-        operations(&group)
-    };
-    // Two rows of 48 KiB, last pushed first.
-    assert_eq!(round(&|token| (23 - token) * 4096), (0, 4, 0));
-    // One of 4 KiB in each of 12 rows and more: one read, one log write, one flush, one write in place on a member.
-    let (reads, writes, flushes) = round(&|token| (token * 2 + 4) * 12_288);
-    assert!(reads <= 4 && writes <= 8 && flushes <= 4, "{reads} reads, {writes} writes, {flushes} flushes");
-    assert_parity(&raid5(&group), &bed.devices(), "gathered");
-}
-
 fn import(members: &[Arc<dyn BlockDevice>]) -> volume::Result<Group> {
     Group::import(members, &ImportOptions { degraded: true, ..quiet() })
 }
 
-struct Model {
+pub struct Model {
     rng: Xoshiro256PlusPlus,
-    bytes: Vec<u8>,
+    pub bytes: Vec<u8>,
 }
 
 impl Model {
-    fn new(device: &dyn BlockDevice) -> Self {
+    pub fn new(device: &dyn BlockDevice) -> Self {
         Self { rng: Xoshiro256PlusPlus::seed_from_u64(3), bytes: vec![0; device.size_bytes() as usize] }
     }
 
@@ -139,7 +107,7 @@ impl Model {
         }
     }
 
-    fn check(&self, device: &dyn BlockDevice, context: &str) {
+    pub fn check(&self, device: &dyn BlockDevice, context: &str) {
         let mut all = AlignedBuf::zeroed(self.bytes.len());
         device.read_at(&mut all, 0).unwrap();
         assert!(all[..] == self.bytes[..], "{context}");
