@@ -89,7 +89,10 @@ impl Io<'_> {
             self.unshare_tail(held)?;
         }
         let map = self.map()?;
-        let (pieces, redirects) = self.pieces_to_change(&map, grid.blocks(&data.range()));
+        // Whole blocks are redirected here too: how a buffer lies, or where the file ends, must not tear what is written untorn.
+        let whole = grid.on_block(data.offset) && grid.on_block(data.end());
+        let blocks = grid.blocks(&data.range());
+        let (pieces, redirects) = if whole { self.pieces_to_write(&map, blocks) } else { self.pieces_to_change(&map, blocks) };
         let gap = tail_gap(&map, grid, logged, data.offset).filter(|_| size > logged);
         self.count_exclusive(&pieces, data, size > logged, redirects || copied);
         let fresh = self.allocate_holes(map, &pieces, size > logged)?;
