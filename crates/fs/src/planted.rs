@@ -37,12 +37,18 @@ pub enum PlantedBug {
     SameIncarnation,
     /// A failed flush is forgotten, and the next sync reports what it lost as durable.
     FailedFlushForgotten,
+    /// Pages of a file that is written untorn are written in place.
+    UntornInPlace,
+    /// Of a log on a device of its own, the log is flushed before the data that it exposes.
+    DataFlushedAfterLog,
+    /// A rollback is two records, and the first may be durable without the second.
+    RollbackInParts,
 }
 
 #[cfg(feature = "planted-bugs")]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 17] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -57,6 +63,9 @@ impl PlantedBug {
         Self::RenameNotNoted,
         Self::SameIncarnation,
         Self::FailedFlushForgotten,
+        Self::UntornInPlace,
+        Self::DataFlushedAfterLog,
+        Self::RollbackInParts,
     ];
 }
 

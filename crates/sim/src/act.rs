@@ -1,9 +1,11 @@
 //! Carries steps out on a file system.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
-use fs::{CheckpointOptions, CheckpointScope, File, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, Result, RollbackOptions, SetAttr};
+use block::AlignedBuf;
+use fs::{CheckpointOptions, CheckpointScope, File, FileKind, FileSystem, InodeNo, IoMode, NewFile, OpenOptions, Result, RollbackOptions, SetAttr};
 
 use crate::model::{attribute, target};
 use crate::view::{Seen, see_checkpoint};
@@ -35,6 +37,8 @@ pub(crate) struct Outcome {
     pub(crate) touched: Vec<InodeNo>,
     /// The file in which it moved bytes, and how.
     pub(crate) moved: Option<(InodeNo, Change, u64, u64)>,
+    /// What it wrote to a file, or which of its bytes it changed in another way.
+    pub(crate) wrote: Option<Wrote>,
     /// The checkpoint it made: its line, and what it shows.
     pub(crate) checkpoint: Option<(String, Arc<Seen>)>,
     /// The inode it made.
@@ -43,6 +47,24 @@ pub(crate) struct Outcome {
     pub(crate) read: Option<Vec<u8>>,
     /// Where an append went.
     pub(crate) at: Option<u64>,
+}
+
+/// Bytes that one step wrote to a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wrote {
+    /// The file.
+    pub ino: InodeNo,
+    /// Its bytes.
+    pub range: Range<u64>,
+    /// In units of so many bytes each is wholly there or wholly absent after a crash (S-58); 0: no such promise.
+    pub unit: u64,
+}
+
+impl Wrote {
+    /// Any bytes of a file may have changed, and in any way.
+    fn anything(ino: InodeNo) -> Self {
+        Self { ino, range: 0..u64::MAX, unit: 0 }
+    }
 }
 
 impl Outcome {
@@ -55,6 +77,26 @@ impl Outcome {
     }
 }
 
+/// What is written: mostly where a device takes it as it is, and now and then not.
+struct Bytes {
+    buf: AlignedBuf,
+    skip: usize,
+}
+
+impl Bytes {
+    fn of(offset: u64, len: u32, fill: u8) -> Self {
+        let bytes = pattern(offset, len, fill);
+        let skip = if fill.is_multiple_of(5) { 8 } else { 0 };
+        let mut buf = AlignedBuf::zeroed(bytes.len() + skip);
+        buf[skip..].copy_from_slice(&bytes);
+        Self { buf, skip }
+    }
+
+    fn get(&self) -> &[u8] {
+        &self.buf[self.skip..]
+    }
+}
+
 /// The mounted file system, and what is held open.
 pub(crate) struct Stage {
     pub(crate) fs: FileSystem,
@@ -64,6 +106,17 @@ pub(crate) struct Stage {
 impl Stage {
     pub(crate) fn new(fs: FileSystem) -> Self {
         Self { fs, held: BTreeMap::new() }
+    }
+
+    /// What a write promises of whole units (S-58): past the caches, from block to block.
+    fn wrote(&self, file: &File, range: Range<u64>) -> Result<Option<Wrote>> {
+        let block = u64::from(self.fs.statfs().block_size);
+        let past_caches = file.effective_mode() != IoMode::Cached;
+        let unit = match self.fs.untorn(file.ino())? {
+            Some(untorn) if past_caches && range.start.is_multiple_of(block) && range.end.is_multiple_of(block) => u64::from(untorn.bytes),
+            _ => 0,
+        };
+        Ok(Some(Wrote { ino: file.ino(), range, unit }))
     }
 
     fn ino(&self, path: &str) -> Result<InodeNo> {
@@ -147,31 +200,37 @@ impl Stage {
             Step::Write(on, mode, offset, len, fill, durable) => {
                 let options = OpenOptions { mode: Some(mode), data_sync: durable, ..plain };
                 self.on(on, &options, |file| {
-                    file.write_at(&pattern(offset, len, fill), offset)?;
+                    let bytes = Bytes::of(offset, len, fill);
+                    file.write_at(bytes.get(), offset)?;
+                    let wrote = self.wrote(file, offset..offset + u64::from(len))?;
                     let written = Promise::Written(file.ino(), offset, offset + u64::from(len));
-                    Ok(Outcome::promising(if durable && matches!(on, On::Name(..)) { written } else { Promise::None }))
+                    let promise = if durable && matches!(on, On::Name(..)) { written } else { Promise::None };
+                    Ok(Outcome { wrote, ..Outcome::promising(promise) })
                 })
             }
             Step::Append(file, dir, mode, len, fill, durable) => {
                 let options = OpenOptions { mode: Some(mode), data_sync: durable, append: true, ..plain };
                 self.on(On::Name(file, dir), &options, |file| {
                     let end = file.size();
-                    let at = file.write_at(&pattern(end, len, fill), 0)?;
+                    let at = file.write_at(Bytes::of(end, len, fill).get(), 0)?;
+                    let wrote = self.wrote(file, at..at + u64::from(len))?;
                     let written = Promise::Written(file.ino(), at, at + u64::from(len));
-                    Ok(Outcome { at: Some(at), ..Outcome::promising(if durable { written } else { Promise::None }) })
+                    Ok(Outcome { at: Some(at), wrote, ..Outcome::promising(if durable { written } else { Promise::None }) })
                 })
             }
             Step::Read(on, mode, offset, len) => self.on(on, &OpenOptions { mode: Some(mode), ..plain }, |file| {
-                let mut buf = vec![0; usize::try_from(len).expect("small")];
+                let mut buf = AlignedBuf::zeroed(usize::try_from(len).expect("small"));
                 let len = file.read_at(&mut buf, offset)?;
-                buf.truncate(len);
-                Ok(Outcome { read: Some(buf), ..Outcome::default() })
+                Ok(Outcome { read: Some(buf[..len].to_vec()), ..Outcome::default() })
             }),
-            Step::SetSize(on, size) => self.on(on, &plain, |file| file.set_size(size)).map(|()| Outcome::default()),
+            Step::SetSize(on, size) => self.on(on, &plain, |file| {
+                file.set_size(size)?;
+                Ok(Outcome { wrote: Some(Wrote::anything(file.ino())), ..Outcome::default() })
+            }),
             Step::Allocate(on, change, offset, len) => self.on(on, &plain, |file| {
                 file.allocate(change.into(), offset, len)?;
                 let moved = matches!(change, Change::Collapse | Change::Insert).then_some((file.ino(), change, offset, len));
-                Ok(Outcome { moved, ..Outcome::default() })
+                Ok(Outcome { moved, wrote: Some(Wrote::anything(file.ino())), ..Outcome::default() })
             }),
             Step::SyncData(on) => self.on(on, &plain, |file| file.sync_data().map(|()| Outcome::promising(Promise::Data(file.ino())))),
             Step::SyncAll(on) => self.on(on, &plain, |file| file.sync_all().map(|()| Outcome::promising(Promise::Inode(file.ino())))),
@@ -186,8 +245,12 @@ impl Stage {
                 Ok(Outcome { checkpoint: Some((line, Arc::new(shown))), ..Outcome::promising(Promise::Names) })
             }
             Step::DeleteCheckpoint(slot) => fs.delete_checkpoint(format!("c{slot}")).map(|()| Outcome::promising(Promise::Names)),
-            Step::Rollback(slot) => {
-                let done = fs.rollback(format!("c{slot}"), &RollbackOptions::default())?;
+            Step::SetUntorn(file, dir, bytes) => {
+                let target = self.ino(&file.map_or_else(|| dir_path(dir), |file| file_path(file, dir)))?;
+                fs.set_untorn(target, bytes).map(|()| Outcome::touching(vec![target]))
+            }
+            Step::Rollback(slot, back, force) => {
+                let done = fs.rollback(format!("c{slot}"), &RollbackOptions { path: back.path().map(Into::into), force })?;
                 // Or there would be ever more of them.
                 fs.delete_checkpoint(&done.undo)?;
                 Ok(Outcome::promising(Promise::All))

@@ -10,9 +10,10 @@ use fs::{ErrorKind, FileKind, FileSystem, InodeNo, NewFile, OpenOptions};
 use serde::Serialize;
 
 use crate::act::{Outcome, Promise, Stage};
+use crate::bed::Bed;
 use crate::judge::{Cut, compare, judge, used_numbers};
 use crate::model::Model;
-use crate::run::{Done, History, compare_outcome, difference, fresh_device, mount};
+use crate::run::{Done, History, compare_outcome, difference, fresh_bed, quiet};
 use crate::view::{View, see};
 use crate::workload::{Change, Setup, Step};
 
@@ -72,8 +73,7 @@ pub fn try_failures(setup: &Setup, steps: &[Step], failure: Failure, for_ever: b
     for nth in (1..).step_by(usize::try_from(stride).expect("small")) {
         let trigger = if for_ever { Trigger::From(nth) } else { Trigger::Nth(nth) };
         let context = |what: String| format!("{failure:?} {} {nth} fails: {what}", if for_ever { "from call" } else { "call" });
-        let device = fresh_device(setup, nth);
-        let mut run = Run::start(setup, device, FaultRule::new(failure.fault(), trigger), failure).map_err(context)?;
+        let mut run = Run::start(setup, fresh_bed(setup, nth), FaultRule::new(failure.fault(), trigger), failure).map_err(context)?;
         for (number, step) in steps.iter().enumerate() {
             run.step(step).map_err(|what| context(format!("step {number}, {step:?}: {what}")))?;
         }
@@ -96,11 +96,12 @@ struct Run {
 }
 
 impl Run {
-    fn start(setup: &Setup, device: Arc<SimulatedDevice>, rule: FaultRule, failure: Failure) -> Result<Self, String> {
-        let fs = mount(&(Arc::clone(&device) as _)).map_err(|e| format!("a fresh volume does not mount: {e}"))?;
+    fn start(setup: &Setup, bed: Bed, rule: FaultRule, failure: Failure) -> Result<Self, String> {
+        let fs = bed.connect().mount(quiet()).map_err(|e| format!("a fresh volume does not mount: {e}"))?;
         let seen = see(&fs).map_err(|e| format!("a fresh volume cannot be read: {e}"))?;
         let model = Model::recovered(setup.block_size, seen, Default::default());
-        let history = History::new(Arc::clone(&device), model);
+        let history = History::new(bed, model);
+        let device = Arc::clone(history.bed.weakest());
         device.inject(rule.clone());
         Ok(Self { stage: Stage::new(fs), history, device, rule, failure })
     }
@@ -110,8 +111,8 @@ impl Run {
     }
 
     fn push(&mut self, view: View, promise: Promise, touched: Vec<InodeNo>, moved: Option<(InodeNo, Change, u64, u64)>) {
-        let end = self.device.operation_count();
-        self.history.done.push(Done { end, view, promise, touched, moved });
+        let end = self.history.operations();
+        self.history.done.push(Done { end, view, promise, touched, moved, wrote: None });
     }
 
     fn step(&mut self, step: &Step) -> Result<(), String> {
@@ -169,7 +170,7 @@ impl Run {
         if !one_of(&before) && !one_of(&intended.view()) {
             return Err(format!("after the error the names are neither old nor new: {:#?}", seen.view.names));
         }
-        let at = self.device.operation_count();
+        let at = self.history.operations();
         if one_of(&before) && !made {
             compare(&self.history, at, &seen.view).map_err(|what| format!("after the error: {what}"))?;
         }

@@ -4,16 +4,17 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 
-use block::{BlockDevice, CrashChoice, MemoryDevice, SimulatedDevice, SimulatedOptions};
+use block::CrashChoice;
 use fs::{FileKind, FileSystem, FindingKind, InodeNo, MountOptions, NewFile, OpenOptions};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::act::Promise;
+use crate::bed::{Bed, Remains};
 use crate::model::allocate;
-use crate::run::{Done, History, difference, mount, quiet};
+use crate::run::{Done, History, difference, quiet};
+use crate::units::compare_units;
 use crate::view::{Seen, View, see};
 use crate::workload::{Setup, Step};
 
@@ -59,34 +60,35 @@ impl fmt::Display for Violation {
 /// # Errors
 /// One sentence that says which promise was broken.
 pub fn judge(history: &History, cut: &Cut) -> Result<(), String> {
-    let image = history.device.crash_image(cut.after, &cut.choice);
+    let remains = history.bed.cut(cut.after, &cut.choice);
     let context = |what: String| format!("cut after device operation {} ({:?}): {what}", cut.after, cut.choice);
-    let Some(seed) = cut.again else { return recover_and_compare(history, cut.after, &image).map_err(context) };
-    // Recover on a simulated device, cut again in the middle of it, and judge what the second recovery makes of it.
-    let simulated = simulate(&image, seed);
-    let device: Arc<dyn BlockDevice> = Arc::clone(&simulated) as _;
-    let recovered = recover(history, cut.after, &device).map_err(context)?;
-    let recovery_end = simulated.operation_count();
+    let Some(seed) = cut.again else { return recover_and_compare(history, cut.after, &remains).map_err(context) };
+    check(&remains).map_err(context)?;
+    // Recover on simulated devices, cut again in the middle of it, and judge what the second recovery makes of it.
+    let bed = Bed::again(&remains, seed);
+    let wires = bed.connect();
+    let recovered = recover(history, cut.after, || wires.mount(quiet())).map_err(context)?;
+    let recovery_end = bed.operation_count();
     drop(recovered);
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let after = rng.random_range(0..=recovery_end);
-    let twice = simulated.crash_image(after, &CrashChoice::Seeded(rng.random()));
+    let twice = bed.cut(after, &CrashChoice::Seeded(rng.random()));
     recover_and_compare(history, cut.after, &twice).map_err(|what| context(format!("second cut after operation {after} of the recovery: {what}")))
 }
 
-/// Makes a simulated device of what a cut left.
-pub(crate) fn simulate(image: &Arc<MemoryDevice>, seed: u64) -> Arc<SimulatedDevice> {
-    SimulatedDevice::over(&image.snapshot(), &SimulatedOptions { geometry: image.geometry(), seed, ..SimulatedOptions::default() })
-}
-
-/// Checks, mounts, and compares.
-fn recover(history: &History, after: usize, device: &Arc<dyn BlockDevice>) -> Result<(FileSystem, Seen), String> {
-    let report = FileSystem::check(device, None, false).map_err(|e| format!("check does not run: {e}"))?;
+/// A check that changes nothing finds nothing.
+fn check(remains: &Remains) -> Result<(), String> {
+    let report = FileSystem::check(&remains.device(), remains.log().as_ref(), false).map_err(|e| format!("check does not run: {e}"))?;
     // An update of the superblock that the cut interrupted leaves one copy torn; the other one serves.
     if let Some(finding) = report.findings.iter().find(|finding| finding.kind != FindingKind::Superblock) {
         return Err(format!("check finds {:?}: {} (and {} more)", finding.kind, finding.message, report.findings.len() - 1));
     }
-    let fs = mount(device).map_err(|e| format!("the volume does not mount: {e}"))?;
+    Ok(())
+}
+
+/// Mounts, and compares.
+fn recover(history: &History, after: usize, mount: impl FnOnce() -> fs::Result<FileSystem>) -> Result<(FileSystem, Seen), String> {
+    let fs = mount().map_err(|e| format!("the volume does not mount: {e}"))?;
     let seen = see(&fs).map_err(|e| format!("the recovered volume cannot be read: {e}"))?;
     compare(history, after, &seen.view)?;
     // S-17: what lost its last name while it was open is gone.
@@ -99,29 +101,29 @@ fn recover(history: &History, after: usize, device: &Arc<dyn BlockDevice>) -> Re
 }
 
 /// Recovers, then uses the volume on, unmounts it and mounts it again.
-fn recover_and_compare(history: &History, after: usize, image: &Arc<MemoryDevice>) -> Result<(), String> {
-    let device: Arc<dyn BlockDevice> = Arc::clone(image) as _;
-    let looked = if after.is_multiple_of(8) { Some(look(image)?) } else { None };
-    let (fs, seen) = recover(history, after, &device)?;
+pub(crate) fn recover_and_compare(history: &History, after: usize, remains: &Remains) -> Result<(), String> {
+    let looked = if after.is_multiple_of(8) { Some(look(remains)?) } else { None };
+    check(remains)?;
+    let (fs, seen) = recover(history, after, || remains.mount(quiet()))?;
     if let Some(what) = looked.and_then(|looked| difference(&looked, &seen.view)) {
         return Err(format!("S-38: a read-only mount shows another state than recovery makes: {what}"));
     }
     go_on(history, &fs)?;
     fs.unmount().map_err(|e| format!("the recovered volume cannot be unmounted: {e}"))?;
-    let fs = mount(&device).map_err(|e| format!("the volume does not mount a second time: {e}"))?;
+    let fs = remains.mount(quiet()).map_err(|e| format!("the volume does not mount a second time: {e}"))?;
     fs.remove("/judge").map_err(|e| format!("what was synced after recovery is lost: {e}"))?;
     let again = see(&fs).map_err(|e| format!("the volume cannot be read a second time: {e}"))?;
     difference(&again.view, &seen.view).map_or(Ok(()), |what| Err(format!("the second mount shows something else than the first: {what}")))
 }
 
 /// S-38: a read-only mount writes nothing; returns what it shows.
-fn look(image: &Arc<MemoryDevice>) -> Result<View, String> {
-    let before = image.snapshot();
+fn look(remains: &Remains) -> Result<View, String> {
+    let before = remains.snapshots();
     let options = MountOptions { read_only: true, ..quiet() };
-    let fs = FileSystem::mount(Arc::clone(image) as _, None, options).map_err(|e| format!("the volume does not mount read-only: {e}"))?;
+    let fs = remains.mount(options).map_err(|e| format!("the volume does not mount read-only: {e}"))?;
     let seen = see(&fs).map_err(|e| format!("the volume cannot be read when it is mounted read-only: {e}"))?;
     drop(fs);
-    match image.snapshot().first_difference(&before) {
+    match remains.first_difference(&before) {
         None => Ok(seen.view),
         Some(at) => Err(format!("S-38: a read-only mount changed byte {at} of the device")),
     }
@@ -157,7 +159,7 @@ pub(crate) fn compare(history: &History, after: usize, seen: &View) -> Result<()
 }
 
 /// The views from `from` steps done to `to` steps done.
-fn views(history: &History, from: usize, to: usize) -> impl Iterator<Item = &View> {
+pub(crate) fn views(history: &History, from: usize, to: usize) -> impl Iterator<Item = &View> {
     let before = (from == 0).then_some(&history.before);
     before.into_iter().chain(history.done[from.saturating_sub(1)..to].iter().map(|done| &done.view))
 }
@@ -211,7 +213,7 @@ fn content_synced(done: &[Done], ino: InodeNo) -> usize {
 }
 
 /// The content that a file had in a view; one that did not exist had none.
-fn content_of(view: &View, ino: InodeNo) -> &[u8] {
+pub(crate) fn content_of(view: &View, ino: InodeNo) -> &[u8] {
     view.contents.get(&ino).map_or(&[], |content| content)
 }
 
@@ -226,6 +228,7 @@ fn compare_content(history: &History, complete: usize, started: usize, ino: Inod
         return Err(format!("inode {} has {len} bytes; since its last sync (step {synced}) it had {sizes:?}", ino.0));
     }
     compare_bytes(&allowed, synced, ino, content)?;
+    compare_units(history, synced..started, ino, content)?;
     for (number, step) in history.done[..complete].iter().enumerate().skip(synced) {
         if let Promise::Written(written, from, to) = step.promise
             && written == ino

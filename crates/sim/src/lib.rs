@@ -10,8 +10,8 @@
 //!                                   └─► a second life: the rest of the workload on what was recovered, and its own cuts
 //! ```
 //!
-//! After a cut the names must be those of one step between the last sync and the cut, every byte of every file must be a value it had since its last
-//! sync, and `check` must find nothing.
+//! The log may have a device of its own; a cut is one moment of both. After a cut the names must be those of one step between the last sync and the cut, every byte of every file must be a value it had since its last
+//! sync (every unit of an untorn write wholly so), and `check` must find nothing.
 //!
 //! **To add an operation to the language:** a variant of [`Step`]; what it does, in `act.rs` (`carry_out`), with the promise it makes and the
 //! inodes whose names or attributes it touches; what it means, in `model.rs` (`apply`: an `Err` is a refusal that the file system must share); its
@@ -21,18 +21,20 @@
 #![forbid(unsafe_code)]
 
 mod act;
+mod bed;
 mod failing;
-mod gate;
 mod judge;
 mod lost;
 mod model;
 mod run;
 mod sample;
 mod shrink;
+mod units;
 mod view;
 mod workload;
 
-pub use act::Promise;
+pub use act::{Promise, Wrote};
+pub use bed::{Bed, Remains};
 pub use failing::{Failure, FailureTally, try_failures};
 pub use judge::{Cut, Violation, judge};
 pub use lost::{LostTally, try_lost_flushes};
@@ -40,7 +42,7 @@ pub use run::{Done, History, record};
 pub use sample::{CrashState, Pattern, Sampling, sample};
 pub use shrink::shrink;
 pub use view::View;
-pub use workload::{Change, DIRECTED, Directed, On, RenameKind, Setup, Step, generate};
+pub use workload::{Back, Change, DIRECTED, Directed, On, RenameKind, Setup, Step, generate};
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -168,11 +170,13 @@ impl Trial<'_> {
     /// Judges a cut unless it leaves what had been judged; returns whether it did.
     fn cut(&mut self, cut: &Cut) -> Result<bool, String> {
         let mut hasher = DefaultHasher::new();
-        let device = &self.history.device;
+        let bed = &self.history.bed;
         // The content is what is durable, and what of the rest arrived.
-        (cut.after - device.unflushed(cut.after).len(), self.history.done.partition_point(|done| done.end <= cut.after)).hash(&mut hasher);
-        for step in device.crash_steps(cut.after, &cut.choice) {
-            (step.operation, step.parts).hash(&mut hasher);
+        (cut.after - bed.unflushed(cut.after), self.history.done.partition_point(|done| done.end <= cut.after)).hash(&mut hasher);
+        for (device, steps) in bed.crash_steps(cut.after, &cut.choice).into_iter().enumerate() {
+            for step in steps {
+                (device, step.operation, step.parts).hash(&mut hasher);
+            }
         }
         if cut.again.is_none() && !self.seen.insert(hasher.finish()) {
             self.tally.repeated += 1;
@@ -187,10 +191,9 @@ impl Trial<'_> {
     /// Goes on with the workload on what the cut left, and cuts again.
     fn second_life(&mut self, cut: &Cut, setup: &Setup, steps: &[Step], seed: u64) -> Result<(), String> {
         let context = |what: String| format!("second life after operation {} ({:?}): {what}", cut.after, cut.choice);
-        let device = judge::simulate(&self.history.device.crash_image(cut.after, &cut.choice), seed);
+        let bed = Bed::again(&self.history.bed.cut(cut.after, &cut.choice), seed);
         let done = self.history.done.partition_point(|done| done.end <= cut.after);
-        let history =
-            run::record_on(device, setup.block_size, Some(judge::used_numbers(self.history, cut.after)), &steps[done..]).map_err(context)?;
+        let history = run::record_on(bed, setup.block_size, Some(judge::used_numbers(self.history, cut.after)), &steps[done..]).map_err(context)?;
         let mut trial = Trial { history: &history, seen: HashSet::new(), tally: Tally::default() };
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         for (after, choice) in cuts(&history, Cuts::Random(SECOND_LIFE_CUTS), &mut rng) {

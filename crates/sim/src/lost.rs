@@ -5,7 +5,7 @@ use block::{CrashChoice, Fault, FaultRule, FlushFault, FlushOutcome, Recorded, T
 use serde::Serialize;
 
 use crate::judge::{Cut, judge};
-use crate::run::{fresh_device, record_on};
+use crate::run::{fresh_bed, record_on};
 use crate::workload::{Setup, Step};
 
 /// What lost flushes led to.
@@ -28,10 +28,10 @@ pub struct LostTally {
 pub fn try_lost_flushes(setup: &Setup, steps: &[Step]) -> Result<LostTally, String> {
     let mut tally = LostTally::default();
     for nth in 1.. {
-        let device = fresh_device(setup, nth);
-        device.inject(FaultRule::new(Fault::Flush(FlushFault::Lose), Trigger::Nth(nth)));
-        let history = record_on(device, setup.block_size, None, steps)?;
-        let operations = history.device.operations();
+        let bed = fresh_bed(setup, nth);
+        bed.data().inject(FaultRule::new(Fault::Flush(FlushFault::Lose), Trigger::Nth(nth)));
+        let history = record_on(bed, setup.block_size, None, steps)?;
+        let operations = history.bed.data().operations();
         let flush = |wanted: FlushOutcome| move |operation: &Recorded| matches!(operation, Recorded::Flush { outcome, .. } if *outcome == wanted);
         let Some(lost) = operations.iter().position(flush(FlushOutcome::Lost)) else { return Ok(tally) };
         let made_up = operations.iter().skip(lost).position(flush(FlushOutcome::Honoured)).map_or(operations.len(), |at| lost + at + 1);

@@ -1,5 +1,7 @@
 //! The model: what a file system is, in memory and without a device. The live file system is held against it, and so is what recovery makes.
 
+mod rollback;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -25,12 +27,14 @@ pub(crate) struct Node {
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) io_mode: Option<IoMode>,
+    /// The unit of untorn writes in bytes.
+    pub(crate) untorn: Option<u32>,
     pub(crate) attributes: BTreeMap<String, usize>,
 }
 
 impl Node {
     fn new(kind: Kind, mode: u32) -> Self {
-        Self { kind, mode, uid: 0, io_mode: None, attributes: BTreeMap::new() }
+        Self { kind, mode, uid: 0, io_mode: None, untorn: None, attributes: BTreeMap::new() }
     }
 }
 
@@ -39,8 +43,10 @@ impl Node {
 struct Past {
     line: String,
     shown: Arc<View>,
-    nodes: Arc<BTreeMap<InodeNo, Node>>,
+    nodes: Arc<Nodes>,
 }
+
+type Nodes = BTreeMap<InodeNo, Node>;
 
 /// A whole file system.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -122,7 +128,8 @@ impl Model {
             }
             Step::Checkpoint(slot, dir) => self.checkpoint(format!("c{slot}"), dir, outcome),
             Step::DeleteCheckpoint(slot) => self.checkpoints.remove(&format!("c{slot}")).map(drop).ok_or(NO_SUCH_NAME),
-            Step::Rollback(slot) => self.roll_back(&format!("c{slot}")),
+            Step::Rollback(slot, back, force) => self.roll_back(&format!("c{slot}"), back, force),
+            Step::SetUntorn(file, dir, bytes) => self.set_untorn(file, dir, bytes),
             Step::SyncDirectory(dir) => self.directory(dir).map(drop),
             Step::Sync | Step::Grow(_) => Ok(()),
             Step::Remount | Step::Kill => {
@@ -186,16 +193,30 @@ impl Model {
         }
     }
 
+    /// A unit below the block that the device does not write untorn by itself is refused; workloads ask for none.
+    fn set_untorn(&mut self, file: Option<u8>, dir: u8, bytes: Option<u32>) -> Result<(), Refusal> {
+        let node = match file {
+            Some(file) => self.node(file, dir)?,
+            None => {
+                let ino = self.dir_ino(dir)?;
+                self.nodes.get_mut(&ino).expect("names lead to inodes")
+            }
+        };
+        node.untorn = bytes;
+        Ok(())
+    }
+
     fn make(&mut self, dir: u8, name: String, node: Node, outcome: &Outcome) -> Result<(), Refusal> {
         let ino = outcome.made.unwrap_or(InodeNo(u64::MAX));
-        let inherited = self.nodes[&self.dir_ino(dir)?].io_mode;
+        let parent = &self.nodes[&self.dir_ino(dir)?];
+        let inherited = (parent.io_mode, parent.untorn);
         let entries = self.directory(dir)?;
         if entries.contains_key(&name) {
             return Err(EXISTS);
         }
         entries.insert(name, ino);
-        let io_mode = if matches!(node.kind, Kind::Symlink(_)) { None } else { inherited };
-        self.nodes.insert(ino, Node { io_mode, ..node });
+        let (io_mode, untorn) = if matches!(node.kind, Kind::Symlink(_)) { (None, None) } else { inherited };
+        self.nodes.insert(ino, Node { io_mode, untorn, ..node });
         if self.ever.insert(ino) { Ok(()) } else { Err("S-19: the inode number was used before") }
     }
 
@@ -285,19 +306,6 @@ impl Model {
         Ok(())
     }
 
-    /// S-56, S-57: everything is what the checkpoint shows; files that are held stand in the way.
-    fn roll_back(&mut self, name: &str) -> Result<(), Refusal> {
-        let past = self.checkpoints.get(name).ok_or(NO_SUCH_NAME)?;
-        if !past.line.ends_with(" of []") {
-            return Err("the checkpoint is of named files");
-        }
-        if !self.held.is_empty() {
-            return Err("open files stand in the way");
-        }
-        self.nodes = past.nodes.as_ref().clone();
-        Ok(())
-    }
-
     fn names(&self) -> BTreeMap<InodeNo, u32> {
         let mut names = BTreeMap::from([(InodeNo::ROOT, 1)]);
         for node in self.nodes.values() {
@@ -308,10 +316,16 @@ impl Model {
         names
     }
 
-    fn drop_nameless(&mut self) {
-        let names = self.names();
+    pub(super) fn drop_nameless(&mut self) {
         let held: BTreeSet<InodeNo> = self.held.values().copied().collect();
-        self.nodes.retain(|ino, _| names.contains_key(ino) || held.contains(ino));
+        loop {
+            let (names, before) = (self.names(), self.nodes.len());
+            self.nodes.retain(|ino, _| names.contains_key(ino) || held.contains(ino));
+            // What was in a directory that went goes with it.
+            if self.nodes.len() == before {
+                return;
+            }
+        }
     }
 
     /// Returns what a user sees.

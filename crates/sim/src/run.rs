@@ -4,11 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use block::{BlockDevice, Geometry, MemoryDevice, SimulatedDevice, SimulatedOptions, Snapshot};
-use fs::{ErrorKind, FileSystem, FormatOptions, InodeNo, MountOptions, Result};
+use block::{BlockDevice, Geometry, MemoryDevice, Snapshot};
+use fs::{ErrorKind, FileSystem, FormatOptions, InodeNo, MountOptions};
 
-use crate::act::{Outcome, Promise, Stage};
-use crate::gate::Gate;
+use crate::act::{Outcome, Promise, Stage, Wrote};
+use crate::bed::{Bed, Wires};
 use crate::model::Model;
 use crate::view::{Seen, View, see};
 use crate::workload::{Change, On, Setup, Step};
@@ -17,6 +17,8 @@ use crate::workload::{Change, On, Setup, Step};
 const SIZE: u64 = 48 << 20;
 /// Size to which its device may grow.
 const SIZE_MAX: u64 = 64 << 20;
+/// Size of a log's own device in bytes: its head, and the smallest ring.
+const LOG_SIZE: u64 = (64 << 10) + (1 << 20);
 /// What the device held before it was formatted, so that a stale block shows.
 const STALE: u8 = 0xdb;
 
@@ -33,13 +35,15 @@ pub struct Done {
     pub touched: Vec<InodeNo>,
     /// The file in which it moved bytes, and how: change, offset, length.
     pub moved: Option<(InodeNo, Change, u64, u64)>,
+    /// What it wrote to a file, or which of its bytes it changed in another way.
+    pub wrote: Option<Wrote>,
 }
 
 /// A recorded workload.
 #[derive(Debug)]
 pub struct History {
-    /// The device it ran on.
-    pub device: Arc<SimulatedDevice>,
+    /// The devices it ran on.
+    pub bed: Bed,
     /// What the volume was like before the first step, durably.
     pub before: View,
     /// The steps.
@@ -50,9 +54,9 @@ pub struct History {
 
 impl History {
     /// Begins at a volume that was just mounted.
-    pub(crate) fn new(device: Arc<SimulatedDevice>, model: Model) -> Self {
-        let first = device.operation_count();
-        Self { device, before: model.view(), done: Vec::new(), first, model }
+    pub(crate) fn new(bed: Bed, model: Model) -> Self {
+        let first = bed.operation_count();
+        Self { bed, before: model.view(), done: Vec::new(), first, model }
     }
 
     /// The first operation after which a cut is judged (the volume is formatted and mounted).
@@ -61,10 +65,10 @@ impl History {
         self.first
     }
 
-    /// How many operations the device saw.
+    /// How many operations the devices saw.
     #[must_use]
     pub fn operations(&self) -> usize {
-        self.device.operation_count()
+        self.bed.operation_count()
     }
 }
 
@@ -73,46 +77,47 @@ pub(crate) fn quiet() -> MountOptions {
     MountOptions { sync_interval: Duration::from_secs(86_400), cache_bytes: 8 << 20, metadata_cache_bytes: 8 << 20, ..MountOptions::default() }
 }
 
-pub(crate) fn mount(device: &Arc<dyn BlockDevice>) -> Result<FileSystem> {
-    FileSystem::mount(Arc::clone(device), None, quiet())
-}
-
 fn geometry(setup: &Setup) -> Geometry {
     Geometry {
         logical_block_size: setup.sector,
         physical_block_size: setup.sector,
-        untorn_unit: setup.sector,
+        untorn_unit: setup.untorn_unit,
         volatile_cache: setup.volatile_cache,
         ..MemoryDevice::GEOMETRY
     }
 }
 
-/// Returns a fresh volume on a device that was full of something else, made once for each kind.
-fn fresh(setup: &Setup) -> Snapshot {
-    type Made = Mutex<HashMap<(u32, u32), Snapshot>>;
+/// A device that was full of something else.
+fn stale(size: u64) -> Snapshot {
+    let mut content = Snapshot::empty(size);
+    let stale = vec![STALE; 64 << 10];
+    (0..size / stale.len() as u64).for_each(|part| content.write(&stale, part * stale.len() as u64));
+    content
+}
+
+/// Returns a fresh volume on devices that were full of something else, made once for each kind.
+fn fresh(setup: &Setup) -> (Snapshot, Option<Snapshot>) {
+    type Made = Mutex<HashMap<(u32, u32, bool), (Snapshot, Option<Snapshot>)>>;
     static MADE: OnceLock<Made> = OnceLock::new();
     let mut made = MADE.get_or_init(Made::default).lock().unwrap_or_else(PoisonError::into_inner);
     let make = || {
-        let mut content = Snapshot::empty(SIZE_MAX);
-        let stale = vec![STALE; 1 << 20];
-        (0..SIZE_MAX >> 20).for_each(|mib| content.write(&stale, mib << 20));
-        let options = SimulatedOptions { geometry: geometry(setup), ..SimulatedOptions::default() };
-        let device = SimulatedDevice::over(&content, &options);
-        device.start_smaller(SIZE);
-        let blank: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
+        let log = setup.separate_log.then(|| stale(LOG_SIZE));
+        let bed = Bed::over(&stale(SIZE_MAX), log.as_ref(), geometry(setup), 0);
+        bed.data().start_smaller(SIZE);
+        let wires = bed.connect();
         let options = FormatOptions { block_size: setup.block_size, log_bytes: Some(1 << 20), ..FormatOptions::default() };
-        FileSystem::format(&blank, None, &options).expect("a device without a volume can be formatted");
-        device.snapshot()
+        FileSystem::format(&wires.data, wires.log.as_ref(), &options).expect("a device without a volume can be formatted");
+        bed.snapshots()
     };
-    made.entry((setup.sector, setup.block_size)).or_insert_with(make).clone()
+    made.entry((setup.sector, setup.block_size, setup.separate_log)).or_insert_with(make).clone()
 }
 
-/// Makes the device of a run, with a fresh volume on it.
-pub(crate) fn fresh_device(setup: &Setup, seed: u64) -> Arc<SimulatedDevice> {
-    let options = SimulatedOptions { geometry: geometry(setup), seed, ..SimulatedOptions::default() };
-    let device = SimulatedDevice::over(&fresh(setup), &options);
-    device.start_smaller(SIZE);
-    device
+/// Makes the devices of a run, with a fresh volume on them.
+pub(crate) fn fresh_bed(setup: &Setup, seed: u64) -> Bed {
+    let (data, log) = fresh(setup);
+    let bed = Bed::over(&data, log.as_ref(), geometry(setup), seed);
+    bed.data().start_smaller(SIZE);
+    bed
 }
 
 /// Runs `steps` on a fresh volume.
@@ -120,22 +125,17 @@ pub(crate) fn fresh_device(setup: &Setup, seed: u64) -> Arc<SimulatedDevice> {
 /// # Errors
 /// What the live file system did that the model does not: one sentence, and the number of the step.
 pub fn record(setup: &Setup, steps: &[Step]) -> std::result::Result<History, String> {
-    record_on(fresh_device(setup, 0), setup.block_size, None, steps)
+    record_on(fresh_bed(setup, 0), setup.block_size, None, steps)
 }
 
-/// Runs `steps` on the volume of a device; `known` are inode numbers that an earlier life on it used.
-pub(crate) fn record_on(
-    device: Arc<SimulatedDevice>,
-    block_size: u32,
-    known: Option<BTreeSet<InodeNo>>,
-    steps: &[Step],
-) -> std::result::Result<History, String> {
-    let gate = Gate::new(&device);
-    let fs = mount(&(Arc::clone(&gate) as _)).map_err(|e| format!("the volume does not mount: {e}"))?;
+/// Runs `steps` on the volume of some devices; `known` are inode numbers that an earlier life on it used.
+pub(crate) fn record_on(bed: Bed, block_size: u32, known: Option<BTreeSet<InodeNo>>, steps: &[Step]) -> std::result::Result<History, String> {
+    let wires = bed.connect();
+    let fs = wires.mount(quiet()).map_err(|e| format!("the volume does not mount: {e}"))?;
     let seen = see(&fs).map_err(|e| format!("the volume cannot be read: {e}"))?;
     let model = Model::recovered(block_size, seen, known.unwrap_or_default());
-    let history = History::new(device, model);
-    let mut recorder = Recorder { gate, stage: Some(Stage::new(fs)), history };
+    let history = History::new(bed, model);
+    let mut recorder = Recorder { wires, stage: Some(Stage::new(fs)), history };
     for (number, step) in steps.iter().enumerate() {
         recorder.step(step, number).map_err(|what| format!("step {number}, {step:?}: {what}"))?;
     }
@@ -147,7 +147,7 @@ pub(crate) fn record_on(
 const COMPARE_EVERY: usize = 8;
 
 struct Recorder {
-    gate: Arc<Gate>,
+    wires: Wires,
     /// `None` only between two mounts.
     stage: Option<Stage>,
     history: History,
@@ -164,12 +164,12 @@ impl Recorder {
         if number.is_multiple_of(COMPARE_EVERY) {
             self.compare()?;
         }
-        let end = self.history.device.operation_count();
+        let end = self.history.operations();
         let view = self.history.model.view();
         // What changed nothing (a rename onto itself) logs nothing, so a sync of what it touched promises nothing more.
         let changed = self.history.done.last().map_or(&self.history.before, |last: &Done| &last.view).names != view.names;
         let touched = if changed { outcome.touched } else { Vec::new() };
-        self.history.done.push(Done { end, view, promise: outcome.promise, touched, moved: outcome.moved });
+        self.history.done.push(Done { end, view, promise: outcome.promise, touched, moved: outcome.moved, wrote: outcome.wrote });
         Ok(())
     }
 
@@ -214,10 +214,10 @@ impl Recorder {
 
     /// The process dies: what only it knew is gone, what the device was told is not.
     fn kill(&mut self) -> std::result::Result<Outcome, String> {
-        let at = self.history.device.operation_count();
-        self.gate.close();
+        let at = self.history.operations();
+        self.wires.cut();
         drop(self.stage.take());
-        self.gate = Gate::new(&self.history.device);
+        self.wires = self.history.bed.connect();
         self.mount_again()?;
         let seen = self.see()?;
         crate::judge::compare(&self.history, at, &seen.view).map_err(|what| format!("after the process died: {what}"))?;
@@ -228,14 +228,15 @@ impl Recorder {
     }
 
     fn mount_again(&mut self) -> std::result::Result<(), String> {
-        let fs = mount(&(Arc::clone(&self.gate) as _)).map_err(|e| format!("the volume does not mount again: {e}"))?;
+        let fs = self.wires.mount(quiet()).map_err(|e| format!("the volume does not mount again: {e}"))?;
         self.stage = Some(Stage::new(fs));
         Ok(())
     }
 
     fn grow(&mut self, mib: u8) -> std::result::Result<Outcome, String> {
-        let size = (self.history.device.refresh_size().map_err(|e| e.to_string())? + (u64::from(mib) << 20)).min(SIZE_MAX);
-        self.history.device.grow(size);
+        let device = Arc::clone(self.history.bed.data());
+        let size = (device.refresh_size().map_err(|e| e.to_string())? + (u64::from(mib) << 20)).min(SIZE_MAX);
+        device.grow(size);
         let grown = self.stage().fs.grow().map_err(|e| format!("the volume does not grow: {e}"))?;
         if grown == size { Ok(Outcome::default()) } else { Err(format!("the volume has {grown} bytes after it grew to {size}")) }
     }

@@ -18,6 +18,9 @@ pub struct View {
     pub checkpoints: BTreeMap<String, Arc<View>>,
 }
 
+/// How the unit of untorn writes is stored, which is asked for in another way.
+const UNTORN: &[u8] = b"user.bedplate.untorn";
+
 /// Everything about a name, in one line.
 pub(crate) fn line(path: &str, ino: InodeNo, node: &Node, nlink: u32) -> String {
     let kind = match &node.kind {
@@ -25,8 +28,8 @@ pub(crate) fn line(path: &str, ino: InodeNo, node: &Node, nlink: u32) -> String 
         Kind::Directory(_) => "directory".to_owned(),
         Kind::Symlink(target) => format!("link to {} bytes", target.len()),
     };
-    let Node { mode, uid, io_mode, attributes, .. } = node;
-    format!("{path} inode {} {kind} mode {mode:o} owner {uid} links {nlink} served {io_mode:?} attributes {attributes:?}", ino.0)
+    let Node { mode, uid, io_mode, untorn, attributes, .. } = node;
+    format!("{path} inode {} {kind} mode {mode:o} owner {uid} links {nlink} served {io_mode:?} untorn {untorn:?} attributes {attributes:?}", ino.0)
 }
 
 /// What was read of a mounted file system.
@@ -105,10 +108,11 @@ fn see_node(fs: &FileSystem, attr: &Attr, path: &str, seen: &mut Seen) -> Result
 
 fn node(fs: &FileSystem, attr: &Attr, kind: Kind) -> Result<Node> {
     let mut attributes = BTreeMap::new();
-    for name in fs.list_xattr(attr.ino)? {
+    let untorn = fs.untorn(attr.ino)?.map(|untorn| untorn.bytes);
+    for name in fs.list_xattr(attr.ino)?.into_iter().filter(|name| name != UNTORN) {
         attributes.insert(String::from_utf8_lossy(&name).into_owned(), fs.get_xattr(attr.ino, &name)?.len());
     }
-    Ok(Node { kind, mode: attr.mode, uid: attr.uid, io_mode: attr.io_mode, attributes })
+    Ok(Node { kind, mode: attr.mode, uid: attr.uid, io_mode: attr.io_mode, untorn, attributes })
 }
 
 fn read(file: &File, size: u64, path: &str) -> Result<Vec<u8>> {

@@ -19,6 +19,7 @@ use super::{Checkpoint, CheckpointOptions, Others};
 use crate::inode::Inode;
 use crate::log::{Record, RecordKind};
 use crate::meta::State;
+use crate::planted::{PlantedBug, planted};
 use crate::row::{InodeRow, RowChange, Table, inode_key, split_key};
 use crate::state::Fs;
 use crate::{Error, ErrorKind, InodeNo, Result};
@@ -94,7 +95,14 @@ impl Fs {
             let was = self.meta.get(Table::Inode, key)?.is_some();
             inodes_change += i64::from(row.is_some()) - i64::from(was);
         }
-        let rows = changes.into_iter().map(|((table, key), value)| RowChange { table, key, value }).collect();
+        let mut rows: Vec<_> = changes.into_iter().map(|((table, key), value)| RowChange { table, key, value }).collect();
+        if planted(PlantedBug::RollbackInParts) {
+            let half = rows.drain(..rows.len() / 2).collect();
+            let first = self.meta.exclusively(|locked| {
+                locked.commit(Record { kind: RecordKind::Rollback, rows: half, exposes: None, barrier: false }, Others::Covered)
+            })?;
+            self.meta.sync(first.lsn)?;
+        }
         let committed = self.meta.exclusively(|locked| {
             let committed = locked.commit(Record { kind: RecordKind::Rollback, rows, exposes: None, barrier: false }, Others::Covered)?;
             self.sharing.changed();

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::Io;
 use crate::inode::Inode;
 use crate::log::RecordKind;
+use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table, pair_key};
 use crate::state::Fs;
 use crate::{Error, ErrorKind, FileKind, InodeNo, Result, Untorn};
@@ -105,7 +106,7 @@ impl Fs {
 impl Io<'_> {
     /// Returns whether every written block of the file is to be written elsewhere.
     pub(super) fn redirects_all(self) -> bool {
-        self.floor() == crate::Epoch(u32::MAX)
+        self.floor() == crate::Epoch(u32::MAX) && !planted(PlantedBug::UntornInPlace)
     }
 
     /// Returns the device offset of a range that the device itself writes untorn, in place.

@@ -115,7 +115,8 @@ impl IntentLog {
     /// Writes and flushes; returns up to where the batches in the ring seal.
     fn carry_out(&self, leader: &mut Leader, plan: &Plan) -> Result<Lsn> {
         let Leader { batches, slots, empty } = leader;
-        if (plan.barrier || self.separate) && !planted(PlantedBug::LogBeforeData) {
+        let late = self.separate && planted(PlantedBug::DataFlushedAfterLog);
+        if (plan.barrier || self.separate) && !late && !planted(PlantedBug::LogBeforeData) {
             self.flush_data()?;
         }
         let mut evidence = if plan.write == Write::Nothing { Lsn(0) } else { plan.sealed };
@@ -151,6 +152,9 @@ impl IntentLog {
             (true, Write::Nothing) => {}
             (true, _) => self.parts.ring_device().flush()?,
             (false, _) => self.flush_data()?,
+        }
+        if late {
+            self.flush_data()?;
         }
         Ok(evidence)
     }

@@ -2,7 +2,8 @@
 
 use fs::IoMode;
 
-use super::{Change, On, RenameKind, Step};
+use super::past::{named_files, rollbacks, untorn};
+use super::{Back, Change, On, RenameKind, Step};
 
 /// A workload with a name.
 #[derive(Debug, Clone, Copy)]
@@ -34,12 +35,15 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "checkpoints made, written after, deleted and rolled back to", steps: checkpoints },
     Directed { name: "ranges cut out and put in", steps: collapse_insert },
     Directed { name: "blocks are used again at once", steps: reuse },
+    Directed { name: "checkpoints of named files and directories", steps: named_files },
+    Directed { name: "one file and one directory are rolled back", steps: rollbacks },
+    Directed { name: "pages that are written untorn", steps: untorn },
 ];
 
-const A: On = On::Name(0, 0);
-const B: On = On::Name(1, 0);
+pub(super) const A: On = On::Name(0, 0);
+pub(super) const B: On = On::Name(1, 0);
 
-fn write(on: On, offset: u64, len: u32, fill: u8) -> Step {
+pub(super) fn write(on: On, offset: u64, len: u32, fill: u8) -> Step {
     Step::Write(on, IoMode::Concurrent, offset, len, fill, false)
 }
 
@@ -376,8 +380,15 @@ fn checkpoints() -> Vec<Step> {
     steps.extend(after(3));
     steps.extend([Step::DeleteCheckpoint(0), Step::Checkpoint(2, Some(0)), write(A, 0, 16_384, 4), Step::SyncData(A), Step::DeleteCheckpoint(1)]);
     steps.extend(after(5));
-    steps.extend([Step::Kill, Step::DeleteCheckpoint(2), Step::Checkpoint(0, None), write(A, 0, 9000, 6), Step::Create(2, 0), Step::Rollback(0)]);
-    steps.extend([write(A, 4096, 4096, 7), Step::Rollback(0), write(A, 0, 4096, 8), Step::DeleteCheckpoint(0), Step::Sync]);
+    steps.extend([
+        Step::Kill,
+        Step::DeleteCheckpoint(2),
+        Step::Checkpoint(0, None),
+        write(A, 0, 9000, 6),
+        Step::Create(2, 0),
+        Step::Rollback(0, Back::Everything, false),
+    ]);
+    steps.extend([write(A, 4096, 4096, 7), Step::Rollback(0, Back::Everything, false), write(A, 0, 4096, 8), Step::DeleteCheckpoint(0), Step::Sync]);
     // The file grows over a tail that a checkpoint shares, in each of the ways in which it can grow.
     for (slot, growth) in [
         Step::Allocate(A, Change::Preallocate, 10_000, 40_000),

@@ -4,7 +4,7 @@ use fs::IoMode;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::{Change, On, RenameKind, Setup, Step};
+use super::{Back, Change, On, RenameKind, Setup, Step};
 
 const FILES: u8 = 5;
 const DIRECTORIES: u8 = 3;
@@ -18,7 +18,9 @@ pub fn generate(seed: u64, count: usize) -> (Setup, Vec<Step>) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let sector = pick(&mut rng, &[512, 512, 4096]);
     let block_size = pick(&mut rng, &[512, 1024, 4096, 4096, 4096, 16384]).max(sector);
-    let setup = Setup { sector, block_size, volatile_cache: rng.random_range(0..8) != 0 };
+    let untorn_unit = pick(&mut rng, &[sector, sector, 16384]);
+    let (volatile_cache, separate_log) = (rng.random_range(0..8) != 0, rng.random_range(0..3) == 0);
+    let setup = Setup { sector, block_size, untorn_unit, volatile_cache, separate_log };
     let mut steps = vec![Step::Create(0, 0), Step::Create(1, 0)];
     while steps.len() < count {
         let step = step(&mut rng, u64::from(block_size));
@@ -39,9 +41,10 @@ fn step(rng: &mut Xoshiro256PlusPlus, block: u64) -> Step {
         0..26 => name_step(rng, file, dir),
         26..52 => write(rng, on, block),
         52..54 => Step::Checkpoint(rng.random_range(0..CHECKPOINTS), Some(dir).filter(|_| file > 0)),
-        54 if rng.random_range(0..2) == 0 => Step::Rollback(rng.random_range(0..CHECKPOINTS)),
-        54 => Step::DeleteCheckpoint(rng.random_range(0..CHECKPOINTS)),
-        55..59 => append(rng, file, dir, block),
+        54 if rng.random_range(0..2) == 0 => Step::DeleteCheckpoint(rng.random_range(0..CHECKPOINTS)),
+        54 => rollback(rng, file, dir),
+        55 => set_untorn(rng, Some(file).filter(|file| *file < 3), dir, block),
+        56..59 => append(rng, file, dir, block),
         59..62 => Step::Read(on, mode(rng), offset(rng, block), 20_000),
         62..67 => Step::SetSize(on, offset(rng, block)),
         67..75 => allocate(rng, on, block),
@@ -74,6 +77,16 @@ fn name_step(rng: &mut Xoshiro256PlusPlus, file: u8, dir: u8) -> Step {
         27..29 => Step::Hold(rng.random_range(0..HELD), file, dir, mode(rng)),
         _ => Step::Release(rng.random_range(0..HELD)),
     }
+}
+
+fn rollback(rng: &mut Xoshiro256PlusPlus, file: u8, dir: u8) -> Step {
+    let back = pick(rng, &[Back::Everything, Back::File(file, dir), Back::File(file, dir), Back::Directory(dir)]);
+    Step::Rollback(rng.random_range(0..CHECKPOINTS), back, rng.random_range(0..3) == 0)
+}
+
+fn set_untorn(rng: &mut Xoshiro256PlusPlus, file: Option<u8>, dir: u8, block: u64) -> Step {
+    let unit = pick(rng, &[4096, 8192, 8192, 16384]).max(u32::try_from(block).expect("64 KiB at most"));
+    Step::SetUntorn(file, dir, Some(unit).filter(|_| rng.random_range(0..5) != 0))
 }
 
 fn mode(rng: &mut Xoshiro256PlusPlus) -> IoMode {

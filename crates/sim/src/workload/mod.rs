@@ -2,6 +2,7 @@
 
 mod directed;
 mod generate;
+mod past;
 
 pub use directed::{DIRECTED, Directed};
 pub use generate::generate;
@@ -16,13 +17,19 @@ pub struct Setup {
     pub sector: u32,
     /// Block size of the file system in bytes.
     pub block_size: u32,
+    /// What the device writes untorn by itself, in bytes; at least a sector.
+    pub untorn_unit: u32,
     /// Whether the device has a volatile cache.
     pub volatile_cache: bool,
+    /// Whether the log has a device of its own.
+    pub separate_log: bool,
 }
 
 impl Setup {
     /// A disk with 512-byte sectors and a volatile cache under blocks of 4 KiB.
-    pub const DISK: Self = Self { sector: 512, block_size: 4096, volatile_cache: true };
+    pub const DISK: Self = Self { sector: 512, block_size: 4096, untorn_unit: 512, volatile_cache: true, separate_log: false };
+    /// The same, and another one for the log.
+    pub const TWO_DISKS: Self = Self { separate_log: true, ..Self::DISK };
 }
 
 /// What an operation on a file works on.
@@ -86,8 +93,10 @@ pub enum Step {
     Checkpoint(u8, Option<u8>),
     /// Deletes a checkpoint.
     DeleteCheckpoint(u8),
-    /// Rolls everything back to a checkpoint.
-    Rollback(u8),
+    /// Rolls back to a checkpoint; what is open too, when the last is set.
+    Rollback(u8, Back, bool),
+    /// Lets a file slot in a directory slot, or the directory slot itself, be written untorn in units of so many bytes, or no longer.
+    SetUntorn(Option<u8>, u8, Option<u32>),
     /// Syncs everything.
     Sync,
     /// The device grows by so many MiB, and the file system takes them over.
@@ -96,6 +105,28 @@ pub enum Step {
     Remount,
     /// The process dies and the volume is mounted again; the device keeps what it was told.
     Kill,
+}
+
+/// What is rolled back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Back {
+    /// Everything.
+    Everything,
+    /// File slot in directory slot.
+    File(u8, u8),
+    /// A directory slot with all that is in it.
+    Directory(u8),
+}
+
+impl Back {
+    /// The path of what is rolled back; `None`: everything.
+    pub(crate) fn path(self) -> Option<String> {
+        match self {
+            Self::Everything | Self::Directory(0) => None,
+            Self::File(file, dir) => Some(file_path(file, dir)),
+            Self::Directory(dir) => Some(dir_path(dir)),
+        }
+    }
 }
 
 /// What a rename does with its target.

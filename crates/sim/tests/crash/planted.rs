@@ -8,20 +8,27 @@ const STATES_MAX: u64 = 2_000;
 
 /// Plants a mistake and looks for a broken promise: in the directed workload where it should hurt, then in all, then in random ones.
 fn finds(bug: PlantedBug, near: &str) {
+    finds_on(&Setup::DISK, bug, near);
+}
+
+/// As [`finds`], on other devices than one disk.
+fn finds_on(disks: &Setup, bug: PlantedBug, near: &str) {
     fs::plant(Some(bug));
     let directed = DIRECTED.iter().find(|directed| directed.name == near).expect("the workload has this name");
     let mut states = 0;
-    let near = (1..=3).map(|seed| (seed, Setup::DISK, (directed.steps)(), Cuts::Every(6)));
+    let near = (1..=3).map(|seed| (seed, *disks, (directed.steps)(), Cuts::Every(6)));
     let far = (1..=40).flat_map(|seed| {
         let (setup, steps) = generate(seed, 30);
-        let all = DIRECTED.iter().map(move |directed| (seed, Setup::DISK, (directed.steps)(), Cuts::Random(40)));
+        let all = DIRECTED.iter().map(move |directed| (seed, *disks, (directed.steps)(), Cuts::Random(40)));
         all.chain([(seed, setup, steps, Cuts::Random(40))])
     });
     for (seed, setup, steps, cuts) in near.chain(far) {
         let effort = Effort { cuts, second_cut_every: 0, second_life_every: 0, ..Effort::default() };
         match try_steps(seed, &setup, &steps, &effort) {
             Ok(tally) => states += tally.states,
-            Err(violation) => return println!("{bug:?}: found in state {}: {}", states + violation.states + 1, violation.what),
+            Err(violation) => {
+                return println!("{bug:?}, log apart {}: found in state {}: {}", disks.separate_log, states + violation.states + 1, violation.what);
+            }
         }
         assert!(states < STATES_MAX, "{bug:?} went unnoticed in {states} states");
     }
@@ -91,6 +98,33 @@ fn a_rename_that_a_sync_does_not_know() {
 #[test]
 fn a_log_of_an_earlier_life() {
     finds(PlantedBug::SameIncarnation, "log of an earlier incarnation");
+}
+
+#[test]
+fn a_page_that_is_written_in_place() {
+    finds(PlantedBug::UntornInPlace, "pages that are written untorn");
+}
+
+#[test]
+fn a_rollback_in_two_parts() {
+    finds(PlantedBug::RollbackInParts, "one file and one directory are rolled back");
+}
+
+/// With a log on a device of its own a flush of one device says nothing of the other, and the order between them is the file system's.
+#[test]
+fn two_devices_in_the_wrong_order() {
+    for (bug, near) in [
+        (PlantedBug::DataFlushedAfterLog, "overwrite of what was just exposed"),
+        // The data is not flushed at all, and then the log is not.
+        (PlantedBug::LogBeforeData, "write, sync, rename over the old file"),
+        (PlantedBug::MissingFlush, "sync of a new directory"),
+        (PlantedBug::ReuseBeforeSealed, "blocks are used again at once"),
+        (PlantedBug::MetadataCommitWithoutFlush, "log wrap and metadata commits"),
+        (PlantedBug::TailBeforeCommit, "log wrap and metadata commits"),
+        (PlantedBug::SameIncarnation, "log of an earlier incarnation"),
+    ] {
+        finds_on(&Setup::TWO_DISKS, bug, near);
+    }
 }
 
 /// The judge of failing devices finds it: the sync that met the failure, or the next one, says that all is well.

@@ -1,0 +1,146 @@
+//! Directed workloads about what comes back, and about pages that do not tear.
+
+use fs::IoMode;
+
+use super::directed::{A, B, write};
+use super::{Back, Change, On, RenameKind, Step};
+
+/// S-53, S-54: checkpoints of one directory and of everything beside each other, written after, deleted in both orders.
+pub(super) fn named_files() -> Vec<Step> {
+    let inside = On::Name(0, 1);
+    let mut steps =
+        vec![Step::Create(0, 0), write(A, 0, 9000, 1), Step::MakeDirectory(1), Step::Create(0, 1), write(inside, 0, 20_000, 2), Step::Sync];
+    for round in 0..3u8 {
+        let (first, second) = if round % 2 == 0 { (Some(1), None) } else { (None, Some(1)) };
+        steps.extend([
+            Step::Checkpoint(0, first),
+            write(inside, 4096, 8192, 10 + round),
+            write(A, 0, 4096, 20 + round),
+            Step::Checkpoint(1, second),
+            Step::Create(1, 1),
+            write(On::Name(1, 1), 0, 5000, 30 + round),
+            write(inside, 8192, 4096, 40 + round),
+            Step::SyncData(inside),
+            Step::Rename(1, 1, 2, 0, RenameKind::Replace),
+            Step::DeleteCheckpoint(round % 2),
+            Step::SetSize(inside, 15_000),
+            write(inside, 16_384, 4096, 50 + round),
+            if round == 1 { Step::Kill } else { Step::SyncDirectory(1) },
+            Step::DeleteCheckpoint(1 - round % 2),
+        ]);
+    }
+    steps
+}
+
+/// S-56, S-57: one file, then one directory, go back while the rest stays; also under open files, and back again after what was written since.
+pub(super) fn rollbacks() -> Vec<Step> {
+    let inside = On::Name(0, 1);
+    let mut steps = vec![
+        Step::Create(0, 0),
+        write(A, 0, 30_000, 1),
+        Step::Create(1, 0),
+        write(B, 0, 9000, 2),
+        Step::MakeDirectory(1),
+        Step::Create(0, 1),
+        write(inside, 0, 20_000, 3),
+        Step::SetAttribute(0, 1, 0, 300),
+        Step::Checkpoint(0, None),
+        Step::Checkpoint(1, Some(1)),
+    ];
+    let file = |force| Step::Rollback(0, Back::File(0, 0), force);
+    let directory = |slot, force| Step::Rollback(slot, Back::Directory(1), force);
+    for round in 0..3u8 {
+        steps.extend([
+            write(A, 4096, 12_288, 10 + round),
+            Step::SetSize(A, 20_000),
+            write(B, 0, 4096, 20 + round),
+            file(false),
+            write(A, 8192, 4096, 30 + round),
+            Step::SyncData(A),
+            // The directory has something new, something else under an old name, and something less.
+            Step::Create(2, 1),
+            write(On::Name(2, 1), 0, 8192, 40 + round),
+            Step::Rename(2, 1, 0, 1, RenameKind::Replace),
+            Step::Create(3, 1),
+            Step::SetMode(0, 1, 0o600),
+            directory(round % 2, false),
+            write(inside, 0, 4096, 50 + round),
+            Step::SyncAll(inside),
+            // Open files stand in the way, unless forced; one that the checkpoint does not have lives on without a name.
+            Step::Hold(0, 0, 0, IoMode::ALL[usize::from(round)]),
+            Step::Create(4, 1),
+            Step::Hold(1, 4, 1, IoMode::Concurrent),
+            write(On::Held(1), 0, 6000, 60 + round),
+            write(On::Held(0), 0, 5000, 70 + round),
+            file(false),
+            file(true),
+            write(On::Held(0), 4096, 4096, 80 + round),
+            directory(0, true),
+            write(On::Held(1), 4096, 4096, 90 + round),
+            Step::SyncAll(On::Held(1)),
+            if round == 1 { Step::Kill } else { Step::Release(0) },
+            Step::Release(1),
+            // Gone, and back.
+            Step::Unlink(0, 0),
+            file(false),
+        ]);
+    }
+    steps.extend([
+        Step::Rollback(0, Back::Everything, false),
+        Step::DeleteCheckpoint(0),
+        write(A, 0, 9000, 9),
+        Step::DeleteCheckpoint(1),
+        Step::Sync,
+    ]);
+    steps
+}
+
+/// S-58: whole units, larger writes of whole blocks and single blocks, over holes, over preallocated and written blocks, under checkpoints, at the end
+/// of the file and behind an end that lies within a block.
+pub(super) fn untorn() -> Vec<Step> {
+    let page =
+        |on, mode, number: u64, pages: u64, fill| Step::Write(on, mode, number * 8192, u32::try_from(pages * 8192).expect("small"), fill, false);
+    let mut steps = vec![
+        Step::MakeDirectory(1),
+        Step::SetUntorn(None, 1, Some(8192)),
+        Step::Create(0, 1),
+        Step::Create(0, 0),
+        write(A, 0, 65_536, 1),
+        Step::SetUntorn(Some(0), 0, Some(8192)),
+        Step::Sync,
+    ];
+    let inside = On::Name(0, 1);
+    for (round, mode) in [IoMode::Concurrent, IoMode::Direct, IoMode::ConcurrentCache].into_iter().enumerate() {
+        let fill = 40 * u8::try_from(round + 1).expect("three rounds");
+        let at = u64::try_from(round).expect("three rounds");
+        steps.extend([
+            page(A, mode, at, 1, fill),
+            page(A, mode, at + 1, 1, fill + 1),
+            // Not where the device takes it as it is.
+            page(A, mode, at + 2, 1, fill + 5 - fill % 5),
+            page(A, mode, at + 1, 3, fill + 3),
+            Step::Write(A, mode, at * 8192 + 4096, 4096, fill + 4, false),
+            Step::SyncData(A),
+            page(A, mode, at, 1, fill + 6),
+            page(inside, mode, 0, 2, fill + 7),
+            page(inside, mode, 0, 1, fill + 8),
+            Step::Append(0, 1, mode, 8192, fill + 9, round == 1),
+            page(inside, mode, 1, 1, fill + 11),
+            Step::Allocate(inside, Change::Preallocate, 65_536, 32_768),
+            Step::SyncData(inside),
+            page(inside, mode, 8, 1, fill + 12),
+            page(inside, mode, 8, 2, fill + 13),
+            // The end of the file lies within a block; what is written over it makes the file longer.
+            Step::SetSize(A, 57_000),
+            Step::SyncAll(A),
+            page(A, mode, 6, 1, fill + 14),
+            page(A, mode, 6, 2, fill + 16),
+            Step::Checkpoint(0, None),
+            page(A, mode, at, 2, fill + 17),
+            page(A, mode, at, 1, fill + 18),
+            Step::DeleteCheckpoint(0),
+            page(A, mode, at, 1, fill + 19),
+        ]);
+    }
+    steps
+}
