@@ -13,9 +13,10 @@ pub use fs::{
     format_duration, format_size, parse_duration, parse_size, split_mode_suffix,
 };
 pub use volume::{
-    Arrangement, Config as GroupConfig, Difference, Error as GroupError, ErrorKind as GroupErrorKind, Group, Id, ImportOptions, Judge, Label, Layout,
-    Member, MemberState, MemberStatistics, NewGroup, OperationStatistics, PageFormat, Postgres, Role, ScrubReport, Shape, SyncProgress,
-    UNIT_BYTES_DEFAULT, Undecided, Volume, VolumeConfig, VolumeOptions, VolumeStatistics, WeakGroup, create as create_group,
+    Arrangement, Config as GroupConfig, Difference, Error as GroupError, ErrorKind as GroupErrorKind, Group, HEAD_BYTES, Id, ImportOptions, Innodb,
+    Judge, Label, Layout, Member, MemberState, MemberStatistics, NewGroup, OperationStatistics, PageFormat, Postgres, Role, ScrubReport, Shape,
+    Sqlite, SyncProgress, UNIT_BYTES_DEFAULT, Undecided, Volume, VolumeConfig, VolumeOptions, VolumeStatistics, WeakGroup, create as create_group,
+    page_formats,
 };
 
 /// The example of the README, compiled with the documentation tests.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use bedplate::{FileKind, FileSystem, InodeNo, Judge, OpenOptions, PageFormat, Postgres, Role};
+use bedplate::{FileKind, FileSystem, HEAD_BYTES, InodeNo, Judge, OpenOptions, Role, page_formats};
 
 use crate::failure::Result;
 
@@ -12,12 +12,16 @@ const PAGE: usize = 1024;
 
 /// Where every file lies.
 pub struct Names {
+    fs: FileSystem,
+    /// The unit in which files lie on the volume.
+    block_bytes: u64,
     files: Vec<File>,
     /// By first volume address: file, and the place in its extents.
     by_address: BTreeMap<u64, (usize, usize)>,
 }
 
 struct File {
+    ino: InodeNo,
     path: String,
     /// File offset, volume offset, length.
     extents: Vec<(u64, u64, u64)>,
@@ -26,7 +30,7 @@ struct File {
 impl Names {
     /// Looks all files up.
     pub fn of(fs: &FileSystem) -> Result<Self> {
-        let mut names = Self { files: Vec::new(), by_address: BTreeMap::new() };
+        let mut names = Self { fs: fs.clone(), block_bytes: fs.info().block_size.into(), files: Vec::new(), by_address: BTreeMap::new() };
         let mut waiting = vec![(InodeNo::ROOT, String::new())];
         while let Some((dir, path)) = waiting.pop() {
             let mut after: Option<Vec<u8>> = None;
@@ -53,7 +57,7 @@ impl Names {
         let extents: Vec<(u64, u64, u64)> = written.map(|extent| (extent.file_offset, extent.volume_offset, extent.len)).collect();
         let number = self.files.len();
         self.by_address.extend(extents.iter().enumerate().map(|(at, (_, start, _))| (*start, (number, at))));
-        self.files.push(File { path, extents });
+        self.files.push(File { ino, path, extents });
         Ok(())
     }
 
@@ -81,17 +85,44 @@ impl Names {
     /// Returns what is told of the page that lies at an address: format, file and page number.
     pub fn page_at(&self, address: u64) -> Option<String> {
         let (path, offset) = self.at(address)?;
-        let format = formats().into_iter().find_map(|format| Some((format.name(), format.page_bytes(path)?)));
+        let head = self.head(address).unwrap_or_default();
+        let format = page_formats().into_iter().find_map(|format| Some((format.name(), format.page_bytes(path, &head)?)));
         Some(match format {
             Some((name, page_bytes)) => format!("{path}, byte {offset}, {name} page {}", offset / page_bytes),
             None => format!("{path}, byte {offset}"),
         })
     }
+
+    /// Returns the first bytes of the file at an address as the file system reads them.
+    fn head(&self, address: u64) -> Option<Vec<u8>> {
+        let (_, (file, _)) = self.by_address.range(..=address).next_back()?;
+        let file = self.fs.open_inode(self.files[*file].ino, &OpenOptions { read: true, ..OpenOptions::default() }).ok()?;
+        let mut head = vec![0; HEAD_BYTES];
+        let len = file.read_at(&mut head, 0).ok()?;
+        head.truncate(len);
+        Some(head)
+    }
+
+    /// Reads a range of the file at an address as one copy has it.
+    fn read_copy(&self, address: u64, range: Range<u64>, copy: usize, read: &mut ReadCopy<'_>) -> Option<Vec<u8>> {
+        let from = range.start / self.block_bytes * self.block_bytes;
+        let to = range.end.next_multiple_of(self.block_bytes);
+        let mut bytes = vec![0; usize::try_from(to - from).ok()?];
+        let mut at = 0;
+        for run in self.runs(address, from..to)? {
+            let len = usize::try_from(run.end - run.start).ok()?;
+            if !read(copy, run.start, &mut bytes[at..at + len]) {
+                return None;
+            }
+            at += len;
+        }
+        let start = usize::try_from(range.start - from).ok()?;
+        Some(bytes[start..start + usize::try_from(range.end - range.start).ok()?].to_vec())
+    }
 }
 
-fn formats() -> [Box<dyn PageFormat>; 1] {
-    [Box::new(Postgres)]
-}
+/// Fills a buffer from a copy, at a volume address, and says whether that worked.
+type ReadCopy<'a> = dyn FnMut(usize, u64, &mut [u8]) -> bool + 'a;
 
 /// Takes the copy for right whose database pages verify where those of all others do not.
 pub struct NamesJudge<'a>(pub &'a Names);
@@ -105,33 +136,41 @@ impl Judge for NamesJudge<'_> {
         let mut right: Option<usize> = None;
         while address < range.end {
             let (path, offset) = self.0.at(address)?;
-            let (format, page_bytes) = formats().into_iter().find_map(|format| format.page_bytes(path).map(|bytes| (format, bytes)))?;
-            let start = offset / page_bytes * page_bytes;
-            let runs = self.0.runs(address, start..start + page_bytes)?;
-            let whole: Vec<usize> = (0..copies)
-                .filter(|copy| read_page(&runs, page_bytes, *copy, read).is_some_and(|page| format.is_whole(path, start, &page)))
-                .collect();
-            // Every page of the range has to name the same copy, and only that one.
-            match (whole[..].first(), whole.len(), right) {
-                (Some(copy), 1, None) => right = Some(*copy),
-                (Some(copy), 1, Some(before)) if *copy == before => {}
-                _ => return None,
+            let (end, verdict) = self.judge_page(address, (path, offset), copies, read)?;
+            // Every page of the range that differs has to name the same copy, and only that one.
+            match (verdict, right) {
+                (Some(copy), Some(before)) if copy != before => return None,
+                (verdict, before) => right = verdict.or(before),
             }
-            address += page_bytes - (offset - start);
+            address += end - offset;
         }
         right
     }
 }
 
-fn read_page(runs: &[Range<u64>], page_bytes: u64, copy: usize, read: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool) -> Option<Vec<u8>> {
-    let mut page = vec![0; usize::try_from(page_bytes).ok()?];
-    let mut from = 0;
-    for run in runs {
-        let len = usize::try_from(run.end - run.start).ok()?;
-        if !read(copy, run.start, &mut page[from..from + len]) {
-            return None;
+impl NamesJudge<'_> {
+    /// Returns where the page at an address ends in its file, and whose copy of it is the only one that is whole: nobody's where all are the same.
+    /// Nothing when that cannot be told. The head of the file may be what differs, so every copy's own is believed in turn.
+    fn judge_page(&self, address: u64, place: (&str, u64), copies: usize, read: &mut ReadCopy<'_>) -> Option<(u64, Option<usize>)> {
+        let (path, offset) = place;
+        let mut tried: Vec<(&str, u64)> = Vec::new();
+        for copy in 0..copies {
+            let head = self.0.read_copy(address, 0..HEAD_BYTES as u64, copy, read).unwrap_or_default();
+            let told = page_formats().into_iter().find_map(|format| Some((format, format.page_bytes(path, &head)?)));
+            let Some((format, page_bytes)) = told.filter(|(format, bytes)| !tried.contains(&(format.name(), *bytes))) else { continue };
+            tried.push((format.name(), page_bytes));
+            let start = offset / page_bytes * page_bytes;
+            let pages: Vec<Option<Vec<u8>>> = (0..copies).map(|copy| self.0.read_copy(address, start..start + page_bytes, copy, read)).collect();
+            let first = pages.first()?;
+            if first.is_some() && pages.iter().all(|page| page == first) {
+                return Some((start + page_bytes, None));
+            }
+            let is_whole = |copy: &usize| pages[*copy].as_ref().is_some_and(|page| format.is_whole(path, start, page));
+            let whole: Vec<usize> = (0..copies).filter(is_whole).collect();
+            if let [copy] = whole[..] {
+                return Some((start + page_bytes, Some(copy)));
+            }
         }
-        from += len;
+        None
     }
-    Some(page)
 }

@@ -11,7 +11,7 @@
 //! | `plan`, `core`, `parallel`, `queue`, `device` | the data path: planning is pure, `core` acts, `queue` is the list interface |
 //! | `parity/` | rows of a RAID-5: written, read without a member, the parity log, made to agree |
 //! | `regions`, `drl`, `sync` | which regions may differ between copies, in memory and on the members, and making them agree |
-//! | `scrub`, `pages` | comparing copies, and asking a database's page which one is right |
+//! | `scrub`, `pages/` | comparing copies, and asking a database's page which one is right |
 //! | `shared`, `membership`, `group`, `background` | members leave, come, take each other's places; import and close |
 //!
 //! What comes next has its place: a relayout is a second layout in a volume's configuration with the address up to which it counts;
@@ -54,7 +54,7 @@ pub use group::{Group, ImportOptions, SyncProgress, WeakGroup};
 pub use id::Id;
 pub use label::Label;
 pub use layout::{COPIES_MAX, Concat, Copy, Extent, Layout, Mirror, Raid5, Run, Stripe};
-pub use pages::{PageFormat, Postgres};
+pub use pages::{HEAD_BYTES, Innodb, PageFormat, Postgres, Sqlite, page_formats};
 pub use scrub::{Difference, Judge, ScrubReport, Undecided};
 pub use shape::{Arrangement, Shape, UNIT_BYTES_DEFAULT};
 pub use stats::{MemberStatistics, OperationStatistics, VolumeStatistics};

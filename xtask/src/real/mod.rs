@@ -13,6 +13,7 @@ mod ledger;
 mod mixed_open;
 mod needs;
 mod outside;
+mod pages;
 mod peer;
 mod postgres;
 mod ratio;
@@ -134,6 +135,12 @@ const TESTS: &[Test] = &[
     Test { name: "crashlab-sqlite", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: crashlab::sqlite },
     Test { name: "crashlab-postgres", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 420, run: crashlab::postgres },
     Test { name: "volume-member-pulled", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 300, run: volumes::member_pulled },
+    Test {
+        name: "volume-page-checksums",
+        needs: &[Need::Program("mariadb-install-db"), Need::Program("mariadbd"), Need::Program("sqlite3")],
+        budget_s: 240,
+        run: pages::page_checksums,
+    },
     Test { name: "full-volume", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 300, run: full_volume::postgres_runs_out },
     Test { name: "no-io-uring", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 240, run: restricted::no_io_uring },
     Test { name: "no-io-uring-tests", needs: &[], budget_s: 600, run: restricted::no_io_uring_tests },

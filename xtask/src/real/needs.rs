@@ -29,8 +29,15 @@ pub enum Need {
 }
 
 /// The packages, as Debian names them, that bring the programs.
-const PACKAGES: [(&str, &str); 6] =
-    [("fio", "fio"), ("sqlite3", "sqlite3"), ("fusermount3", "fuse3"), ("mkfs.xfs", "xfsprogs"), ("losetup", "mount"), ("setpriv", "util-linux")];
+const PACKAGES: [(&str, &str); 7] = [
+    ("mariadb-install-db", "mariadb-server"),
+    ("fio", "fio"),
+    ("sqlite3", "sqlite3"),
+    ("fusermount3", "fuse3"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("losetup", "mount"),
+    ("setpriv", "util-linux"),
+];
 
 impl Need {
     /// Says why the need is not met here; `None` where it is.

@@ -16,7 +16,7 @@ use super::postgres::{Cluster, mount_options};
 /// How long a spare may take to be filled.
 const REBUILD_LIMIT: Duration = Duration::from_secs(120);
 /// Where the data of a member begins.
-const DATA_START: u64 = 4 << 20;
+pub const DATA_START: u64 = 4 << 20;
 
 /// S-60, S-63, S-64: no client is told that a member dies; the spare holds everything in the end; a scrub mends a page by its checksum.
 pub fn member_pulled(bed: &mut Bed, options: &Options) -> Result<()> {

@@ -86,6 +86,46 @@ fn a_scrub_names_the_file_that_differs_and_leaves_what_nobody_knows() {
     assert!(found.contains("nobody knows") && found.contains("m1.img"), "{found}");
 }
 
+/// A database of SQLite as the checksum VFS leaves it: its header, and eight bytes of sums at the end of every page.
+fn checksummed(page_bytes: usize, pages: usize) -> Vec<u8> {
+    let mut all: Vec<u8> = (0..page_bytes * pages / 4).flat_map(|at| (at as u32).wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    all[..16].copy_from_slice(b"SQLite format 3\0");
+    all[16..18].copy_from_slice(&(page_bytes as u16).to_be_bytes());
+    all[20] = 8;
+    for page in all.chunks_mut(page_bytes) {
+        let (mut sums, end) = ([0_u32; 2], page_bytes - 8);
+        for (at, word) in page[..end].chunks(4).enumerate() {
+            let word = u32::from_le_bytes(word.try_into().unwrap());
+            sums[at % 2] = sums[at % 2].wrapping_add(word).wrapping_add(sums[1 - at % 2]);
+        }
+        page[end..end + 4].copy_from_slice(&sums[0].to_le_bytes());
+        page[end + 4..].copy_from_slice(&sums[1].to_le_bytes());
+    }
+    all
+}
+
+/// S-64, S-96: pages smaller than a block and larger ones; a bit in the middle of a page and one in the header that tells what the pages are.
+#[test]
+fn s_96_a_scrub_believes_the_copy_whose_database_page_verifies() {
+    for (page_bytes, turned, page) in [(1024, 5 * 1024 + 77, 5), (8192, 3 * 8192 + 5000, 3), (4096, 18, 0)] {
+        let scratch = Scratch::new();
+        let members = group(&scratch, "mirror", 2, &[]);
+        bedplate(["format", text(&members[0])]).succeeds();
+        let content = checksummed(page_bytes, 64);
+        let file = scratch.file("in", &content);
+        bedplate(["put", text(&members[0]), text(&file), "/some.db"]).succeeds();
+        let mut bytes = std::fs::read(&members[0]).unwrap();
+        let needle = &content[1000..1064];
+        let start = bytes.windows(needle.len()).rposition(|window| window == needle).unwrap() - 1000;
+        bytes[start + turned] ^= 4;
+        std::fs::write(&members[0], &bytes).unwrap();
+        let found = bedplate(["volume", "scrub", "--repair", text(&members[0])]).succeeds().stdout();
+        assert!(found.contains(&format!("SQLite page {page}")) && found.contains("m1.img is right"), "{found}");
+        assert!(bedplate(["volume", "scrub", text(&members[0])]).succeeds().stdout().contains("0 differences"));
+        assert_eq!(bedplate(["cat", text(&members[0]), "/some.db"]).succeeds().stdout_bytes(), &content[..]);
+    }
+}
+
 #[test]
 fn a_spare_and_a_replacement_come_and_go() {
     let scratch = Scratch::new();
