@@ -29,6 +29,11 @@ pub struct Opened {
     pub group: Option<Group>,
 }
 
+/// Closes a group that nobody writes to any more, so that it leaves nothing in doubt even if a thread that is ending still holds a part of it.
+pub fn close(group: Option<Group>) -> Result<()> {
+    group.map_or(Ok(()), |group| Ok(group.close()?))
+}
+
 /// Opens a volume for this process alone, with the device of the intent log that was named or that its group has.
 pub fn open_with_log(path: &Path, log: Option<&Path>, access: Access) -> Result<Opened> {
     let path = &group::resolve(path)?;

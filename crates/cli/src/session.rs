@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use bedplate::{FileSystem, MountOptions};
 use clap::Args;
 
-use crate::device::{self, Access};
-use crate::failure::Result;
+use crate::device::{self, Access, Opened};
+use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::progress;
 
@@ -35,11 +35,11 @@ impl Volume {
 
     /// Mounts the volume in this process, does `work`, and unmounts whatever the outcome. The first failure counts.
     pub fn with<T>(&self, access: Access, output: &Output, work: impl FnOnce(&FileSystem) -> Result<T>) -> Result<T> {
-        let opened = device::open_with_log(&self.volume, self.devices.log.as_deref(), access)?;
+        let Opened { device, log, group } = device::open_with_log(&self.volume, self.devices.log.as_deref(), access)?;
         let options = MountOptions { read_only: access == Access::ReadOnly, ..MountOptions::default() };
-        let fs = progress::during(output, "mounting", || FileSystem::mount(opened.device, opened.log, options))?;
+        let fs = progress::during(output, "mounting", || FileSystem::mount(device, log, options))?;
         let worked = work(&fs);
-        let unmounted = progress::during(output, "making everything durable", || fs.unmount());
+        let unmounted = progress::during(output, "making everything durable", || fs.unmount().map_err(Failure::from).and(device::close(group)));
         let result = worked?;
         unmounted?;
         Ok(result)

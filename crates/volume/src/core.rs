@@ -111,6 +111,11 @@ impl Core {
         self.latched.store(true, Ordering::Release);
     }
 
+    /// Refuses all writes from now on: the group says that nothing is in doubt.
+    pub fn latch_closed(&self) {
+        self.latch(&self.error(ErrorKind::ReadOnly, Operation::Write, None, "the group was closed: open it again".to_owned()));
+    }
+
     pub fn no_copy(&self, operation: Operation, offset: u64) -> block::Error {
         let config = self.shared.config();
         let lost: Vec<String> =

@@ -73,11 +73,13 @@ impl WeakGroup {
     }
 }
 
-/// Ends the background thread and closes the group when the last user goes.
+/// Ends the background thread and closes the group: when it is asked to, or when the last user goes.
 #[derive(Debug)]
 pub(crate) struct Closer {
     pub inner: Arc<Inner>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// A leaf lock but for the closing itself.
+    closed: Mutex<bool>,
 }
 
 #[derive(Debug)]
@@ -133,7 +135,7 @@ impl Group {
         let inner = Arc::new(open(&assembly, devices, options)?);
         let background = options.background && !options.read_only && inner.cores.iter().any(|core| core.redundancy.is_some());
         let thread = if background { Some(crate::background::start(&inner)?) } else { None };
-        Ok(Self { open: Arc::new(Closer { inner, thread }) })
+        Ok(Self { open: Arc::new(Closer { inner, thread: Mutex::new(thread), closed: Mutex::new(false) }) })
     }
 
     /// Returns the volume with a role as a block device; `None` where the group has none.
@@ -210,6 +212,15 @@ impl Group {
         self.open.inner.cores.iter().try_fold(0, |sum, core| Ok(sum + core.clean_up()?))
     }
 
+    /// Closes the group while clones of it or its volumes are still about, in threads that are just ending: nothing is left in doubt, and the
+    /// labels say so. The caller has made sure that nobody writes any more; whoever does so later is refused. Does nothing the second time.
+    ///
+    /// # Errors
+    /// `Broken` or `Device`: the next import compares what was dirty.
+    pub fn close(&self) -> Result<()> {
+        self.open.close()
+    }
+
     /// Adds a member that waits for another to fail.
     ///
     /// # Errors
@@ -239,15 +250,27 @@ impl Group {
     }
 }
 
-impl Drop for Closer {
-    fn drop(&mut self) {
+impl Closer {
+    fn close(&self) -> Result<()> {
+        let mut closed = self.closed.lock();
+        if std::mem::replace(&mut *closed, true) {
+            return Ok(());
+        }
         self.inner.shared.bell.state.lock().stop = true;
         self.inner.shared.bell.wake.notify_one();
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.thread.lock().take() {
             // It reports its own failures; one that panicked leaves its regions to the next import.
             let _ended = thread.join();
         }
-        if let Err(error) = self.inner.close() {
+        let result = self.inner.close();
+        self.inner.cores.iter().for_each(|core| core.latch_closed());
+        result
+    }
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
             tracing::warn!(group = self.inner.shared.name, %error, "the group was not closed in order; the next import compares what was dirty");
         }
     }

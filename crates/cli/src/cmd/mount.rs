@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate::FileSystem;
+use bedplate::{FileSystem, Group};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serve::fuse::{Mount, MountSettings};
@@ -179,7 +179,8 @@ struct Serving {
     mount: Arc<Mount>,
     mounted: Mounted,
     /// Answers the `volume` commands, where the volume is a group.
-    _listening: Option<Listening>,
+    listening: Option<Listening>,
+    group: Option<Group>,
 }
 
 impl Serving {
@@ -188,10 +189,10 @@ impl Serving {
         let access = if plan.settings.is_read_only() { Access::ReadOnly } else { Access::ReadWrite };
         let opened = device::open_with_log(&plan.volume, plan.log.as_deref(), access)?;
         let fs = progress::during(output, "recovering", || FileSystem::mount(opened.device, opened.log, options.clone()))?;
-        let listening = opened.group.map(|group| control::listen(&group, &fs)).transpose()?;
+        let listening = opened.group.as_ref().map(|group| control::listen(group, &fs)).transpose()?;
         let mounted = summarize(&fs, plan);
         match Mount::start(fs.clone(), &plan.dir, &plan.settings) {
-            Ok(mount) => Ok(Self { mount: Arc::new(mount), mounted, _listening: listening }),
+            Ok(mount) => Ok(Self { mount: Arc::new(mount), mounted, listening, group: opened.group }),
             Err(error) => {
                 fs.unmount()?;
                 Err(error.into())
@@ -216,7 +217,11 @@ impl Serving {
         let ended = self.mount.wait();
         handle.close();
         watcher.join().map_err(|_| Failure::new("io", "the thread that takes signals died"))?;
+        drop(self.listening);
+        // Not left to the last holder: a thread that is ending may be that, and not get to it before the process ends.
+        let closed = device::close(self.group);
         ended?;
+        closed?;
         tracing::info!("{} unmounted, {} is free", self.mounted.dir.display(), self.mounted.volume.display());
         Ok(())
     }

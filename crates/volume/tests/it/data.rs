@@ -73,6 +73,31 @@ fn every_layout_is_a_plain_array_to_positioned_calls() {
     }
 }
 
+/// A daemon's last threads held the volume a moment longer than the daemon lived, so its group was not closed, and what was dirty was compared
+/// at the next import, or rather copied from the first member: a difference that a scrub should have told was gone.
+#[test]
+fn a_group_is_closed_while_somebody_still_holds_its_volume() {
+    for (shape, members, plexes) in SHAPES {
+        let bed = Bed::new(members, 2);
+        bed.create(shape, plexes, 0);
+        let group = bed.import();
+        let device = group.volume(Role::Data).unwrap();
+        group.sync().unwrap();
+        device.write_at(&AlignedBuf::zeroed(8192), 0).unwrap();
+        group.close().unwrap();
+        group.close().unwrap();
+        let refused = device.write_at(&AlignedBuf::zeroed(8192), 0).unwrap_err().to_string();
+        assert!(refused.contains("the group was closed"), "{shape:?}: {refused}");
+        // The next one, while the old handles are still about.
+        let next = bed.import();
+        assert_eq!(next.progress().pending_bytes, 0, "{shape:?}");
+        drop((device, group));
+        next.volume(Role::Data).unwrap().write_at(&AlignedBuf::zeroed(8192), 0).unwrap();
+        next.close().unwrap();
+        assert!(next.config().clean);
+    }
+}
+
 #[test]
 fn every_layout_is_a_plain_array_to_queues() {
     for (shape, members, plexes) in SHAPES {
