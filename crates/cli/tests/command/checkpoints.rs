@@ -83,8 +83,16 @@ fn untorn_is_set_inherited_and_told() {
     bedplate(["stat", text(&dir.join("db/live"))]).succeeds().says("untorn        8 KiB");
     std::fs::write(dir.join("db/live"), vec![8; 65_536]).unwrap();
     assert!(std::fs::read(dir.join("db/live")).unwrap() == vec![8; 65_536]);
+    std::fs::create_dir(dir.join("db/below")).unwrap();
+    std::fs::write(dir.join("db/below/f"), b"x").unwrap();
+    std::os::unix::fs::symlink("/etc", dir.join("db/away")).unwrap();
+    bedplate(["untorn", "-R", text(&dir.join("db"))]).fails(2, "<SIZE>");
+    bedplate(["untorn", "-R", text(&dir.join("db")), "16k"]).succeeds().says("16 KiB untorn, by ").says("so are 4 files and directories in it");
+    bedplate(["untorn", text(&dir.join("db/below/f"))]).succeeds().says("16 KiB untorn");
     bedplate(["untorn", text(&dir.join("db")), "none"]).succeeds();
     bedplate(["unmount", text(&dir)]).succeeds();
+    bedplate(["untorn", "--recursive", &address("/"), "none"]).succeeds().says("so are 5 files and directories in it");
+    bedplate(["untorn", &address("/db/below/f")]).succeeds().says("by itself");
     bedplate(["check", text(&image)]).succeeds();
 }
 
