@@ -74,6 +74,16 @@ impl Bed {
         Ok(())
     }
 
+    /// Returns the search path of programs that call `bedplate` themselves.
+    ///
+    /// # Errors
+    /// When the program's directory has a colon in its name.
+    pub fn path_with_program(&self) -> Result<OsString> {
+        let here = self.program.parent().map(Path::to_path_buf);
+        let others = std::env::var_os("PATH").unwrap_or_default();
+        std::env::join_paths(here.into_iter().chain(std::env::split_paths(&others))).context("no search path can name the program's directory")
+    }
+
     /// Returns the command `bedplate ARGUMENTS`, through the launcher.
     pub fn bedplate<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
         let mut words = self.launcher.iter().map(OsString::as_os_str).chain([self.program.as_os_str()]);

@@ -63,6 +63,9 @@ pub struct Options {
     /// Extents of the recovery measurement; 1,000,000 tells of a large volume
     #[arg(long, default_value_t = 50_000)]
     extents: u64,
+    /// Power cuts under PostgreSQL with untorn pages; 400 tells more
+    #[arg(long, default_value_t = 24)]
+    states: u32,
     /// Rounds of a comparison
     #[arg(long, default_value_t = 2)]
     rounds: u32,
@@ -134,6 +137,13 @@ const TESTS: &[Test] = &[
     Test { name: "outside-two-daemons", needs: &[Need::Fuse], budget_s: 120, run: outside::two_daemons },
     Test { name: "crashlab-sqlite", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: crashlab::sqlite },
     Test { name: "crashlab-postgres", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 420, run: crashlab::postgres },
+    Test { name: "crashlab-untorn-sqlite", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: crashlab::sqlite_untorn },
+    Test {
+        name: "crashlab-untorn-postgres",
+        needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")],
+        budget_s: 420,
+        run: crashlab::postgres_untorn,
+    },
     Test { name: "volume-member-pulled", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 300, run: volumes::member_pulled },
     Test {
         name: "volume-page-checksums",
@@ -154,12 +164,20 @@ const TESTS: &[Test] = &[
 ];
 
 /// Comparisons and measurements that run only when they are named.
-const MEASUREMENTS: &[Test] = &[Test {
-    name: "ratio-postgres",
-    needs: &[Need::Fuse, Need::Root, Need::Loop, Need::Postgres, Need::Program("setpriv"), Need::Program("mkfs.xfs")],
-    budget_s: 3600,
-    run: ratio::postgres,
-}];
+const MEASUREMENTS: &[Test] = &[
+    Test {
+        name: "ratio-postgres",
+        needs: &[Need::Fuse, Need::Root, Need::Loop, Need::Postgres, Need::Program("setpriv"), Need::Program("mkfs.xfs")],
+        budget_s: 3600,
+        run: ratio::postgres,
+    },
+    Test {
+        name: "ratio-untorn-postgres",
+        needs: &[Need::Fuse, Need::Root, Need::Loop, Need::Postgres, Need::Program("setpriv")],
+        budget_s: 3600,
+        run: ratio::untorn_postgres,
+    },
+];
 
 /// Runs the tests that `options` names and adds their outcomes to `tally`.
 ///
