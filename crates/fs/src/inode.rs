@@ -262,11 +262,19 @@ pub(crate) struct InodeTable {
     shards: [Mutex<Shard>; SHARDS],
     /// Sums of the inodes that are loaded no more.
     left: Counters,
+    /// How often all of them were looked at.
+    #[cfg(test)]
+    pub(crate) walks: AtomicU64,
 }
 
 impl InodeTable {
     pub(crate) fn new() -> Self {
-        Self { shards: std::array::from_fn(|_| Mutex::default()), left: Counters::default() }
+        Self {
+            shards: std::array::from_fn(|_| Mutex::default()),
+            left: Counters::default(),
+            #[cfg(test)]
+            walks: AtomicU64::new(0),
+        }
     }
 
     fn shard(&self, ino: InodeNo) -> &Mutex<Shard> {
@@ -285,6 +293,11 @@ impl InodeTable {
         inode.life.lock().pins = shard.parked.remove(&ino).unwrap_or(0);
         shard.inodes.insert(ino, Arc::clone(&inode));
         Ok(inode)
+    }
+
+    /// Returns an inode if it is loaded.
+    pub(crate) fn if_loaded(&self, ino: InodeNo) -> Option<Arc<Inode>> {
+        self.shard(ino).lock().inodes.get(&ino).cloned()
     }
 
     /// Takes `count` pins off an inode that is not loaded; a loaded one is returned, for the caller to unpin.
@@ -316,6 +329,8 @@ impl InodeTable {
 
     /// Returns the loaded inodes that a test picks; it is called with a shard locked.
     pub(crate) fn loaded(&self, pick: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
+        #[cfg(test)]
+        self.walks.fetch_add(1, Ordering::Relaxed);
         self.shards.iter().flat_map(|shard| shard.lock().inodes.values().filter(|inode| pick(inode)).cloned().collect::<Vec<_>>()).collect()
     }
 

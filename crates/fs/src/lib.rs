@@ -18,6 +18,7 @@ mod info;
 mod inode;
 mod io;
 mod latency;
+mod listed;
 mod lock;
 mod log;
 mod meta;

@@ -13,6 +13,7 @@ use crate::daemon::Poke;
 use crate::inode::{Inode, InodeTable};
 use crate::io::{Grid, Limbo, Sharing};
 use crate::latency::Sampler;
+use crate::listed::InodeList;
 use crate::log::{Exposure, Record, RecordKind};
 use crate::meta::{Committed, MetaStore};
 use crate::row::{RowChange, Table, inode_key};
@@ -45,6 +46,10 @@ pub(crate) struct Fs {
     pub(crate) meta: MetaStore,
     pub(crate) space: Arc<Space>,
     pub(crate) inodes: InodeTable,
+    /// The files that somebody has open.
+    pub(crate) open_files: InodeList,
+    /// The files that may have pages in the library cache.
+    pub(crate) cached_files: InodeList,
     /// Rank 1: one change of names at a time.
     pub(crate) names: Mutex<()>,
     /// Rank 1.2: shared by opens, exclusive while a checkpoint is made, deleted or rolled back to.
@@ -119,6 +124,8 @@ impl Fs {
             meta: parts.meta,
             space: parts.space,
             inodes: InodeTable::new(),
+            open_files: InodeList::default(),
+            cached_files: InodeList::default(),
             names: Mutex::new(()),
             freeze: RwLock::new(()),
             sharing: Sharing::new(parts.epoch),

@@ -6,15 +6,15 @@
 //!                     release everything ◄─ commit ◄─ inode locks of all open files ◄────┘
 //! ```
 //!
-//! The time this takes follows from the number of open files and of dirty pages, not from the number of files or their size. Order locks come before
+//! The time this takes follows from the number of open files and of dirty pages, not from the number of files, in memory or not, or their size. Order locks come before
 //! inode locks, all of them: who holds an order lock may wait for the inode lock of another file (its page makes room by writing another one's), and
 //! who holds an inode lock waits for no lock of another file. A queue's I/O in flight is helped out of the way.
 
 use std::sync::Arc;
 
+use crate::Result;
 use crate::inode::Inode;
 use crate::state::Fs;
-use crate::{FileKind, Result};
 
 impl Fs {
     /// Runs `work` while no name is changed, no file opened and no open file written. Nothing dirty is left in the library cache.
@@ -33,13 +33,13 @@ impl Fs {
         self.empty_limbo();
         let _names = self.names.lock();
         let _opens = self.freeze.write();
-        let mut files = self.inodes.loaded(|inode| inode.kind == FileKind::File && inode.data.is_open());
-        files.sort_unstable_by_key(|inode| inode.ino);
+        let files = self.open_files.all();
         let orders: Vec<_> = files.iter().map(|inode| inode.data.order.exclusive(self)).collect();
         crate::io::flush_all(self)?;
         self.commit_all_times();
         // Before the inode locks: who fills a page holds one.
-        let with_pages = if pages == Pages::Forgotten { self.inodes.loaded(|inode| !self.is_past(inode.ino)) } else { Vec::new() };
+        let mut with_pages = if pages == Pages::Forgotten { self.cached_files.all() } else { Vec::new() };
+        with_pages.retain(|inode| !self.is_past(inode.ino));
         let changes = with_pages.iter().map(|inode| crate::io::forget_pages(self, inode)).collect::<Result<Vec<_>>>()?;
         let locks: Vec<_> = files.iter().map(|inode| inode.data.lock.exclusive(self)).collect();
         let result = work(&files);

@@ -1,4 +1,4 @@
-//! Checkpoints: point-in-time images of the file system, made in a time that depends on the inodes in memory and on the number of names given.
+//! Checkpoints: point-in-time images of the file system, made in a time that depends on the number of open files and of names given.
 //!
 //! ```text
 //!            epoch 1          epoch 2          epoch 3 (now)

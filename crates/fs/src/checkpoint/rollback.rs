@@ -125,7 +125,7 @@ impl Fs {
 
     /// Makes loaded inodes what their rows say.
     fn read_again(&self, inodes: &BTreeSet<InodeNo>, lsn: crate::Lsn) -> Result<()> {
-        for inode in self.inodes.loaded(|inode| inodes.contains(&inode.ino)) {
+        for inode in inodes.iter().filter_map(|ino| self.inodes.if_loaded(*ino)) {
             self.space.drop_ahead(inode.ino);
             match self.meta.get(Table::Inode, &inode_key(inode.ino))? {
                 Some(row) => crate::io::read_again(self, &inode, InodeRow::decode(&row)?),

@@ -10,7 +10,7 @@ use crate::inode::Inode;
 use crate::mode::OpenClass;
 use crate::state::Fs;
 use crate::stats::Counters;
-use crate::{Error, ErrorKind, IoMode, Result};
+use crate::{Error, ErrorKind, InodeNo, IoMode, Result};
 
 /// Returns whether I/O on this path goes through the library cache.
 pub(super) fn uses_cache(path: IoMode) -> bool {
@@ -31,8 +31,17 @@ impl std::fmt::Debug for CachePart {
 
 /// The direct data path of one inode, as the cache sees it. Weak on both sides: the cache keeps no inode and no file system alive.
 struct FileBacking {
+    ino: InodeNo,
     fs: Weak<Fs>,
     inode: Weak<Inode>,
+}
+
+impl Drop for FileBacking {
+    fn drop(&mut self) {
+        if let Some(fs) = self.fs.upgrade() {
+            fs.cached_files.remove(self.ino, &self.inode);
+        }
+    }
 }
 
 impl FileBacking {
@@ -70,7 +79,8 @@ impl<'a> Io<'a> {
     /// Returns the inode's part of the cache, made with the first use.
     pub(super) fn cached(self) -> &'a CachedFile {
         let make = || {
-            let backing = Arc::new(FileBacking { fs: self.fs.this.clone(), inode: Arc::downgrade(self.inode) });
+            let backing = Arc::new(FileBacking { ino: self.inode.ino, fs: self.fs.this.clone(), inode: Arc::downgrade(self.inode) });
+            self.fs.cached_files.add(self.inode);
             let weak: Weak<FileBacking> = Arc::downgrade(&backing);
             CachePart { file: self.fs.cache.file(self.inode.ino.0, weak, Arc::clone(&self.inode.size)), _backing: backing }
         };

@@ -37,7 +37,7 @@ pub(crate) fn open(fs: &Arc<Fs>, inode: &Arc<Inode>, options: &OpenOptions) -> R
     inode.pin()?;
     let class = OpenClass { mode: options.mode, direct_flag: options.direct_flag, caller_caches: options.caller_caches };
     if let Err(error) = io.change_opens(|table| table.add(class)) {
-        io.state().opens.lock().remove(class);
+        io.change_table(&mut io.state().opens.lock(), |table| table.remove(class));
         fs.unpin(inode, 1);
         return Err(error);
     }
@@ -76,10 +76,21 @@ impl Io<'_> {
         self.fs.unpin(self.inode, 1);
     }
 
+    /// Changes the table of opens, and the list of open files with it.
+    fn change_table(self, opens: &mut OpenTable, change: impl FnOnce(&mut OpenTable)) {
+        let before = opens.len();
+        change(opens);
+        match (before, opens.len()) {
+            (0, 1..) => self.fs.open_files.add(self.inode),
+            (1.., 0) => self.fs.open_files.remove(self.inode.ino, &Arc::downgrade(self.inode)),
+            _ => {}
+        }
+    }
+
     /// Changes the table of opens and serves the file as it then asks.
     fn change_opens(self, change: impl FnOnce(&mut OpenTable)) -> Result<()> {
         let mut opens = self.state().opens.lock();
-        change(&mut opens);
+        self.change_table(&mut opens, change);
         if opens.len() == 0 {
             // Served as before until the next open says otherwise: nothing to gain from a switch now.
             return Ok(());

@@ -69,8 +69,13 @@ impl Fs {
         let mut any = false;
         // Not locked while the inode locks are waited for: who holds one may want to put something in.
         let left = std::mem::take(&mut *self.limbo.0.lock());
+        let mut waited: Option<Arc<Inode>> = None;
         for (inode, lsn, run) in left {
-            drop(inode.data.lock.exclusive(self));
+            // All of them left before: who held the lock then lets go once for all runs of a file.
+            if waited.as_ref().is_none_or(|waited| !Arc::ptr_eq(waited, &inode)) {
+                drop(inode.data.lock.exclusive(self));
+                waited = Some(inode);
+            }
             self.space.release_after(lsn, run);
             any = true;
         }
