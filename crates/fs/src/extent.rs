@@ -67,6 +67,15 @@ pub(crate) enum ExtentChange {
     Delete(FileBlock),
 }
 
+impl ExtentChange {
+    /// Returns the file block whose row changes.
+    pub(crate) fn at(&self) -> FileBlock {
+        match self {
+            Self::Put(at, _) | Self::Delete(at) => *at,
+        }
+    }
+}
+
 /// A run of contiguous volume blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Run {
@@ -248,15 +257,17 @@ impl ExtentMap {
         ExtentPlan { changes: self.plan_rows(at..u64::MAX, moved), freed: Vec::new() }
     }
 
-    /// Carries out a plan's changes.
-    pub(crate) fn apply(&mut self, changes: &[ExtentChange]) {
-        for change in changes {
+    /// Carries out a plan's changes; returns what was there before, one for each.
+    pub(crate) fn apply(&mut self, changes: &[ExtentChange]) -> Vec<Option<Extent>> {
+        let replace = |change: &ExtentChange| {
             let (old, new) = match *change {
                 ExtentChange::Put(at, extent) => (self.extents.insert(at.0, extent), u64::from(extent.blocks)),
                 ExtentChange::Delete(at) => (self.extents.remove(&at.0), 0),
             };
             self.blocks = self.blocks + new - old.map_or(0, |extent| u64::from(extent.blocks));
-        }
+            old
+        };
+        changes.iter().map(replace).collect()
     }
 
     /// The mapped parts of `range`, cut to it.

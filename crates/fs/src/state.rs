@@ -8,13 +8,13 @@ use block::{BlockDevice, Geometry};
 use parking_lot::{Mutex, RwLock};
 
 use crate::cache::{CacheOptions, PageCache};
-use crate::checkpoint::Views;
+use crate::checkpoint::{Known, Views};
 use crate::daemon::Poke;
 use crate::inode::{Inode, InodeTable};
 use crate::io::{Grid, Limbo, Sharing};
 use crate::latency::Sampler;
 use crate::listed::InodeList;
-use crate::log::{Exposure, Record, RecordKind};
+use crate::log::{Record, RecordKind};
 use crate::meta::{Committed, MetaStore};
 use crate::row::{RowChange, Table, inode_key};
 use crate::space::Space;
@@ -165,22 +165,16 @@ impl Fs {
 
     /// Logs a record that changes no extents and makes its rows visible.
     pub(crate) fn commit(&self, kind: RecordKind, rows: Vec<RowChange>) -> Lsn {
-        self.commit_extents(kind, rows).lsn
+        let committed = self.meta.commit(Record { kind, rows, exposes: None, barrier: false }, None);
+        if self.meta.commit_due() {
+            self.poke.wake();
+        }
+        committed.lsn
     }
 
-    /// Logs a record without exposed data.
-    pub(crate) fn commit_extents(&self, kind: RecordKind, rows: Vec<RowChange>) -> Committed {
-        self.log_record(Record { kind, rows, exposes: None, barrier: false })
-    }
-
-    /// Logs a record that exposes data which has just been written: with its checksum, or behind a barrier.
-    pub(crate) fn commit_exposing(&self, kind: RecordKind, rows: Vec<RowChange>, exposes: Option<Exposure>) -> Committed {
-        let barrier = exposes.is_none();
-        self.log_record(Record { kind, rows, exposes, barrier })
-    }
-
-    fn log_record(&self, record: Record) -> Committed {
-        let committed = self.meta.commit(record);
+    /// Logs a record of changed extents, whose first rows and their past are `known`.
+    pub(crate) fn commit_known(&self, record: Record, known: &Known) -> Committed {
+        let committed = self.meta.commit(record, Some(known));
         if self.meta.commit_due() {
             self.poke.wake();
         }

@@ -32,7 +32,7 @@ pub(super) fn mend(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevi
         let loaded = load(Arc::clone(device), log.cloned(), false, CACHE_BYTES)?;
         let _space = begin_writing(&loaded)?;
         let rows = std::mem::take(&mut notes.repairs);
-        let _left = loaded.meta.commit(Record { kind: RecordKind::Setting, rows, exposes: None, barrier: false });
+        let _left = loaded.meta.commit(Record { kind: RecordKind::Setting, rows, exposes: None, barrier: false }, None);
         loaded.meta.metadata_commit()?;
         loaded.meta.close();
         loaded.meta.region().update_superblock(|superblock| superblock.clean = true)?;

@@ -16,7 +16,7 @@ use super::row::{CheckpointRow, before_key, image_extent, is_captured, put_image
 use super::shares::{Deltas, Others, Shares};
 use crate::extent::Run;
 use crate::row::{ExtentRow, RowChange, Table, split_key};
-use crate::{Epoch, InodeNo, Result};
+use crate::{Epoch, Error, InodeNo, Result};
 
 /// A checkpoint in memory.
 #[derive(Debug)]
@@ -53,6 +53,23 @@ pub(crate) struct Captured {
     pub(crate) deltas: Deltas,
 }
 
+/// What a file knows of the extent rows that a record changes: they are its first rows, in this order, each key once.
+#[derive(Debug)]
+pub(crate) struct Known {
+    /// The newest checkpoint that holds the file.
+    pub(crate) epoch: Epoch,
+    pub(crate) rows: Vec<KnownRow>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KnownRow {
+    /// The row before the record.
+    pub(crate) old: Option<ExtentRow>,
+    /// Whether the checkpoint has an image of it, where that is known.
+    pub(crate) imaged: Option<bool>,
+}
+
 pub(crate) fn run_of(row: ExtentRow) -> Run {
     Run { start: row.start, blocks: row.len.into() }
 }
@@ -72,37 +89,79 @@ impl Capture {
         self.checkpoints.iter().rev().find(|checkpoint| checkpoint.holds(ino))
     }
 
-    /// Plans what a record has to keep; `get` finds rows as they are before it.
-    pub(crate) fn plan(&self, rows: &[RowChange], mut get: impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>) -> Result<Captured> {
+    /// Plans what a record has to keep; `get` finds rows as they are before it, and is not asked for what is known.
+    pub(crate) fn plan(
+        &self,
+        rows: &[RowChange],
+        known: Option<&Known>,
+        mut get: impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>,
+    ) -> Result<Captured> {
         let mut captured = Captured::default();
+        let first = known.map_or(&[][..], |known| &known.rows);
+        for (row, known_row) in rows.iter().zip(first) {
+            self.keep_extent(row, Some((known.map_or(Epoch(0), |known| known.epoch), *known_row)), &mut captured, &mut get)?;
+        }
         let mut seen = HashSet::new();
-        for row in rows {
+        for row in &rows[first.len()..] {
             if row.table == Table::Before {
                 self.count_image(row, &mut captured, &mut get)?;
             } else if is_captured(row.table) && seen.insert((row.table, row.key.as_slice())) {
-                self.keep(row, &mut captured, &mut get)?;
+                if row.table == Table::Extent {
+                    self.keep_extent(row, None, &mut captured, &mut get)?;
+                } else {
+                    self.keep(row, &mut captured, &mut get)?;
+                }
             }
         }
         Ok(captured)
     }
 
     fn keep(&self, row: &RowChange, captured: &mut Captured, get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>) -> Result<()> {
-        let target = match self.newest(split_key(&row.key)?.0) {
-            Some(checkpoint) if get(Table::Before, &before_key(checkpoint.epoch, row.table, &row.key))?.is_none() => Some(checkpoint.epoch),
-            _ => None,
+        let Some(checkpoint) = self.newest(split_key(&row.key)?.0) else { return Ok(()) };
+        if get(Table::Before, &before_key(checkpoint.epoch, row.table, &row.key))?.is_none() {
+            let old = get(row.table, &row.key)?;
+            captured.images.push(put_image(checkpoint.epoch, row.table, &row.key, old.as_deref()));
+        }
+        Ok(())
+    }
+
+    /// As [`keep`](Self::keep), and counts the blocks that come and go.
+    fn keep_extent(
+        &self,
+        row: &RowChange,
+        known: Option<(Epoch, KnownRow)>,
+        captured: &mut Captured,
+        get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>,
+    ) -> Result<()> {
+        let mut read = |table, key: &[u8]| get(table, key);
+        let mut old_row = || read(Table::Extent, &row.key)?.as_deref().map(ExtentRow::decode).transpose();
+        let old = match known {
+            Some((_, known)) => {
+                debug_assert!(old_row()? == known.old, "the map of a file and its rows are the same");
+                known.old
+            }
+            None => old_row()?,
         };
-        if target.is_none() && row.table != Table::Extent {
-            return Ok(());
-        }
-        let old = get(row.table, &row.key)?;
-        if row.table == Table::Extent {
-            let old = old.as_deref().map(ExtentRow::decode).transpose()?;
-            let new = row.value.as_deref().map(ExtentRow::decode).transpose()?;
-            old.into_iter().for_each(|old| captured.deltas.remove(run_of(old)));
-            new.into_iter().for_each(|new| captured.deltas.insert(run_of(new)));
-            old.filter(|_| target.is_some()).into_iter().for_each(|old| captured.deltas.insert(run_of(old)));
-        }
-        captured.images.extend(target.map(|epoch| put_image(epoch, row.table, &row.key, old.as_deref())));
+        let target = match self.newest(split_key(&row.key)?.0) {
+            Some(checkpoint) => {
+                let epoch = checkpoint.epoch;
+                let mut has_image = || Ok::<_, Error>(get(Table::Before, &before_key(epoch, row.table, &row.key))?.is_some());
+                let imaged = match known {
+                    Some((held, KnownRow { imaged: Some(imaged), .. })) if held == epoch => {
+                        debug_assert!(has_image()? == imaged, "I-CKP-1: what has an image in checkpoint {} is known", epoch.0);
+                        imaged
+                    }
+                    _ => has_image()?,
+                };
+                Some(epoch).filter(|_| !imaged)
+            }
+            None => None,
+        };
+        let new = row.value.as_deref().map(ExtentRow::decode).transpose()?;
+        old.into_iter().for_each(|old| captured.deltas.remove(run_of(old)));
+        new.into_iter().for_each(|new| captured.deltas.insert(run_of(new)));
+        old.filter(|_| target.is_some()).into_iter().for_each(|old| captured.deltas.insert(run_of(old)));
+        captured.images.extend(target.map(|epoch| put_image(epoch, row.table, &row.key, old.map(ExtentRow::encode).as_deref())));
         Ok(())
     }
 

@@ -29,7 +29,7 @@ mod shares;
 mod subtree;
 mod view;
 
-pub(crate) use capture::{Capture, Checkpoint};
+pub(crate) use capture::{Capture, Checkpoint, Known, KnownRow};
 pub(crate) use load::load;
 #[cfg(any(test, feature = "forge"))]
 pub(crate) use row::encode_image;

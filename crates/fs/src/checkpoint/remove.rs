@@ -62,7 +62,7 @@ impl Fs {
         self.meta.reading(|rows| {
             let changes = deletion(rows, &checkpoint)?;
             let images = changes.iter().filter(|change| change.table == Table::Before && change.value.is_none()).count();
-            let captured = rows.capture.plan(&changes, |table, key| rows.get(table, key))?;
+            let captured = rows.capture.plan(&changes, None, |table, key| rows.get(table, key))?;
             let blocks = rows.capture.shares.would_free(&captured.deltas)?;
             Ok(CheckpointSpace { rows: images as u64, alone_bytes: blocks * u64::from(self.block_size) })
         })

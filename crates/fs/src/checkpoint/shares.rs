@@ -15,7 +15,7 @@ pub(crate) struct Shares(BTreeMap<u64, (u64, u32)>);
 
 /// How one record changes the number of rows that cover blocks.
 #[derive(Debug, Default)]
-pub(crate) struct Deltas(BTreeMap<u64, Step>);
+pub(crate) struct Deltas(Vec<(u64, Step)>);
 
 /// What changes at a block.
 #[derive(Debug, Default, Clone, Copy)]
@@ -47,28 +47,28 @@ impl Deltas {
     }
 
     fn add(&mut self, run: Run, old: i64, net: i64) {
-        for (at, sign) in [(run.start.0, 1), (run.end(), -1)] {
-            let step = self.0.entry(at).or_default();
-            step.old += sign * old;
-            step.net += sign * net;
-        }
+        self.0.extend([(run.start.0, 1), (run.end(), -1)].map(|(at, sign)| (at, Step { old: sign * old, net: sign * net })));
     }
 
     /// The runs that fewer rows cover than before.
     pub(crate) fn gone(&self) -> Vec<Run> {
-        let less = self.changes().filter(|(_, net, _)| *net < 0);
+        let less = self.changes().into_iter().filter(|(_, net, _)| *net < 0);
         less.map(|(range, ..)| Run { start: BlockNo(range.start), blocks: range.end - range.start }).collect()
     }
 
     /// The runs whose count changes: the change, and whether the record's own rows covered them before.
-    fn changes(&self) -> impl Iterator<Item = (Range<u64>, i64, bool)> + '_ {
-        let mut at = Step::default();
-        let ends = self.0.keys().skip(1);
-        self.0.iter().zip(ends).filter_map(move |((start, step), end)| {
-            at.old += step.old;
-            at.net += step.net;
-            (at.net != 0).then_some((*start..*end, at.net, at.old > 0))
-        })
+    fn changes(&self) -> Vec<(Range<u64>, i64, bool)> {
+        let mut steps = self.0.clone();
+        steps.sort_unstable_by_key(|(at, _)| *at);
+        let mut changes = Vec::with_capacity(steps.len());
+        let (mut now, mut from) = (Step::default(), 0);
+        for (at, step) in steps {
+            if at > from && now.net != 0 {
+                changes.push((from..at, now.net, now.old > 0));
+            }
+            (now.old, now.net, from) = (now.old + step.old, now.net + step.net, at);
+        }
+        changes
     }
 }
 

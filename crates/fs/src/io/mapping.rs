@@ -9,6 +9,7 @@ use parking_lot::{MappedRwLockReadGuard, MappedRwLockWriteGuard, Mutex, RwLock, 
 
 use super::cached::CachePart;
 use super::exposure::Unsealed;
+use super::imaged::Imaged;
 use super::promise::BlockSet;
 use super::recent::Recent;
 use super::redirect::Floor;
@@ -48,6 +49,8 @@ pub(crate) struct FileState {
     /// What is written untorn; valid with the floor.
     pub(super) untorn: Unit,
     pub(super) recent: Recent,
+    /// Leaf; changed under the map's write lock.
+    pub(super) imaged: Mutex<Imaged>,
     pub(crate) unsealed: Unsealed,
     /// Rank 3.5: holes whose data is in the cache and whose blocks are promised.
     pub(super) promised: Mutex<BlockSet>,
@@ -108,6 +111,7 @@ impl<'a> Io<'a> {
         let mut map = self.state().map.write();
         if map.is_none() {
             *map = Some(self.load_map()?);
+            self.begin_imaged();
             self.state().set_logged_size(self.inode.attr_lock().row.size);
         }
         Ok(RwLockWriteGuard::map(map, |map| map.as_mut().expect("it was just loaded")))
@@ -160,6 +164,6 @@ fn decode(row: ExtentRow) -> Extent {
     Extent { start: row.start, blocks: row.len, state, birth: row.birth }
 }
 
-fn encode(extent: Extent) -> ExtentRow {
+pub(super) fn encode(extent: Extent) -> ExtentRow {
     ExtentRow { start: extent.start, len: extent.blocks, unwritten: extent.state == ExtentState::Unwritten, birth: extent.birth }
 }

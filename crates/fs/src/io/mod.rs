@@ -32,6 +32,7 @@ mod cached;
 mod exposure;
 mod fill;
 mod grid;
+mod imaged;
 mod mapping;
 mod open;
 mod promise;
@@ -47,6 +48,7 @@ mod truncate;
 mod untorn;
 mod write;
 
+pub(crate) use fill::Filling;
 pub(crate) use grid::Grid;
 pub(crate) use mapping::FileState;
 pub(crate) use open::{mode_changed, open};

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 
 use super::Io;
 use super::exposure::Exposing;
+use crate::checkpoint::Known;
 use crate::extent::{Extent, ExtentChange, ExtentMap, ExtentPlan};
-use crate::log::RecordKind;
+use crate::log::{Record, RecordKind};
 use crate::meta::Committed;
 use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table, inode_key};
@@ -93,9 +94,10 @@ impl Io<'_> {
         if !change.only_adds {
             self.state().recent.clear();
         }
-        map.apply(&changes);
+        let old = map.apply(&changes);
+        let known = self.known(&changes, &old);
         let readers = change.readers;
-        let committed = self.log(&map, &changes, change);
+        let committed = self.log(&map, &changes, change, &known);
         drop(map);
         let lsn = committed.lsn;
         let freed = committed.freed.unwrap_or(freed);
@@ -108,30 +110,27 @@ impl Io<'_> {
     }
 
     /// Logs the changed rows (ranks 4 and 5, under the map's write lock).
-    fn log(self, map: &ExtentMap, changes: &[ExtentChange], change: Change) -> Committed {
+    fn log(self, map: &ExtentMap, changes: &[ExtentChange], change: Change, known: &Known) -> Committed {
         let mut rows = self.rows(changes);
         let mut attr = self.inode.attr_lock();
-        attr.settle_times();
-        if change.touches {
-            let now = Fs::now();
-            (attr.row.mtime, attr.row.ctime) = (now, now);
-        }
-        attr.row.blocks = map.blocks();
-        attr.row.size = match change.size {
+        let size = match change.size {
             SizeChange::AtLeast(size) => attr.row.size.max(size),
             SizeChange::Set(size) => size,
             SizeChange::Keep => attr.row.size,
         };
-        rows.push(attr.change());
-        let orphan = || inode_key(self.inode.ino);
-        match change.mark {
-            Mark::None => {}
-            Mark::Begin => rows.push(RowChange::put(Table::Orphan, orphan(), Vec::new())),
-            // A file without names is an orphan of its own right.
-            Mark::End if attr.row.nlink == 0 => {}
-            Mark::End => rows.push(RowChange::delete(Table::Orphan, orphan())),
+        // Where only times change they follow later, as those of a write in place.
+        let times_only = change.mark == Mark::None && (size, map.blocks()) == (attr.row.size, attr.row.blocks);
+        if !times_only {
+            attr.settle_times();
+            if change.touches {
+                let now = Fs::now();
+                (attr.row.mtime, attr.row.ctime) = (now, now);
+            }
+            (attr.row.size, attr.row.blocks) = (size, map.blocks());
+            rows.push(attr.change());
         }
-        let committed = self.commit(change.kind, rows, change.exposing);
+        rows.extend(self.mark(change.mark, attr.row.nlink));
+        let committed = self.commit(change.kind, rows, change.exposing, known);
         self.state().set_logged_size(attr.row.size);
         match change.size {
             SizeChange::AtLeast(size) => drop(self.inode.size.fetch_max(size, Ordering::AcqRel)),
@@ -139,14 +138,33 @@ impl Io<'_> {
             SizeChange::Keep => {}
         }
         self.inode.note_lsn(committed.lsn, true);
+        drop(attr);
+        if times_only && change.touches {
+            self.wrote_in_place();
+        }
         committed
     }
 
-    fn commit(self, kind: RecordKind, rows: Vec<RowChange>, exposing: Option<Exposing>) -> Committed {
-        let Some(exposing) = exposing.filter(|_| !planted(PlantedBug::ExposureWithoutChecksum)) else { return self.fs.commit_extents(kind, rows) };
-        let exposure = exposing.finish();
-        let segments = exposure.as_ref().map(|exposure| exposure.segments.clone()).unwrap_or_default();
-        let committed = self.fs.commit_exposing(kind, rows, exposure);
+    /// The row that says whether a truncation is under way.
+    fn mark(self, mark: Mark, nlink: u32) -> Option<RowChange> {
+        let orphan = inode_key(self.inode.ino);
+        match mark {
+            Mark::None => None,
+            Mark::Begin => Some(RowChange::put(Table::Orphan, orphan, Vec::new())),
+            // A file without names is an orphan of its own right.
+            Mark::End if nlink == 0 => None,
+            Mark::End => Some(RowChange::delete(Table::Orphan, orphan)),
+        }
+    }
+
+    fn commit(self, kind: RecordKind, rows: Vec<RowChange>, exposing: Option<Exposing>, known: &Known) -> Committed {
+        let Some(exposing) = exposing.filter(|_| !planted(PlantedBug::ExposureWithoutChecksum)) else {
+            return self.fs.commit_known(Record { kind, rows, exposes: None, barrier: false }, known);
+        };
+        let exposes = exposing.finish();
+        let segments = exposes.as_ref().map(|exposure| exposure.segments.clone()).unwrap_or_default();
+        let barrier = exposes.is_none();
+        let committed = self.fs.commit_known(Record { kind, rows, exposes, barrier }, known);
         // Nobody finds these blocks before the map is unlocked.
         self.state().unsealed.add(&segments, committed.lsn, self.fs.meta.sealed_lsn());
         committed

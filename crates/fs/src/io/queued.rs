@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 use block::Segment;
 
 use super::Io;
-use super::write::Payload;
+use super::fill::Filling;
+use super::write::{Payload, Way};
 use crate::cache::DirectWrite;
 use crate::extent::Piece;
 use crate::lock::Sharing;
-use crate::{InodeLockSetting, IoMode, Reason, Result};
+use crate::{ErrorKind, InodeLockSetting, IoMode, Reason, Result};
 
 /// Device ranges in the form that requests want; the first without an allocation.
 #[derive(Debug)]
@@ -24,12 +25,18 @@ pub(crate) struct Segments {
 pub(crate) enum Planned {
     /// By the device; the flag says whether the byte range must be locked.
     Device(Segments, bool),
+    /// By the device, into new blocks for these file blocks, which must be claimed first; the flag as above.
+    Fill(Range<u64>, bool),
     /// By the submitting thread, with the locks released first.
     Here,
 }
 
 /// What a queued operation does not go straight to the device for.
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+
+fn segment(offset: u64, len: u64) -> Segment {
+    Segment { offset, len: u32::try_from(len).expect("at most 1 GiB") }
+}
 
 impl Io<'_> {
     /// Plans a read under the shared inode lock, which the caller holds.
@@ -52,11 +59,56 @@ impl Io<'_> {
         if service.mixed || cached || !within {
             return Ok(Planned::Here);
         }
-        let Some(segments) = self.plan_segments(offset, buf.len() as u64, true)? else { return Ok(Planned::Here) };
-        for segment in std::iter::once(&segments.first).chain(&segments.rest) {
-            self.state().unsealed.permit(&(segment.offset..segment.offset + u64::from(segment.len)), &self.fs.meta)?;
+        let locks = service.path == IoMode::Direct;
+        if let Some(segments) = self.plan_segments(offset, buf.len() as u64, true)? {
+            self.permit_all(&segments)?;
+            return Ok(Planned::Device(segments, locks));
         }
-        Ok(Planned::Device(segments, service.path == IoMode::Direct))
+        let len = data.bytes.len() as u64;
+        if !data.is_aligned(&self.fs.grid) || len == 0 || len > SEGMENT_BYTES_MAX {
+            return Ok(Planned::Here);
+        }
+        if let Some(at) = self.find_untorn(offset, len)? {
+            let segments = Segments { first: segment(at, len), rest: Vec::new() };
+            self.permit_all(&segments)?;
+            return Ok(Planned::Device(segments, locks));
+        }
+        match self.plan_write(&data)? {
+            Way::Fill(blocks) if data.end() <= self.state().logged_size() => Ok(Planned::Fill(blocks, locks)),
+            Way::Fill(_) | Way::InPlace(_) | Way::Exclusive => Ok(Planned::Here),
+        }
+    }
+
+    /// Makes sure that the device bytes of a request may be overwritten.
+    fn permit_all(self, segments: &Segments) -> Result<()> {
+        let mut all = std::iter::once(&segments.first).chain(&segments.rest);
+        all.try_for_each(|segment| self.state().unsealed.permit(&(segment.offset..segment.offset + u64::from(segment.len)), &self.fs.meta))
+    }
+
+    /// Finds blocks for a queued write, under the inode lock, shared, and with its blocks claimed; all three stay until
+    /// [`end_queued_fill`](Self::end_queued_fill). `None`: it is carried out by the submitting thread after all, which can wait for space.
+    pub(crate) fn begin_queued_fill(self, offset: u64, buf: &[u8], blocks: Range<u64>) -> Result<Option<(Filling, Segments)>> {
+        let data = Payload::new(buf, offset)?;
+        let filling = match self.begin_fill(&data, blocks) {
+            Err(error) if error.kind == ErrorKind::NoSpace => return Ok(None),
+            begun => begun?,
+        };
+        let mut runs = self.runs_of(&filling, &data).into_iter().map(|(part, at)| segment(at, part.end - part.start));
+        let first = runs.next().expect("a write has at least one byte");
+        let segments = Segments { first, rest: runs.collect() };
+        match self.permit_all(&segments) {
+            Ok(()) => Ok(Some((filling, segments))),
+            Err(error) => self.end_fill(filling, data, Err(error)).map(|()| None),
+        }
+    }
+
+    /// Publishes a queued write, or gives its blocks back, and gives up the claim.
+    pub(crate) fn end_queued_fill(self, filling: Filling, offset: u64, buf: Option<&[u8]>, written: Result<()>) -> Result<()> {
+        let blocks = filling.blocks.clone();
+        let data = Payload { bytes: buf.unwrap_or_default(), offset, size_max: u64::MAX };
+        let ended = self.end_fill(filling, data, written);
+        self.state().fills.release(blocks, Sharing::Exclusive);
+        ended
     }
 
     /// Returns whether a write is announced to the cache and then goes past it.
@@ -78,9 +130,11 @@ impl Io<'_> {
     }
 
     /// Counts what the device did, and notes the time of a write.
-    pub(crate) fn queued_done(self, write: bool, bytes: usize) {
+    pub(crate) fn queued_done(self, write: bool, in_place: bool, bytes: usize) {
         if write {
-            self.wrote_in_place();
+            if in_place {
+                self.wrote_in_place();
+            }
             self.count_write(bytes);
         } else {
             self.count_read(bytes);
@@ -93,7 +147,6 @@ impl Io<'_> {
         if !grid.on_sector(offset) || !grid.on_sector(len) || len == 0 || len > SEGMENT_BYTES_MAX {
             return Ok(None);
         }
-        let segment = |offset: u64, len: u64| Segment { offset, len: u32::try_from(len).expect("at most 1 GiB") };
         if let Some(at) = if write { self.find_owned(offset, len)? } else { self.find_written(offset, len)? } {
             return Ok(Some(Segments { first: segment(at, len), rest: Vec::new() }));
         }

@@ -52,9 +52,15 @@ impl Sharing {
     }
 }
 
-/// A file's floor, in the low half, as of a generation of the set of checkpoints, in the high half.
+/// What a file may write in place, as of a generation of the set of checkpoints.
 #[derive(Debug, Default)]
-pub(crate) struct Floor(AtomicU64);
+pub(crate) struct Floor {
+    /// The floor, in the low half, and the generation, in the high half.
+    known: AtomicU64,
+    /// The newest checkpoint that holds the file, and the epoch up to which files may share blocks.
+    held: AtomicU32,
+    cloned: AtomicU32,
+}
 
 /// How many runs in limbo wake the sync daemon.
 const LIMBO_RUNS_DUE: usize = 1024;
@@ -103,28 +109,32 @@ impl Io<'_> {
     #[inline]
     pub(super) fn floor(self) -> Epoch {
         let generation = self.fs.sharing.generation.load(Ordering::Acquire);
-        let known = self.state().floor.0.load(Ordering::Relaxed);
+        let known = self.state().floor.known.load(Ordering::Acquire);
         if known >> 32 == u64::from(generation) { Epoch(known as u32) } else { self.find_floor(generation) }
     }
 
     #[cold]
     fn find_floor(self, generation: u32) -> Epoch {
-        let (held, cloned) = self.floors();
-        // What cannot be read is kept from tearing to be safe.
-        let untorn = self.fs.untorn_bytes(self.inode.ino).unwrap_or(u32::MAX);
-        self.state().untorn.set(untorn);
-        let floor = if untorn > 0 { Epoch(u32::MAX) } else { held.max(cloned) };
-        self.state().floor.0.store(u64::from(generation) << 32 | u64::from(floor.0), Ordering::Relaxed);
-        floor
-    }
-
-    /// The newest checkpoint that holds the file, and the epoch up to which files may share blocks.
-    pub(super) fn floors(self) -> (Epoch, Epoch) {
         let floors = self.fs.meta.reading(|rows| {
             let held = rows.capture.newest(self.inode.ino).map_or(Epoch(0), |checkpoint| checkpoint.epoch);
             Ok((held, rows.capture.cloned_upto))
         });
-        floors.expect("nothing is read from the device")
+        let (held, cloned) = floors.expect("nothing is read from the device");
+        self.state().floor.held.store(held.0, Ordering::Relaxed);
+        self.state().floor.cloned.store(cloned.0, Ordering::Relaxed);
+        // What cannot be read is kept from tearing to be safe.
+        let untorn = self.fs.untorn_bytes(self.inode.ino).unwrap_or(u32::MAX);
+        self.state().untorn.set(untorn);
+        let floor = if untorn > 0 { Epoch(u32::MAX) } else { held.max(cloned) };
+        self.state().floor.known.store(u64::from(generation) << 32 | u64::from(floor.0), Ordering::Release);
+        floor
+    }
+
+    /// The newest checkpoint that holds the file, and the epoch up to which files may share blocks. Stable under the inode lock of an open file.
+    pub(super) fn floors(self) -> (Epoch, Epoch) {
+        self.floor();
+        let floor = &self.state().floor;
+        (Epoch(floor.held.load(Ordering::Relaxed)), Epoch(floor.cloned.load(Ordering::Relaxed)))
     }
 
     /// Returns the pieces of a range of file blocks as a writer may use them: what is needed elsewhere is a hole (I-IO-6). Also whether there was any.

@@ -111,9 +111,12 @@ impl Io<'_> {
 
     /// Returns the device offset of a range that the device itself writes untorn, in place.
     pub(super) fn find_untorn(self, offset: u64, len: u64) -> Result<Option<u64>> {
+        if !self.redirects_all() {
+            return Ok(None);
+        }
         let unit = u64::from(self.fs.geometry.untorn_unit);
         let asked = u64::from(self.state().untorn.bytes());
-        if asked == 0 || asked > unit || len > asked {
+        if asked > unit || len > asked {
             return Ok(None);
         }
         let (held, cloned) = self.floors();

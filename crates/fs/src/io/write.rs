@@ -60,7 +60,7 @@ pub(super) fn too_large(offset: u64, len: u64) -> Error {
 }
 
 /// How an aligned write is to be carried out.
-enum Way {
+pub(super) enum Way {
     /// Every block is written: straight to these device ranges.
     InPlace(Vec<Piece>),
     /// Blocks of this range of file blocks must be filled, all of them wholly.
@@ -147,24 +147,26 @@ impl Io<'_> {
             self.wrote_in_place();
             return Ok(true);
         }
-        if self.redirects_all()
-            && data.size_after(logged) == logged
+        if data.size_after(logged) == logged
             && let Some(at) = self.find_untorn(data.offset, data.bytes.len() as u64)?
         {
             self.overwrite(data.bytes, at)?;
             self.wrote_in_place();
             return Ok(true);
         }
-        let way = {
-            let map = self.map()?;
-            plan(self.pieces_to_write(&map, grid.blocks(&data.range())).0, &map, grid, &data, logged)
-        };
-        match way {
+        match self.plan_write(&data)? {
             Way::InPlace(pieces) => self.overwrite_pieces(&pieces, data)?,
             Way::Fill(blocks) => self.fill(held, data, blocks)?,
             Way::Exclusive => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Decides how a write that does not simply lie in one written extent is carried out.
+    pub(super) fn plan_write(self, data: &Payload<'_>) -> Result<Way> {
+        let grid = &self.fs.grid;
+        let map = self.map()?;
+        Ok(plan(self.pieces_to_write(&map, grid.blocks(&data.range())).0, &map, grid, data, self.state().logged_size()))
     }
 
     /// Writes bytes at a device offset where the file has data.

@@ -12,7 +12,7 @@ use super::guard::{Tree, guarded};
 use super::memtable::Memtable;
 use super::read::{Snapshot, State};
 use super::region::{Backend, Region};
-use crate::checkpoint::{Capture, Others};
+use crate::checkpoint::{Capture, Known, Others};
 use crate::extent::Run;
 use crate::log::{IntentLog, LogParts, LogPosition, Record, SyncOutcome};
 use crate::planted::{PlantedBug, planted};
@@ -74,7 +74,7 @@ impl Locked<'_> {
 
     /// Commits a record; blocks that its extents cover and its own rows did not are as `others` says.
     pub(crate) fn commit(&mut self, record: Record, others: Others) -> Result<Committed> {
-        self.store.commit_locked(&mut self.state, record, others)
+        self.store.commit_locked(&mut self.state, record, None, others)
     }
 }
 
@@ -233,10 +233,10 @@ impl MetaStore {
     }
 
     /// Logs a record and makes its rows visible (I-META-1), with what checkpoints keep of the rows before. Nothing is durable before
-    /// [`sync`](Self::sync). When the old rows cannot be read the store latches as after a failed write, and the record is dropped.
-    pub(crate) fn commit(&self, record: Record) -> Committed {
+    /// [`sync`](Self::sync). `known` saves looking rows up. When the old rows cannot be read the store latches as after a failed write, and the record is dropped.
+    pub(crate) fn commit(&self, record: Record, known: Option<&Known>) -> Committed {
         let mut state = self.state.write();
-        self.commit_locked(&mut state, record, Others::Free).unwrap_or_else(|e| {
+        self.commit_locked(&mut state, record, known, Others::Free).unwrap_or_else(|e| {
             self.failed.get_or_init(|| e.latching("reading the rows that checkpoints keep"));
             Committed { lsn: self.last_lsn(), freed: Some(Vec::new()) }
         })
@@ -249,11 +249,11 @@ impl MetaStore {
         work(&mut locked)
     }
 
-    fn commit_locked(&self, state: &mut State, mut record: Record, others: Others) -> Result<Committed> {
+    fn commit_locked(&self, state: &mut State, mut record: Record, known: Option<&Known>, others: Others) -> Result<Committed> {
         let freed = if state.capture.is_idle() {
             None
         } else {
-            let captured = state.capture.plan(&record.rows, |table, key| state.get(table, key))?;
+            let captured = state.capture.plan(&record.rows, known, |table, key| state.get(table, key))?;
             let freed = state.capture.settle(&captured, others)?;
             assert!(captured.images.iter().all(|image| image.value.is_some()), "I-CKP-3: the old rows join the record that changes them");
             record.rows.extend(captured.images);

@@ -30,7 +30,7 @@ fn mount(device: Arc<dyn BlockDevice>) -> Arc<Fs> {
 
 fn set(fs: &Fs, name: &[u8], value: Vec<u8>) {
     let rows = vec![RowChange::put(Table::Setting, name.to_vec(), value)];
-    let _committed = fs.meta.commit(Record { kind: RecordKind::Setting, rows, exposes: None, barrier: false });
+    let _committed = fs.meta.commit(Record { kind: RecordKind::Setting, rows, exposes: None, barrier: false }, None);
 }
 
 fn get(fs: &Fs, name: &[u8]) -> Option<Vec<u8>> {

@@ -1,8 +1,9 @@
 //! A queue's inner part: operations on their way through locks, extent map and device.
 //!
 //! ```text
-//!   waiting ──submit──► shared inode lock, byte range ──► all blocks written? ──yes──► device queue ──► done
-//!                                                              └ no: carried out here and now ─────────► done
+//!   waiting ──submit──► shared inode lock, byte range ──► all blocks written, and the file's own? ─yes─► device queue ──► done
+//!                                                          ├ whole blocks to new ones: claim, allocate ─► device queue ──► publish ──► done
+//!                                                          └ anything else: carried out here and now ────────────────────────────────► done
 //! ```
 //!
 //! I-QUE-1: an engine blocks on a lock only with nothing in flight, so no chain of waits can lead through it back to itself.
@@ -15,7 +16,7 @@ use block::{AlignedBuf, Completion, DeviceQueue, Request, RequestKind};
 
 use super::QueueCompletion;
 use crate::cache::DirectWrite;
-use crate::io::{Io, Planned, Segments};
+use crate::io::{Filling, Io, Planned, Segments};
 use crate::latency::Timed;
 use crate::lock::Sharing;
 use crate::state::Fs;
@@ -43,6 +44,10 @@ impl Op {
     pub(super) fn into_buffer(self) -> AlignedBuf {
         self.buf.expect("reads and writes have a buffer")
     }
+
+    fn bytes(&self) -> &[u8] {
+        self.buf.as_deref().expect("reads and writes have a buffer")
+    }
 }
 
 /// An operation that the device works on. Holds its file's inode lock shared, the range, and the order lock where the cache was told.
@@ -52,10 +57,20 @@ struct InFlight {
     kind: Kind,
     file: Arc<File>,
     token: u64,
+    offset: u64,
     len: usize,
     range: Option<(Range<u64>, Sharing)>,
+    /// What becomes readable when the device is done.
+    filling: Option<Filling>,
     told: Option<DirectWrite>,
     began: Option<Instant>,
+}
+
+/// An operation that holds all it needs to go to the device.
+struct Ready {
+    segments: Segments,
+    range: Option<(Range<u64>, Sharing)>,
+    filling: Option<Filling>,
 }
 
 /// Bits of a ticket that name the slot: a queue is less deep than this allows.
@@ -145,8 +160,8 @@ impl Engine {
 
     fn start(&mut self, mut op: Op) {
         let result = match self.tell_cache(&op).and_then(|told| self.plan(&op, told)) {
-            Ok((Planned::Device(segments, locks), told)) => return self.push(op, segments, locks, told),
-            Ok((Planned::Here, _)) => self.carry_out(&mut op),
+            Ok((Some(ready), told)) => return self.push(op, ready, told),
+            Ok((None, _)) => self.carry_out(&mut op),
             Err(error) => Err(error),
         };
         self.closing.extend(Arc::into_inner(op.file));
@@ -179,11 +194,11 @@ impl Engine {
         told
     }
 
-    /// Decides where an operation is carried out; holds the inode lock, shared, when the device is to do it, and no lock otherwise.
-    fn plan(&mut self, op: &Op, told: Option<DirectWrite>) -> Result<(Planned, Option<DirectWrite>)> {
+    /// Decides where an operation is carried out; holds the inode lock, shared, when the device is to do it, and no lock otherwise (`None`).
+    fn plan(&mut self, op: &Op, told: Option<DirectWrite>) -> Result<(Option<Ready>, Option<DirectWrite>)> {
         let io = op.file.io();
         let planned = self.plan_told(op, told.is_some());
-        if matches!(planned, Ok(Planned::Device(..))) {
+        if matches!(planned, Ok(Some(_))) {
             return planned.map(|planned| (planned, told));
         }
         if told.is_some() {
@@ -193,26 +208,55 @@ impl Engine {
         planned.map(|planned| (planned, None))
     }
 
-    fn plan_told(&mut self, op: &Op, told: bool) -> Result<Planned> {
+    fn plan_told(&mut self, op: &Op, told: bool) -> Result<Option<Ready>> {
         match op.kind {
             Kind::Read => {
                 op.file.may_read()?;
                 op.file.note_read();
             }
             Kind::Write => op.file.may_write()?,
-            Kind::Sync => return Ok(Planned::Here),
+            Kind::Sync => return Ok(None),
         }
         if op.kind == Kind::Write && op.file.writes_specially() {
-            return Ok(Planned::Here);
+            return Ok(None);
         }
         let io = op.file.io();
         self.hold(io);
-        let buf = op.buf.as_ref().expect("reads and writes have a buffer");
-        let planned = if op.kind == Kind::Read { io.plan_queued_read(op.offset, buf.len()) } else { io.plan_queued_write(op.offset, buf, told) };
-        if !matches!(planned, Ok(Planned::Device(..))) {
+        let bytes = op.bytes();
+        let planned = if op.kind == Kind::Read { io.plan_queued_read(op.offset, bytes.len()) } else { io.plan_queued_write(op.offset, bytes, told) };
+        let ready = planned.and_then(|planned| self.make_ready(op, planned));
+        if !matches!(ready, Ok(Some(_))) {
             io.state().lock.release_shared();
         }
-        planned
+        ready
+    }
+
+    /// Takes what else an operation holds while the device works on it: the byte range, then the blocks that it fills.
+    fn make_ready(&mut self, op: &Op, planned: Planned) -> Result<Option<Ready>> {
+        let (blocks, locks) = match planned {
+            Planned::Here => return Ok(None),
+            Planned::Device(segments, locks) => {
+                let range = locks.then(|| self.lock_range(op));
+                return Ok(Some(Ready { segments, range, filling: None }));
+            }
+            Planned::Fill(blocks, locks) => (blocks, locks),
+        };
+        let io = op.file.io();
+        let range = locks.then(|| self.lock_range(op));
+        if !io.state().fills.try_acquire(blocks.clone(), Sharing::Exclusive) {
+            self.quiesce();
+            io.state().fills.acquire(blocks.clone(), Sharing::Exclusive, &*self.fs);
+        }
+        match io.begin_queued_fill(op.offset, op.bytes(), blocks.clone()) {
+            Ok(Some((filling, segments))) => Ok(Some(Ready { segments, range, filling: Some(filling) })),
+            other => {
+                io.state().fills.release(blocks, Sharing::Exclusive);
+                if let Some((range, sharing)) = range {
+                    io.state().ranges.release(range, sharing);
+                }
+                other.map(|_| None)
+            }
+        }
     }
 
     /// Carries an operation out on this thread (I-QUE-1); returns the bytes moved.
@@ -237,10 +281,10 @@ impl Engine {
     }
 
     /// Takes the byte range of an operation on a `direct` file.
-    fn lock_range(&mut self, op: &Op, len: usize) -> (Range<u64>, Sharing) {
+    fn lock_range(&mut self, op: &Op) -> (Range<u64>, Sharing) {
         let sharing = if op.kind == Kind::Read { Sharing::Shared } else { Sharing::Exclusive };
         let io = op.file.io();
-        let range = io.queued_range(op.offset, len, sharing);
+        let range = io.queued_range(op.offset, op.bytes().len(), sharing);
         if !io.state().ranges.try_acquire(range.clone(), sharing) {
             self.quiesce();
             io.state().ranges.acquire(range.clone(), sharing, &*self.fs);
@@ -249,17 +293,17 @@ impl Engine {
     }
 
     /// Hands an operation to the device. There is a slot for it: the queue counts what is in flight.
-    fn push(&mut self, op: Op, segments: Segments, locks: bool, told: Option<DirectWrite>) {
+    fn push(&mut self, op: Op, ready: Ready, told: Option<DirectWrite>) {
         let began = self.fs.sampler.begin();
-        let len = op.buf.as_ref().map_or(0, |buf| buf.len());
-        let range = if locks { Some(self.lock_range(&op, len)) } else { None };
+        let Ready { segments, range, filling } = ready;
+        let (offset, len) = (op.offset, op.bytes().len());
         let slot = self.free.pop().expect("no more operations are queued than there are slots");
         let kind = if op.kind == Kind::Read { RequestKind::Read } else { RequestKind::Write };
         self.pushed += 1;
         let ticket = self.pushed << SLOT_BITS | slot as u64;
         let request = Request { token: ticket, kind, buf: op.buf, first: segments.first, rest: segments.rest };
         assert!(self.device.push(request).is_ok(), "the device queue is as deep as this one");
-        self.slots[slot] = Some(InFlight { ticket, kind: op.kind, file: op.file, token: op.token, len, range, told, began });
+        self.slots[slot] = Some(InFlight { ticket, kind: op.kind, file: op.file, token: op.token, offset, len, range, filling, told, began });
     }
 
     fn finish(&mut self, completion: Completion) {
@@ -271,11 +315,17 @@ impl Engine {
         };
         self.free.push(slot);
         let io = op.file.io();
+        let in_place = op.filling.is_none();
+        let moved = completion.result.map_err(Error::from);
+        let moved = match op.filling {
+            Some(filling) => io.end_queued_fill(filling, op.offset, completion.buf.as_deref(), moved),
+            None => moved,
+        };
         if let Some((range, sharing)) = op.range {
             io.state().ranges.release(range, sharing);
         }
-        let result = completion.result.map_err(Error::from).map(|()| {
-            io.queued_done(op.kind == Kind::Write, op.len);
+        let result = moved.map(|()| {
+            io.queued_done(op.kind == Kind::Write, in_place, op.len);
             op.file.timed(if op.kind == Kind::Write { Timed::Write } else { Timed::Read }, op.began);
             op.len
         });

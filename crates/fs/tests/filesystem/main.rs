@@ -11,6 +11,7 @@ mod mounting;
 mod names;
 mod ordering;
 mod parallel;
+mod redirect;
 mod support;
 mod untorn;
 mod watching;
