@@ -64,10 +64,10 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Starts the daemon of a writable mount.
     pub(crate) fn start(fs: &Arc<Fs>) -> std::io::Result<Self> {
-        let (poke, weak, interval) = (fs.poke.clone(), Arc::downgrade(fs), fs.options.sync_interval);
+        let (poke, weak) = (fs.poke.clone(), Arc::downgrade(fs));
         let thread = std::thread::Builder::new().name("bedplate-sync".into()).spawn({
             let poke = poke.clone();
-            move || run(&poke, &weak, interval)
+            move || run(&poke, &weak)
         })?;
         Ok(Self { poke, thread: Some(thread) })
     }
@@ -84,11 +84,12 @@ impl Drop for Daemon {
     }
 }
 
-fn run(poke: &Poke, fs: &Weak<Fs>, interval: Duration) {
+fn run(poke: &Poke, fs: &Weak<Fs>) {
     let mut reported = None;
-    while poke.wait(interval) {
+    let interval = || fs.upgrade().map(|fs| fs.tuning.sync_interval());
+    while interval().is_some_and(|interval| poke.wait(interval)) {
         let Some(fs) = fs.upgrade() else { return };
-        let Err(e) = turn(&fs, interval) else { continue };
+        let Err(e) = turn(&fs, fs.tuning.sync_interval()) else { continue };
         let latched = fs.meta.failed().is_some();
         match reported.replace(latched) {
             Some(before) if before == latched => {}

@@ -14,7 +14,7 @@ use crate::superblock::Superblock;
 use crate::{
     Attr, CheckReport, CheckpointInfo, CheckpointOptions, CheckpointSpace, DirEntry, Error, ErrorKind, File, FileActivity, FileKind, FilePath,
     FormatOptions, FormatReport, FsInfo, InodeNo, IoMode, MountOptions, NewFile, OpenOptions, RenameMode, Result, RollbackOptions, RollbackReport,
-    SetAttr, Statfs, Untorn, check, format, info, mount,
+    SetAttr, Statfs, Tunable, TunableState, TuneOptions, Untorn, check, format, info, mount,
 };
 
 /// A mounted file system. Cheap to clone; every method may be called from any number of threads.
@@ -126,9 +126,24 @@ impl FileSystem {
     pub fn reset_statistics(&self, ino: Option<InodeNo>) -> Result<()> {
         self.inner.fs.reset_statistics(ino)
     }
-    /// Sets of how many reads and writes one is timed from now on: 1 times all, 0 none.
-    pub fn set_latency_sample(&self, every: u32) {
-        self.inner.fs.sampler.set_every(every);
+    /// Returns how all tunables stand, in the order of [`TUNABLES`](crate::TUNABLES).
+    #[must_use]
+    pub fn tunables(&self) -> Vec<TunableState> {
+        self.inner.fs.tunables()
+    }
+    /// Returns the value of a tunable that is in effect; 0 of what is set by `format`.
+    #[must_use]
+    pub fn tunable(&self, tunable: Tunable) -> u64 {
+        self.inner.fs.tuning.value(tunable)
+    }
+    /// Changes tunables, all or none: in effect when it returns (what counts from the next mount on: then) and, unless `live_only`, durable in the volume.
+    /// Returns how they stand then.
+    ///
+    /// # Errors
+    /// `Invalid` for a value out of its range or a tunable that cannot be changed so; `ReadOnly` where it would be stored; `Io` when dirty pages must be
+    /// written first and cannot be: then nothing has changed.
+    pub fn tune(&self, change: &TuneOptions) -> Result<Vec<TunableState>> {
+        self.inner.fs.tune(change)
     }
     /// Returns one path of each inode that has a name. Reads every name of the file system once: ask for many at once, and remember them.
     ///

@@ -41,7 +41,7 @@ pub(crate) fn info(fs: &Fs) -> FsInfo {
         metadata_bytes: superblock.metadata_len,
         inodes: fs.inode_count.load(Ordering::Relaxed),
         extents: fs.meta.row_count(Table::Extent).unwrap_or(0),
-        mode: fs.options.mode,
+        mode: fs.tuning.mode(),
         device: fs.device.name().to_owned(),
         engine: engine.fallback.map_or_else(|| engine.name.to_owned(), |reason| format!("{} ({reason})", engine.name)),
         failed: fs.meta.failed().map(|e| e.message),

@@ -11,6 +11,7 @@
 //! - I-LAT-1: histograms of files take bounded memory in the whole process, [`FILE_HISTOGRAMS_MAX`]; a file beyond that has none of its own.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -296,6 +297,16 @@ impl LatencySnapshot {
         self.buckets.iter().filter(|(bucket, _)| bounds_of(*bucket).0 <= ns).map(|(_, count)| count).sum()
     }
 
+    /// Adds the durations of another histogram.
+    pub fn add(&mut self, other: &Self) {
+        let mut buckets: BTreeMap<u32, u64> = self.buckets.drain(..).collect();
+        other.buckets.iter().for_each(|(bucket, count)| *buckets.entry(*bucket).or_default() += count);
+        self.buckets = buckets.into_iter().collect();
+        self.count += other.count;
+        self.sum_ns += other.sum_ns;
+        self.ns_max = self.ns_max.max(other.ns_max);
+    }
+
     /// Returns what came since an earlier snapshot of the same histogram (all of it, after a reset). The longest stays that of the whole.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
@@ -339,6 +350,14 @@ mod tests {
         assert_eq!((snapshot.average_ns(), snapshot.ns_max), (Some(500_050), 1_000_000));
         assert_eq!(LatencySnapshot::default().percentile_ns(0.99), None);
         assert_eq!(histogram([7]).percentile_ns(0.0), Some(7));
+    }
+
+    #[test]
+    fn two_histograms_together_are_that_of_all_their_values() {
+        let (low, high): (Vec<u64>, Vec<u64>) = ((1..500).map(|n| n * 100).collect(), (300..900).map(|n| n * 100).collect());
+        let mut sum = histogram(low.clone());
+        sum.add(&histogram(high.clone()));
+        assert_eq!(sum, histogram(low.into_iter().chain(high)));
     }
 
     #[test]

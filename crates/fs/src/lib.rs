@@ -33,6 +33,7 @@ mod space;
 mod state;
 mod stats;
 mod superblock;
+mod tune;
 mod types;
 
 mod file;
@@ -56,6 +57,7 @@ pub use queue::{Queue, QueueCompletion};
 pub use report::{CheckReport, Finding, FindingKind, FormatReport, FsInfo, LogInfo, RecoveryReport};
 pub use salvage::{LostRange, Salvage, SalvagedEntry};
 pub use stats::{CounterSnapshot, Reason};
+pub use tune::{TUNABLES, Takes, Tunable, TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy, Unit};
 pub use types::{
     AllocateMode, Attr, BlockNo, DirEntry, Epoch, ExtentInfo, FileBlock, FileKind, InodeNo, IoMode, Lsn, NewFile, RenameMode, SetAttr, Statfs,
     Timestamp, Untorn,

@@ -22,7 +22,7 @@ use crate::row::{ExtentRow, Table, inode_key, split_extent_key, split_key};
 use crate::space::{Claim, Claims, Owner, Space, SpaceClass, Want};
 use crate::state::{EPOCH, Fs, NEXT_INO, Parts};
 use crate::superblock::{ByteRun, Found, Superblock};
-use crate::{BlockNo, Epoch, Error, ErrorKind, FileKind, InodeNo, MountOptions, RecoveryReport, Result};
+use crate::{BlockNo, Epoch, Error, ErrorKind, FileKind, InodeNo, MountOptions, RecoveryReport, Result, tune};
 
 /// A volume read up to the end of its log, nothing changed on it.
 pub(crate) struct Loaded {
@@ -52,6 +52,7 @@ pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevic
     if !options.read_only {
         loaded.meta.region().update_superblock(|superblock| superblock.clean = false)?;
     }
+    let (options, tuning) = tune::settle(&loaded.meta, options)?;
     let recovery = RecoveryReport {
         needed: !superblock.clean,
         records: loaded.replayed.records,
@@ -69,6 +70,7 @@ pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevic
         next_ino,
         device: loaded.device,
         options,
+        tuning,
         meta: loaded.meta,
         space,
         recovery,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::IoMode;
+use crate::{IoMode, TunableSet};
 
 /// Options of `format`.
 #[derive(Debug, Clone)]
@@ -52,12 +52,20 @@ pub struct MountOptions {
     pub read_ahead_bytes_min: u32,
     /// Largest read-ahead window in bytes; 0 turns read-ahead off.
     pub read_ahead_bytes_max: u32,
+    /// Share of the cache in percent that may be dirty before write-behind begins.
+    pub write_behind_percent_start: u32,
+    /// Share of the cache in percent that may be dirty before writers write back themselves; at most 75.
+    pub write_behind_percent_max: u32,
     /// How often the sync daemon writes dirty pages, the log and, when due, the metadata.
     pub sync_interval: Duration,
     /// Cap in bytes of the metadata tree's cache.
     pub metadata_cache_bytes: u64,
     /// Of how many reads and writes one is timed for the latency histograms: 1 times all, 0 none.
     pub latency_sample: u32,
+    /// How many requests a front end serves at once.
+    pub threads: u32,
+    /// Tunables that were given: of them, what the volume holds does not count. Those with another value than the default count as given anyway.
+    pub given: TunableSet,
     /// Whether reads update the access time at most once a day (`relatime`); otherwise never.
     pub relatime: bool,
 }
@@ -72,9 +80,13 @@ impl Default for MountOptions {
             cache_bytes: 128 << 20,
             read_ahead_bytes_min: 64 << 10,
             read_ahead_bytes_max: 2 << 20,
+            write_behind_percent_start: 25,
+            write_behind_percent_max: 50,
             sync_interval: Duration::from_secs(5),
             metadata_cache_bytes: 64 << 20,
             latency_sample: crate::latency::SAMPLE_DEFAULT,
+            threads: crate::tune::threads_default(),
+            given: TunableSet::default(),
             relatime: true,
         }
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use block::{BlockDevice, Geometry};
 use parking_lot::{Mutex, RwLock};
 
-use crate::cache::{CacheOptions, PageCache};
+use crate::cache::PageCache;
 use crate::checkpoint::{Known, Views};
 use crate::daemon::Poke;
 use crate::inode::{Inode, InodeTable};
@@ -18,13 +18,11 @@ use crate::log::{Record, RecordKind};
 use crate::meta::{Committed, MetaStore};
 use crate::row::{RowChange, Table, inode_key};
 use crate::space::Space;
+use crate::tune::{Tuning, cache_options};
 use crate::{Epoch, Error, ErrorKind, InodeNo, Lsn, MountOptions, RecoveryReport, Result, Timestamp};
 
 /// How many inode numbers one `next_ino` setting reserves.
 const INO_BATCH: u64 = 1024;
-
-/// Threads that read ahead, and threads that write behind; they start with the first use of the cache.
-const CACHE_THREADS: usize = 4;
 
 /// Name of the setting from which inode numbers are free after a crash.
 pub(crate) const NEXT_INO: &[u8] = b"next_ino";
@@ -42,7 +40,10 @@ pub(crate) struct Fs {
     pub(crate) io_align: u32,
     /// Blocks and sectors.
     pub(crate) grid: Grid,
+    /// As of the mount; what has changed since is in `tuning`.
     pub(crate) options: MountOptions,
+    /// What can be changed while mounted.
+    pub(crate) tuning: Tuning,
     pub(crate) meta: MetaStore,
     pub(crate) space: Arc<Space>,
     pub(crate) inodes: InodeTable,
@@ -86,6 +87,7 @@ pub(crate) struct Parts {
     pub(crate) log_device: Option<Arc<dyn BlockDevice>>,
     pub(crate) block_size: u32,
     pub(crate) options: MountOptions,
+    pub(crate) tuning: Tuning,
     pub(crate) meta: MetaStore,
     pub(crate) space: Arc<Space>,
     pub(crate) epoch: Epoch,
@@ -103,15 +105,7 @@ struct NextIno {
 impl Fs {
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
         let geometry = parts.device.geometry();
-        let cache = CacheOptions {
-            cap_bytes: parts.options.cache_bytes,
-            io_align: geometry.logical_block_size,
-            block_size: parts.block_size,
-            read_ahead_bytes_min: parts.options.read_ahead_bytes_min,
-            read_ahead_bytes_max: parts.options.read_ahead_bytes_max,
-            read_threads: CACHE_THREADS,
-            write_threads: CACHE_THREADS,
-        };
+        let cache = cache_options(&parts.options, geometry.logical_block_size, parts.block_size);
         Arc::new_cyclic(|this| Self {
             geometry,
             device: parts.device,
@@ -121,6 +115,7 @@ impl Fs {
             grid: Grid::new(parts.block_size, geometry.logical_block_size, geometry.buffer_align),
             sampler: Sampler::new(parts.options.latency_sample),
             options: parts.options,
+            tuning: parts.tuning,
             meta: parts.meta,
             space: parts.space,
             inodes: InodeTable::new(),

@@ -1,4 +1,4 @@
-//! Requests about checkpoints: what a command asks of a file system, whether it has it open itself or reaches it through a mount.
+//! Requests about checkpoints and tunables: what a command asks of a file system, whether it has it open itself or reaches it through a mount.
 //!
 //! On a mount a request is the value of an extended attribute of the root, `user.bedplate.request.TOKEN`; reading the same attribute gives the answer.
 //! The token is the caller's own, so that requests at the same time do not meet.
@@ -6,7 +6,9 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use fs::{CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, Error, ErrorKind, FileSystem, RollbackOptions, RollbackReport};
+use fs::{
+    CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, Error, ErrorKind, FileSystem, RollbackOptions, RollbackReport, TuneOptions,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -50,6 +52,10 @@ pub enum Request {
         /// Whether to.
         keep: bool,
     },
+    /// Tells how the tunables stand.
+    Tunables,
+    /// Changes tunables; tells how they stand then.
+    Tune(TuneOptions),
     /// Rolls back.
     Rollback {
         /// The name of the checkpoint.
@@ -86,6 +92,8 @@ pub fn answer(fs: &FileSystem, request: &Request) -> fs::Result<(Value, Option<R
             plain(Value::Null)
         }
         Request::Keep { name, keep } => plain(json(&fs.keep_checkpoint(name, *keep)?)?),
+        Request::Tunables => plain(json(&fs.tunables())?),
+        Request::Tune(change) => plain(json(&fs.tune(change)?)?),
         Request::Rollback { name, path, force } => {
             let report = fs.rollback(name, &RollbackOptions { path: path.clone(), force: *force })?;
             Ok((json(&report)?, Some(report)))

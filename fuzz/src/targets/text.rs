@@ -26,7 +26,7 @@ pub fn mount_options(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match MountSettings::parse(text) {
         Ok(settings) => {
-            assert!((1..=1024).contains(&settings.threads));
+            assert!((1..=1024).contains(&settings.file_system.threads));
             assert!(settings.file_system.read_ahead_bytes_min <= settings.file_system.read_ahead_bytes_max);
         }
         Err(error) => assert!(error.message.contains("mount option '"), "{error}"),

@@ -110,7 +110,7 @@ impl CachedFile {
     #[cold]
     fn marker(&self, page: u64) {
         let file_end = self.cache.layout.page_end(self.core.size());
-        let ahead = self.core.streams.lock().marker(page, file_end, self.cache.windows);
+        let ahead = self.core.streams.lock().marker(page, file_end, self.cache.windows());
         if let Some(ahead) = ahead {
             self.cache.read_ahead(&self.core, &ahead, Some(ahead.start));
         }
@@ -157,10 +157,10 @@ impl CachedFile {
         let file_end = layout.page_end(self.core.size()).max(asked.end);
         let (mut end, mut marker, mut ahead) = (asked.end, None, None);
         if plan {
-            let plan = self.core.streams.lock().miss(&asked, file_end, self.cache.windows);
+            let plan = self.core.streams.lock().miss(&asked, file_end, self.cache.windows());
             (end, marker, ahead) = (plan.end, plan.marker, plan.ahead);
         }
-        let pages = self.absent_run(first..end.min(first + self.cache.request_pages));
+        let pages = self.absent_run(first..end.min(first + self.cache.request_pages()));
         let fill = Fill::begin(&self.cache, &self.core, pages.clone());
         if pages.end < end {
             self.cache.read_ahead(&self.core, &(pages.end..end), None);
@@ -246,7 +246,7 @@ impl CachedFile {
         self.cache.throttle(&self.core)?;
         let align = self.cache.io_align() as u64;
         let start = start / align * align;
-        let end = end.min(start + self.cache.layout.start_of(self.cache.request_pages));
+        let end = end.min(start + self.cache.layout.start_of(self.cache.request_pages()));
         self.core.backing()?.reserve(start, end.next_multiple_of(align) - start)?;
         Ok(end)
     }
@@ -331,7 +331,8 @@ impl CachedFile {
         let run = self.cache.add_dirty(&self.core, page);
         // The writer has left a completed request behind it.
         let complete = run.start..page;
-        if run.end == page + 1 && page.is_multiple_of(self.cache.request_pages) && complete.end - complete.start >= self.cache.request_pages {
+        let request_pages = self.cache.request_pages();
+        if run.end == page + 1 && page.is_multiple_of(request_pages) && complete.end - complete.start >= request_pages {
             behind.run = Some(complete);
         }
     }

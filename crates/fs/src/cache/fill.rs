@@ -128,11 +128,11 @@ impl Drop for Fill {
 impl PageCache {
     /// Reads a range ahead in the background, in requests that overlap at the device. Pages that are in memory or on their way are not asked for again.
     pub(super) fn read_ahead(self: &Arc<Self>, core: &Arc<FileCore>, pages: &Range<u64>, marker: Option<u64>) {
-        let budget = self.ahead_pages_max.saturating_sub(self.counters.ahead_unused.load(Relaxed));
+        let budget = self.ahead_pages_max().saturating_sub(self.counters.ahead_unused.load(Relaxed));
         let end = pages.end.min(pages.start + budget);
-        let mut start = pages.start;
+        let (mut start, request_pages) = (pages.start, self.request_pages());
         while start < end {
-            let request_end = end.min(start + self.request_pages);
+            let request_end = end.min(start + request_pages);
             if let Some(wanted) = self.wanted(core, &(start..request_end)) {
                 self.submit_ahead(core, wanted, marker);
             }

@@ -15,7 +15,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `pages` | the cache as a whole: shards, limits, threads |
+//! | `pages` | the cache as a whole: shards, limits and their change, threads |
 //! | `layout` | pages, units, groups: how a file's bytes are cut |
 //! | `shard`, `replace` | frames, the look-up, which page leaves (S3-FIFO) |
 //! | `core`, `runs` | what is kept per file: dirty runs, writes under way, the latched error |
@@ -35,7 +35,8 @@
 //! - **I-CACHE-3** When direct writes of one page overlap in time, no cached copy of it survives the last of them, and none is made while one is under way.
 //! - **I-CACHE-4** A dirty or flying page stays in memory; of a page, one write at a time is under way.
 //! - **I-CACHE-5** While the map changes, nothing of the file enters the cache by a fill, and nothing read before the change enters after it.
-//! - **I-CACHE-6** Pages in memory never pass the cap; a writer who would pass half of it with dirty pages writes some back first.
+//! - **I-CACHE-6** Pages in memory never pass the cap, also when that has just become smaller; a writer who would pass its share for dirty pages (half, unless
+//!   tuned) writes some back first.
 //! - **I-CACHE-7** A frame is in one queue of the replacement at most, a pinned one in none.
 //! - **I-CACHE-8** In a valid unit, bytes beyond the logical size are zero.
 //! - **I-CACHE-9** A read sees all of a `cached` write or nothing of it, with the ordering lock or without.
@@ -102,6 +103,10 @@ pub(crate) struct CacheOptions {
     pub(crate) read_ahead_bytes_min: u32,
     /// Largest read-ahead window in bytes; 0: no read-ahead.
     pub(crate) read_ahead_bytes_max: u32,
+    /// Share of the cap in percent that may be dirty before the background begins to write.
+    pub(crate) write_behind_percent_start: u32,
+    /// Share of the cap in percent that may be dirty before a writer writes back by itself; at most 75.
+    pub(crate) write_behind_percent_max: u32,
     /// Threads that read ahead; 0: the reader issues it itself, in order (for tests).
     pub(crate) read_threads: usize,
     /// Threads that write behind; 0: the writer does it itself, in order (for tests).

@@ -15,14 +15,19 @@ use super::shard::{Key, Shard};
 use super::staging::Staging;
 use super::sync::{AtomicU64, Mutex};
 use super::{Backing, CacheOptions};
+use crate::Result;
 
 /// Bytes of the largest request to the backing.
-const REQUEST_BYTES_MAX: u64 = 1 << 20;
+pub(super) const REQUEST_BYTES_MAX: u64 = 1 << 20;
 /// Frames that one shard should have, so that a group more or less does not unbalance it.
 const SHARD_FRAMES: u64 = 1024;
 const SHARDS_MAX: u64 = 256;
 /// The smallest cache.
 const FRAMES_MIN: u64 = 16;
+/// The most frames of one shard.
+const QUOTA_MAX: u64 = u32::MAX as u64 - 1;
+/// The most that may be dirty, in percent: the rest can always be evicted.
+const PINNED_PERCENT_MAX: u32 = 75;
 
 /// The pages of all files of one mounted file system.
 #[derive(Debug)]
@@ -31,15 +36,7 @@ pub(crate) struct PageCache {
     pub(super) io_align: usize,
     pub(super) shards: Box<[Shard]>,
     pub(super) counters: Arc<Counters>,
-    pub(super) windows: Windows,
-    /// Pages of the largest request.
-    pub(super) request_pages: u64,
-    /// Pages that may be read ahead and not yet used, all files together.
-    pub(super) ahead_pages_max: u64,
-    /// Dirty pages at which a writer writes back by itself.
-    pub(super) pinned_max: u64,
-    /// Dirty pages at which the background begins.
-    pub(super) pinned_background: u64,
+    limits: Limits,
     pub(super) write_threads: usize,
     next_file: AtomicU64,
     next_flight: AtomicU64,
@@ -50,6 +47,39 @@ pub(crate) struct PageCache {
     pub(super) listed: Mutex<BTreeMap<u64, Weak<FileCore>>>,
 }
 
+/// What the cap and the tunables come to, in pages. Changed while everybody goes on: each is read once for one decision.
+#[derive(Debug, Default)]
+struct Limits {
+    /// Frames of one shard.
+    quota: AtomicU64,
+    window_min: AtomicU64,
+    window_max: AtomicU64,
+    request_pages: AtomicU64,
+    ahead_pages_max: AtomicU64,
+    pinned_max: AtomicU64,
+    pinned_background: AtomicU64,
+}
+
+impl Limits {
+    /// Takes over what `options` ask of a cache of `quota` frames in each of `shards` shards.
+    fn set(&self, options: &CacheOptions, page_size: u64, shards: u64, quota: u64) {
+        let frames = quota * shards;
+        let window = |bytes: u32, share: u64| u64::from(bytes).div_ceil(page_size).min((frames / share).max(1));
+        let percent = |share: u32| frames * u64::from(share.min(PINNED_PERCENT_MAX)) / 100;
+        for (limit, value) in [
+            (&self.quota, quota),
+            (&self.window_min, window(options.read_ahead_bytes_min.max(1), 16)),
+            (&self.window_max, window(options.read_ahead_bytes_max, 8)),
+            (&self.request_pages, (REQUEST_BYTES_MAX / page_size).min(frames / 8).max(1)),
+            (&self.ahead_pages_max, frames / 12),
+            (&self.pinned_max, percent(options.write_behind_percent_max).max(1)),
+            (&self.pinned_background, percent(options.write_behind_percent_start)),
+        ] {
+            limit.store(value, Relaxed);
+        }
+    }
+}
+
 impl PageCache {
     /// Makes an empty cache; memory and threads come with use. A cap below 16 pages is raised to that.
     pub(crate) fn new(options: &CacheOptions) -> Arc<Self> {
@@ -57,25 +87,20 @@ impl PageCache {
         let page_size = layout.page_size() as u64;
         let frames = (options.cap_bytes / page_size).max(FRAMES_MIN);
         let shards = 1 << (frames / SHARD_FRAMES).clamp(1, SHARDS_MAX).ilog2();
-        let quota = (frames / shards).min(u64::from(u32::MAX - 1)) as usize;
-        let frames = quota as u64 * shards;
+        let quota = (frames / shards).min(QUOTA_MAX) as usize;
         let counters = Arc::<Counters>::default();
-        let request_pages = (REQUEST_BYTES_MAX / page_size).min(frames / 8).max(1);
-        let window = |bytes: u32, share: u64| u64::from(bytes).div_ceil(page_size).min((frames / share).max(1));
+        let limits = Limits::default();
+        limits.set(options, page_size, shards, quota as u64);
         Arc::new(Self {
             layout,
             io_align: options.io_align as usize,
             shards: (0..shards).map(|_| Shard::new(layout, quota, Arc::clone(&counters))).collect(),
             counters,
-            windows: Windows { min: window(options.read_ahead_bytes_min.max(1), 16), max: window(options.read_ahead_bytes_max, 8) },
-            request_pages,
-            ahead_pages_max: frames / 12,
-            pinned_max: frames / 2,
-            pinned_background: frames / 4,
+            limits,
             write_threads: options.write_threads,
             next_file: AtomicU64::new(1),
             next_flight: AtomicU64::new(1),
-            staging: Staging::new((request_pages * page_size) as usize),
+            staging: Staging::default(),
             readers: Pool::new("bedplate-ahead", options.read_threads),
             writers: Pool::new("bedplate-behind", options.write_threads),
             listed: Mutex::default(),
@@ -87,6 +112,70 @@ impl PageCache {
     pub(crate) fn file(self: &Arc<Self>, ino: u64, backing: Weak<dyn Backing>, size: Arc<AtomicU64>) -> CachedFile {
         let id = FileCore::number(self.next_file.fetch_add(1, Relaxed));
         CachedFile { cache: Arc::clone(self), core: Arc::new(FileCore::new(id, ino, backing, size)) }
+    }
+
+    /// Takes over another cap, other windows and other limits for dirty pages, while everybody goes on. A smaller cap writes back what is dirty too much and
+    /// gives the memory back before it returns; the pages that are used most stay. As there are as many shards as at the beginning, a cap below 16 pages for
+    /// each is raised to that.
+    ///
+    /// # Errors
+    /// That of a dirty page that could not be written: then everything is as before.
+    pub(crate) fn retune(&self, before: &CacheOptions, options: &CacheOptions) -> Result<()> {
+        let (page_size, count) = (self.layout.page_size() as u64, self.shards.len() as u64);
+        let old = self.limits.quota.load(Relaxed);
+        let quota = if before.cap_bytes == options.cap_bytes { old } else { (options.cap_bytes / page_size / count).clamp(FRAMES_MIN, QUOTA_MAX) };
+        self.limits.set(options, page_size, count, quota);
+        let shards = if quota == old { &[][..] } else { &self.shards[..] };
+        let resized = shards.iter().try_for_each(|shard| self.resize(shard, quota as usize));
+        if resized.is_err() {
+            // Back to what every shard had room for.
+            self.shards.iter().for_each(|shard| shard.state.write().grow(old as usize));
+            self.limits.set(before, page_size, count, old);
+        }
+        resized
+    }
+
+    fn resize(&self, shard: &Shard, quota: usize) -> Result<()> {
+        shard.state.write().grow(quota);
+        loop {
+            let mut state = shard.state.write();
+            if state.shrink(quota) {
+                return Ok(());
+            }
+            let pinned = state.some_pinned(0);
+            drop(state);
+            self.make_room(pinned)?;
+        }
+    }
+
+    /// Returns the cap in bytes.
+    pub(crate) fn cap_bytes(&self) -> u64 {
+        self.limits.quota.load(Relaxed) * self.shards.len() as u64 * self.layout.page_size() as u64
+    }
+
+    /// Read-ahead windows.
+    pub(super) fn windows(&self) -> Windows {
+        Windows { min: self.limits.window_min.load(Relaxed), max: self.limits.window_max.load(Relaxed) }
+    }
+
+    /// Pages of the largest request.
+    pub(super) fn request_pages(&self) -> u64 {
+        self.limits.request_pages.load(Relaxed)
+    }
+
+    /// Pages that may be read ahead and not yet used, all files together.
+    pub(super) fn ahead_pages_max(&self) -> u64 {
+        self.limits.ahead_pages_max.load(Relaxed)
+    }
+
+    /// Dirty pages at which a writer writes back by itself.
+    pub(super) fn pinned_max(&self) -> u64 {
+        self.limits.pinned_max.load(Relaxed)
+    }
+
+    /// Dirty pages at which the background begins.
+    pub(super) fn pinned_background(&self) -> u64 {
+        self.limits.pinned_background.load(Relaxed)
     }
 
     /// Returns the counters.
@@ -115,7 +204,7 @@ impl PageCache {
     /// A page has become dirty; returns whether the background should begin to write.
     pub(super) fn count_pinned(&self, core: &FileCore) -> bool {
         core.pinned_pages.fetch_add(1, Relaxed);
-        self.counters.pinned_pages.fetch_add(1, Relaxed) >= self.pinned_background
+        self.counters.pinned_pages.fetch_add(1, Relaxed) >= self.pinned_background()
     }
 
     pub(super) fn count_unpinned(&self, core: &FileCore) {

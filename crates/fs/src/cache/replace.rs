@@ -92,6 +92,21 @@ impl Fifo {
         self.len += 1;
     }
 
+    /// A node that stands in the queue has got another number.
+    fn renumbered(&mut self, nodes: &mut impl Nodes, frame: u32) {
+        let (prev, next) = (nodes.node(frame).prev, nodes.node(frame).next);
+        if prev == NONE {
+            self.head = frame;
+        } else {
+            nodes.node_mut(prev).next = frame;
+        }
+        if next == NONE {
+            self.tail = frame;
+        } else {
+            nodes.node_mut(next).prev = frame;
+        }
+    }
+
     fn unlink(&mut self, nodes: &mut impl Nodes, frame: u32) {
         let (prev, next) = (nodes.node(frame).prev, nodes.node(frame).next);
         if prev == NONE {
@@ -121,6 +136,21 @@ impl Replacer {
     pub(super) fn new(frames: usize) -> Self {
         let small_target = (frames / 10).max(1);
         Self { small: Fifo::EMPTY, main: Fifo::EMPTY, small_target, ghost: Ghost::new(frames - small_target.min(frames - 1)) }
+    }
+
+    /// Goes over to another number of frames. What left is forgotten: it left a cache of another size.
+    pub(super) fn resize(&mut self, frames: usize) {
+        let Self { small_target, ghost, .. } = Self::new(frames);
+        (self.small_target, self.ghost) = (small_target, ghost);
+    }
+
+    /// What was known of a frame stands in another one now.
+    pub(super) fn moved(&mut self, nodes: &mut impl Nodes, to: u32) {
+        match nodes.node(to).place {
+            Place::Small => self.small.renumbered(nodes, to),
+            Place::Main => self.main.renumbered(nodes, to),
+            Place::Out => {}
+        }
     }
 
     /// Takes a frame in whose name has just been set. `first_use` is the range of the page that it was fetched for (empty: read ahead).

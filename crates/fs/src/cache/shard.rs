@@ -298,8 +298,9 @@ impl ShardState {
         let made = self.table.0.len();
         assert!(made <= self.quota, "I-CACHE-6: a shard has no more frames than its part of the cap");
         if made < self.quota {
-            if made.is_multiple_of(SLAB_FRAMES) {
-                self.slabs.push(AlignedBuf::zeroed(SLAB_FRAMES.min(self.quota - made) * self.layout.page_size()));
+            let (slab, start) = self.address(made as u32);
+            if self.slabs.get(slab).is_none_or(|memory| memory.len() <= start) {
+                self.fit_slab(slab, self.quota);
             }
             self.table.0.push(Frame::default());
             return Some(made as u32);
@@ -309,6 +310,67 @@ impl ShardState {
         self.counters.evictions.fetch_add(1, Relaxed);
         self.clear(victim);
         Some(victim)
+    }
+
+    /// Gives a slab memory for its part of `frames` frames, those that were there with their bytes.
+    fn fit_slab(&mut self, slab: usize, frames: usize) {
+        let mut memory = AlignedBuf::zeroed(SLAB_FRAMES.min(frames - slab * SLAB_FRAMES) * self.layout.page_size());
+        match self.slabs.get_mut(slab) {
+            Some(old) => {
+                let kept = old.len().min(memory.len());
+                memory[..kept].copy_from_slice(&old[..kept]);
+                *old = memory;
+            }
+            None => self.slabs.push(memory),
+        }
+    }
+
+    /// Allows more frames; fewer are left to [`shrink`](Self::shrink).
+    pub(super) fn grow(&mut self, quota: usize) {
+        self.quota = self.quota.max(quota);
+        self.replacer.resize(self.quota);
+    }
+
+    /// Allows no more than `quota` frames, evicts the pages that are too many and gives their memory back. Returns `false`, the quota as it was, when so many
+    /// are pinned that it cannot be.
+    pub(super) fn shrink(&mut self, quota: usize) -> bool {
+        if quota >= self.quota {
+            return true;
+        }
+        // First, so that the same pages leave as from a cache that was always so small.
+        self.replacer.resize(quota);
+        while self.table.0.len() - self.free.len() > quota {
+            let Some(victim) = self.replacer.evict(&mut self.table) else { return false };
+            self.counters.evictions.fetch_add(1, Relaxed);
+            self.clear(victim);
+            self.free.push(victim);
+        }
+        self.free.retain(|&at| (at as usize) < quota);
+        for from in quota..self.table.0.len() {
+            self.move_frame(from as u32);
+        }
+        self.table.0.truncate(quota);
+        self.slabs.truncate(quota.div_ceil(SLAB_FRAMES));
+        if self.slabs.len() * SLAB_FRAMES > quota {
+            self.fit_slab(self.slabs.len() - 1, quota);
+        }
+        self.quota = quota;
+        true
+    }
+
+    /// Moves the page in a frame, if there is one, to a free frame.
+    fn move_frame(&mut self, from: u32) {
+        let Frame { file, page, .. } = self.table.0[from as usize];
+        let key = Key { file, group: page / GROUP_PAGES };
+        if self.lookup(key, page) != Some(from) {
+            return;
+        }
+        let to = self.free.pop().expect("I-CACHE-6: the pages left have room in the frames left");
+        let bytes = self.bytes(from).to_vec();
+        self.bytes_mut(to).copy_from_slice(&bytes);
+        self.table.0[to as usize] = std::mem::take(&mut self.table.0[from as usize]);
+        self.replacer.moved(&mut self.table, to);
+        self.groups.get_mut(&key).expect("just looked up").frames[slot_of(page)] = to;
     }
 
     /// Forgets a page, whatever its state; the caller keeps the books on dirty pages.

@@ -4,15 +4,16 @@ use std::ops::{Deref, DerefMut};
 
 use block::AlignedBuf;
 
+use super::pages::REQUEST_BYTES_MAX;
 use super::sync::Mutex;
 
 const SMALL_BYTES: usize = 64 << 10;
+const LARGE_BYTES: usize = REQUEST_BYTES_MAX as usize;
 /// Buffers of each size that are kept for reuse.
 const KEPT: usize = 8;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Staging {
-    large_bytes: usize,
     small: Mutex<Vec<AlignedBuf>>,
     large: Mutex<Vec<AlignedBuf>>,
 }
@@ -38,11 +39,6 @@ impl DerefMut for StagingBuf {
 }
 
 impl Staging {
-    /// For requests of up to `large_bytes`.
-    pub(super) fn new(large_bytes: usize) -> Self {
-        Self { large_bytes: large_bytes.max(SMALL_BYTES), small: Mutex::default(), large: Mutex::default() }
-    }
-
     /// Hands out a buffer with whatever it held before.
     pub(super) fn take(&self, len: usize) -> StagingBuf {
         let (kept, size) = self.class(len);
@@ -59,7 +55,7 @@ impl Staging {
     }
 
     fn class(&self, len: usize) -> (&Mutex<Vec<AlignedBuf>>, usize) {
-        assert!(len <= self.large_bytes, "a request is cut to the largest size");
-        if len <= SMALL_BYTES { (&self.small, SMALL_BYTES) } else { (&self.large, self.large_bytes) }
+        assert!(len <= LARGE_BYTES, "a request is cut to the largest size");
+        if len <= SMALL_BYTES { (&self.small, SMALL_BYTES) } else { (&self.large, LARGE_BYTES) }
     }
 }

@@ -51,7 +51,7 @@ impl PageCache {
     pub(super) fn write_run(&self, core: &Arc<FileCore>, within: &Range<u64>) -> (Outcome, bool) {
         let mut state = core.state.lock();
         let flying: Vec<Range<u64>> = state.flying.iter().map(|f| f.pages.clone()).collect();
-        let (taken, blocked) = state.dirty.take(within, self.request_pages, &flying);
+        let (taken, blocked) = state.dirty.take(within, self.request_pages(), &flying);
         let Some(pages) = taken else { return (Outcome::Nothing, blocked) };
         let id = state.next_flying;
         state.next_flying += 1;
@@ -114,7 +114,7 @@ impl PageCache {
     /// As [`write_out`](Self::write_out), and tells an error that was latched before. Large amounts are shared with the writing threads, so that several
     /// writes are under way at once.
     pub(super) fn flush(self: &Arc<Self>, core: &Arc<FileCore>, pages: &Range<u64>) -> Result<()> {
-        if core.pinned_pages.load(Relaxed) > 2 * self.request_pages && self.write_threads > 0 {
+        if core.pinned_pages.load(Relaxed) > 2 * self.request_pages() && self.write_threads > 0 {
             for _ in 1..self.write_threads.min(3) {
                 let (cache, core, pages) = (Arc::clone(self), Arc::clone(core), pages.clone());
                 self.writers.submit(Box::new(move || while matches!(cache.write_run(&core, &pages).0, Outcome::Wrote(_)) {}));
@@ -142,7 +142,7 @@ impl PageCache {
         loop {
             let mut state = core.state.lock();
             let run = state.behind.pop();
-            if state.error.is_some() || (run.is_none() && self.pinned_pages() <= self.pinned_background) {
+            if state.error.is_some() || (run.is_none() && self.pinned_pages() <= self.pinned_background()) {
                 state.scheduled = false;
                 state.behind.clear();
                 return;
@@ -174,13 +174,14 @@ impl PageCache {
 
     /// I-CACHE-6: a writer that would pass the share of dirty pages first writes some back itself.
     pub(super) fn throttle(&self, core: &Arc<FileCore>) -> Result<()> {
-        if self.pinned_pages() < self.pinned_max {
+        let pinned_max = self.pinned_max();
+        if self.pinned_pages() < pinned_max {
             return Ok(());
         }
         self.counters.throttled.fetch_add(1, Relaxed);
-        self.drain_below(core, self.pinned_max)?;
-        if self.pinned_pages() >= self.pinned_max {
-            self.files_to_flush().iter().try_for_each(|other| self.drain_below(other, self.pinned_max))?;
+        self.drain_below(core, pinned_max)?;
+        if self.pinned_pages() >= pinned_max {
+            self.files_to_flush().iter().try_for_each(|other| self.drain_below(other, pinned_max))?;
         }
         Ok(())
     }
@@ -203,8 +204,9 @@ impl PageCache {
     /// Every frame of a shard is pinned: writes some of them back.
     pub(super) fn make_room(&self, pinned: Option<(Arc<FileCore>, u64)>) -> Result<()> {
         let Some((core, page)) = pinned else { return Ok(()) };
-        let start = page / self.request_pages * self.request_pages;
-        match self.write_run(&core, &(start..start + self.request_pages)).0 {
+        let request_pages = self.request_pages();
+        let start = page / request_pages * request_pages;
+        match self.write_run(&core, &(start..start + request_pages)).0 {
             Outcome::Wrote(_) => Ok(()),
             Outcome::Failed(error) => Err(error),
             Outcome::Nothing => {

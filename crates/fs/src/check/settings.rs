@@ -1,13 +1,15 @@
-//! Settings that a mount needs: the next number of an inode, the epoch.
+//! Settings that a mount needs: the next number of an inode, the epoch. And those that it can do without: tunables.
 
 use super::Examined;
 use crate::row::{RowChange, Table};
 use crate::state::{EPOCH, NEXT_INO};
-use crate::{FindingKind, InodeNo, Result};
+use crate::tune::{check_stored, stored_key};
+use crate::{ErrorKind, FindingKind, InodeNo, Result, TUNABLES, Tunable};
 
 pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
     check_next_ino(examined)?;
-    check_epoch(examined)
+    check_epoch(examined)?;
+    TUNABLES.iter().try_for_each(|info| check_tunable(examined, info.tunable))
 }
 
 /// A number that is given twice would make two files one.
@@ -45,4 +47,16 @@ fn check_epoch(examined: &mut Examined<'_>) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// I-TUNE-1.
+fn check_tunable(examined: &mut Examined<'_>, tunable: Tunable) -> Result<()> {
+    match check_stored(examined.meta, tunable) {
+        Err(error) if error.kind == ErrorKind::Corrupt => {
+            let change = RowChange::delete(Table::Setting, stored_key(tunable));
+            examined.notes.mend_by(change, FindingKind::Setting, error.message, "a repair forgets it, so that the default serves".to_owned());
+            Ok(())
+        }
+        other => other.map(drop),
+    }
 }

@@ -404,6 +404,17 @@ fn v_next(next: u64) -> Vec<u8> {
     next.to_le_bytes().to_vec()
 }
 
+/// I-TUNE-1
+#[test]
+fn a_tunable_that_is_none_of_its_values_is_not_taken_and_mended() {
+    for value in [vec![1], v_next(99)] {
+        let v = Forged::new();
+        v.put(&[put(Table::Setting, b"tune_mode".to_vec(), value), put(Table::Setting, b"tune_of_a_later_version".to_vec(), vec![1])]);
+        assert_eq!(v.mount().unwrap().info().mode, crate::IoMode::Cached, "the default serves");
+        v.finds(&[(FindingKind::Setting, "the tunable 'mode' is not one of cached, direct")], true);
+    }
+}
+
 #[test]
 fn a_missing_epoch_is_refused() {
     let v = Forged::new();

@@ -96,7 +96,7 @@ impl Io<'_> {
             return Ok(());
         }
         let file_mode = self.inode.attr_lock().row.io_mode;
-        let next = opens.service(file_mode, self.fs.options.mode);
+        let next = opens.service(file_mode, self.fs.tuning.mode());
         let before = self.state().service.load(Ordering::Acquire);
         if before == next.encode() {
             return Ok(());

@@ -13,5 +13,6 @@ mod ordering;
 mod parallel;
 mod redirect;
 mod support;
+mod tuning;
 mod untorn;
 mod watching;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use block::{AlignedBuf, QueueOptions};
-use fs::{CheckpointOptions, FileSystem, InodeNo, IoMode, MountOptions, OpenOptions, Queue, QueueCompletion, Reason, RenameMode};
+use fs::{
+    CheckpointOptions, FileSystem, InodeNo, IoMode, MountOptions, OpenOptions, Queue, QueueCompletion, Reason, RenameMode, Tunable, TuneOptions,
+};
 
 use crate::support::{device, format, options};
 
@@ -60,7 +62,7 @@ fn queued_operations_are_timed_from_the_device_queue_to_their_completion() {
 #[test]
 fn nothing_is_timed_where_that_is_off_and_everything_is_counted() {
     let fs = timed(IoMode::Concurrent);
-    fs.set_latency_sample(0);
+    fs.tune(&TuneOptions { changes: vec![(Tunable::LatencySample, Some(0))], live_only: true }).unwrap();
     let file = fs.open("/f", &OpenOptions::create()).unwrap();
     // What this thread had drawn before passes first.
     file.write_at(&aligned(4096), 0).unwrap();

@@ -18,7 +18,8 @@ use super::workers::Workers;
 /// When the first message is no `FUSE_INIT`, when a message is no request, or when the connection breaks.
 pub fn serve_connection(fs: FileSystem, settings: &MountSettings, connection: OwnedFd) -> io::Result<()> {
     let lock = settings.file_system.inode_lock;
-    let shared = Arc::new(Shared::new(fs, settings.writes_back(), lock, 1, Workers::start()?));
+    let write_back = settings.writes_back(fs.info().mode);
+    let shared = Arc::new(Shared::new(fs, write_back, lock, 1, Workers::start()?));
     let served = Session::open(&shared, connection, 1, false).and_then(Session::serve);
     shared.workers.stop();
     shared.files.clear();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use fs::FileSystem;
+use fs::{FileSystem, Tunable};
 use parking_lot::{Condvar, Mutex};
 
 use super::adapter::Session;
@@ -63,11 +63,16 @@ impl Mount {
         let workers = Workers::start().map_err(|e| Error::io("cannot start a thread", e))?;
         let source = settings.source.clone().unwrap_or_else(|| fs.info().device);
         let lock = settings.file_system.inode_lock;
-        let shared = Arc::new(Shared::new(fs, settings.writes_back(), lock, settings.threads, workers));
+        // What the volume holds counts where no option was given, so the file system is asked.
+        let threads = usize::try_from(fs.tunable(Tunable::Threads)).unwrap_or(1);
+        let write_back = settings.writes_back(fs.info().mode);
+        let shared = Arc::new(Shared::new(fs, write_back, lock, threads, workers));
         let (connection, guard) = attach::attach(&mountpoint, settings, &source)?;
 
         let device = mountinfo::find(&mountpoint).ok().flatten().map(|entry| entry.device);
-        let started = Session::open(&shared, connection, settings.threads, may_clone_connection()).and_then(|session| {
+        let for_read_ahead = Arc::clone(&shared);
+        for_read_ahead.kernel_knows_it_as(device.as_deref());
+        let started = Session::open(&shared, connection, threads, may_clone_connection()).and_then(|session| {
             let state = Mutex::new(State { open: Some((shared, guard)), result: None });
             let inner = Arc::new(Inner { mountpoint: mountpoint.clone(), device, state, ended: Condvar::new() });
             let serving = Arc::clone(&inner);
@@ -76,7 +81,7 @@ impl Mount {
         });
         match started {
             Ok(mount) => {
-                mount.inner.widen_read_ahead(settings);
+                for_read_ahead.widen_read_ahead();
                 Ok(mount)
             }
             Err(error) => {
@@ -223,15 +228,6 @@ impl Inner {
         let synced = std::fs::File::open(&self.mountpoint).and_then(|root| Ok(rustix::fs::syncfs(root)?));
         if let Err(error) = synced {
             tracing::warn!("the kernel's dirty pages of {} may be lost: {error}", self.mountpoint.display());
-        }
-    }
-
-    /// Lets the kernel read ahead as far as the library would. Only root may; without it the kernel's default of 128 KiB stays.
-    fn widen_read_ahead(&self, settings: &MountSettings) {
-        let kib = (settings.file_system.read_ahead_bytes_max / 1024).to_string();
-        let Some(device) = &self.device else { return };
-        if let Err(error) = std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), kib) {
-            tracing::debug!("the kernel's read-ahead stays as it is: {error}");
         }
     }
 }

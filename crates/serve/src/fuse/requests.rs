@@ -1,4 +1,4 @@
-//! Requests about checkpoints that come as extended attributes of the root ([`crate::control`]).
+//! Requests about checkpoints and tunables that come as extended attributes of the root ([`crate::control`]).
 //!
 //! They are carried out by workers: the kernel keeps the root locked while it sets an attribute, and after a rollback it must be told to forget.
 
@@ -60,6 +60,9 @@ impl Shared {
             rolled_back.iter().for_each(|report| self.forget_rolled_back(report));
             value
         });
+        if matches!(request, Request::Tune(_)) {
+            self.widen_read_ahead();
+        }
         let answer = serde_json::to_vec(&control::Answer::of(result)).unwrap_or_default();
         self.requests.answers.lock().insert(token, Some(answer));
         self.requests.answered.notify_all();

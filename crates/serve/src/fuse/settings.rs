@@ -1,17 +1,10 @@
 //! Mount options, as mount(8) writes them.
 
-use std::num::NonZero;
-use std::str::FromStr;
-use std::thread::available_parallelism;
+use std::time::Duration;
 
-use fs::{InodeLockSetting, IoMode, MountOptions, parse_duration, parse_size};
+use fs::{InodeLockSetting, IoMode, MountOptions, Tunable};
 
 use crate::{Error, ErrorKind, Result};
-
-/// The most event threads.
-const THREADS_MAX: usize = 1024;
-/// Event threads by default: enough that a few slow device operations leave some free, whatever the number of processors.
-const THREADS_DEFAULT_MIN: usize = 16;
 
 /// Whether the kernel collects the writes of cached files and sends them later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,8 +26,6 @@ pub struct MountSettings {
     pub file_system: MountOptions,
     /// Lets other users than the one who mounts use the mount. Permissions are checked in any case.
     pub allow_other: bool,
-    /// Number of event threads, 1 to 1024: as many requests are served at once.
-    pub threads: usize,
     /// Whether the kernel collects writes.
     pub write_back: WriteBack,
     /// Takes the mount away when the serving process dies.
@@ -53,11 +44,9 @@ pub struct MountSettings {
 
 impl Default for MountSettings {
     fn default() -> Self {
-        let processors = available_parallelism().map_or(1, NonZero::get);
         Self {
             file_system: MountOptions::default(),
             allow_other: false,
-            threads: (2 * processors).clamp(THREADS_DEFAULT_MIN, THREADS_MAX),
             write_back: WriteBack::Auto,
             auto_unmount: false,
             nonempty: false,
@@ -99,11 +88,11 @@ impl MountSettings {
         self.file_system.read_only || self.file_system.checkpoint.is_some()
     }
 
-    /// Returns whether the kernel is to collect writes.
+    /// Returns whether the kernel is to collect writes on a mount of a mode.
     #[must_use]
-    pub fn writes_back(&self) -> bool {
+    pub fn writes_back(&self, mode: IoMode) -> bool {
         match self.write_back {
-            WriteBack::Auto => self.file_system.mode == IoMode::Cached && !self.is_read_only(),
+            WriteBack::Auto => mode == IoMode::Cached && !self.is_read_only(),
             WriteBack::On => !self.is_read_only(),
             WriteBack::Off => false,
         }
@@ -134,16 +123,24 @@ impl MountSettings {
     fn apply_value(&mut self, name: &str, value: &str) -> std::result::Result<(), String> {
         let fs = &mut self.file_system;
         match name {
-            "mode" => fs.mode = IoMode::from_str(value)?,
+            "mode" => fs.mode = one_of_modes(tunable(fs, Tunable::Mode, value)?),
             "inode-lock" => fs.inode_lock = choice(value, &[("range", InodeLockSetting::Range), ("whole", InodeLockSetting::Whole)])?,
             "writeback" => self.write_back = choice(value, &[("auto", WriteBack::Auto), ("on", WriteBack::On), ("off", WriteBack::Off)])?,
             "checkpoint" if !value.is_empty() => fs.checkpoint = Some(value.as_bytes().to_vec()),
-            "cache" => fs.cache_bytes = parse_size(value)?,
-            "metadata-cache" => fs.metadata_cache_bytes = parse_size(value)?,
-            "latency-sample" => fs.latency_sample = value.parse().map_err(|_| format!("'{value}' is not a number from 0 to {}", u32::MAX))?,
-            "sync" => fs.sync_interval = parse_duration(value)?,
-            "readahead" => (fs.read_ahead_bytes_min, fs.read_ahead_bytes_max) = read_ahead(value, fs.read_ahead_bytes_min)?,
-            "threads" => self.threads = threads(value)?,
+            "cache" => fs.cache_bytes = tunable(fs, Tunable::Cache, value)?,
+            "metadata-cache" => fs.metadata_cache_bytes = tunable(fs, Tunable::MetadataCache, value)?,
+            "latency-sample" => fs.latency_sample = tunable(fs, Tunable::LatencySample, value).map(small)?,
+            "sync" => fs.sync_interval = tunable(fs, Tunable::Sync, value).map(Duration::from_nanos)?,
+            "readahead" => {
+                let present = fs.read_ahead_bytes_min;
+                (fs.read_ahead_bytes_min, fs.read_ahead_bytes_max) = pair(fs, value, (Tunable::ReadAheadMin, Tunable::ReadAheadMax), present)?;
+            }
+            "write-behind" => {
+                let present = fs.write_behind_percent_start;
+                (fs.write_behind_percent_start, fs.write_behind_percent_max) =
+                    pair(fs, value, (Tunable::WriteBehindStart, Tunable::WriteBehindMax), present)?;
+            }
+            "threads" => fs.threads = tunable(fs, Tunable::Threads, value).map(small)?,
             "fsname" if !value.is_empty() => self.source = Some(value.to_string()),
             "subtype" => choice(value, &[("bedplate", ())])?,
             _ => return Err(unknown()),
@@ -157,7 +154,7 @@ fn refuse(option: &str, why: &str) -> Error {
 }
 
 fn unknown() -> String {
-    "unknown; known are mode=, checkpoint=, inode-lock=, writeback=, cache=, metadata-cache=, readahead=, sync=, latency-sample=, threads=, fsname=, ro, rw, relatime, \
+    "unknown; known are mode=, checkpoint=, inode-lock=, writeback=, cache=, metadata-cache=, readahead=, write-behind=, sync=, latency-sample=, threads=, fsname=, ro, rw, relatime, \
      noatime, allow_other, default_permissions, auto_unmount, nonempty, dev, nodev, suid, nosuid, exec and noexec"
         .to_string()
 }
@@ -170,20 +167,30 @@ fn choice<T: Copy>(value: &str, choices: &[(&str, T)]) -> std::result::Result<T,
     })
 }
 
-fn threads(value: &str) -> std::result::Result<usize, String> {
-    let number = value.parse().ok().filter(|threads| (1..=THREADS_MAX).contains(threads));
-    number.ok_or_else(|| format!("'{value}' is not a number from 1 to {THREADS_MAX}"))
+/// Reads the value of a tunable, which then goes before what the volume holds.
+fn tunable(fs: &mut MountOptions, tunable: Tunable, value: &str) -> std::result::Result<u64, String> {
+    let value = tunable.parse(value).map_err(|error| error.message)?;
+    fs.given.insert(tunable);
+    Ok(value)
 }
 
-/// Reads `MAX` or `MIN:MAX`; the first window is never larger than the largest.
-fn read_ahead(value: &str, default_min: u32) -> std::result::Result<(u32, u32), String> {
-    let size = |text: &str| u32::try_from(parse_size(text)?).map_err(|_| format!("'{text}' is more than a read-ahead window can be"));
+/// A value whose range ends before 2^32.
+fn small(value: u64) -> u32 {
+    u32::try_from(value).expect("the table of tunables bounds it")
+}
+
+fn one_of_modes(value: u64) -> IoMode {
+    IoMode::ALL.into_iter().find(|mode| *mode as u64 == value).expect("the table of tunables bounds it")
+}
+
+/// Reads `HIGH` or `LOW:HIGH`; the low one is never above the high one.
+fn pair(fs: &mut MountOptions, value: &str, (low, high): (Tunable, Tunable), low_present: u32) -> std::result::Result<(u32, u32), String> {
     match value.split_once(':') {
-        Some((min, max)) => {
-            let (min, max) = (size(min)?, size(max)?);
-            if min > max { Err(format!("the first window {min} is larger than the largest {max}")) } else { Ok((min, max)) }
+        Some((low_text, high_text)) => {
+            let values = (tunable(fs, low, low_text).map(small)?, tunable(fs, high, high_text).map(small)?);
+            if values.0 > values.1 { Err(format!("{low_text} is more than {high_text}")) } else { Ok(values) }
         }
-        None => size(value).map(|max| (default_min.min(max), max)),
+        None => tunable(fs, high, value).map(small).map(|high| (low_present.min(high), high)),
     }
 }
 
@@ -195,7 +202,7 @@ mod tests {
 
     #[test]
     fn options_are_read_as_people_write_them() {
-        let text = "mode=concurrent+cache,ro,allow_other,inode-lock=whole,cache=256M,sync=500ms,readahead=4k:1M,threads=3,noatime,fsname=db";
+        let text = "mode=concurrent+cache,ro,allow_other,inode-lock=whole,cache=256M,sync=500ms,readahead=4k:1M,threads=3,noatime,fsname=db,write-behind=10%:20%";
         let settings = MountSettings::parse(text).unwrap();
         assert_eq!(settings.file_system.mode, IoMode::ConcurrentCache);
         assert!(settings.file_system.read_only && settings.allow_other && !settings.file_system.relatime);
@@ -203,7 +210,9 @@ mod tests {
         assert_eq!(settings.file_system.cache_bytes, 256 << 20);
         assert_eq!(settings.file_system.sync_interval, Duration::from_millis(500));
         assert_eq!((settings.file_system.read_ahead_bytes_min, settings.file_system.read_ahead_bytes_max), (4096, 1 << 20));
-        assert_eq!(settings.threads, 3);
+        assert_eq!(settings.file_system.threads, 3);
+        assert_eq!((settings.file_system.write_behind_percent_start, settings.file_system.write_behind_percent_max), (10, 20));
+        assert!(settings.file_system.given.contains(Tunable::Cache) && !settings.file_system.given.contains(Tunable::LatencySample));
         assert_eq!(settings.source.as_deref(), Some("db"));
     }
 
@@ -211,7 +220,7 @@ mod tests {
     fn defaults_are_safe_and_the_later_option_counts() {
         let settings = MountSettings::parse("").unwrap();
         assert!(!settings.allow_other && !settings.suid && !settings.dev && settings.exec && !settings.file_system.read_only);
-        assert!(settings.threads >= THREADS_DEFAULT_MIN);
+        assert!(settings.file_system.threads >= 16);
         let settings = MountSettings::parse("defaults,ro,suid, rw,nosuid,default_permissions,subtype=bedplate").unwrap();
         assert!(!settings.file_system.read_only && !settings.suid);
         assert_eq!(MountSettings::parse("readahead=0").unwrap().file_system.read_ahead_bytes_min, 0);
@@ -222,7 +231,8 @@ mod tests {
         for (text, writes_back) in
             [("", true), ("mode=concurrent", false), ("mode=direct,writeback=on", true), ("writeback=off", false), ("ro,writeback=on", false)]
         {
-            assert_eq!(MountSettings::parse(text).unwrap().writes_back(), writes_back, "{text}");
+            let settings = MountSettings::parse(text).unwrap();
+            assert_eq!(settings.writes_back(settings.file_system.mode), writes_back, "{text}");
         }
     }
 
@@ -236,6 +246,9 @@ mod tests {
             "threads=many",
             "cache=lots",
             "sync=soon",
+            "sync=0s",
+            "write-behind=80%",
+            "write-behind=30:20",
             "latency-sample=-1",
             "readahead=2M:1M",
             "inode-lock=none",

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
-use fs::{FilePath, FileSystem, InodeLockSetting, InodeNo};
+use fs::{FilePath, FileSystem, InodeLockSetting, InodeNo, Tunable};
 use parking_lot::Mutex;
 
 use super::adapter::Kernel;
@@ -41,6 +41,8 @@ pub(super) struct Shared {
     inline_syncs_max: usize,
     /// Messages to the kernel. For workers only: they wait for requests that event threads answer.
     pub(super) kernel: Kernel,
+    /// `major:minor` of the mount.
+    device: OnceLock<String>,
     broken: AtomicBool,
 }
 
@@ -63,7 +65,24 @@ impl Shared {
             inline_syncs: AtomicUsize::new(0),
             inline_syncs_max: threads.saturating_sub(2),
             kernel: Kernel::default(),
+            device: OnceLock::new(),
             broken: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes under which number the kernel knows the mount.
+    pub(super) fn kernel_knows_it_as(&self, device: Option<&str>) {
+        if let Some(device) = device {
+            self.device.get_or_init(|| device.to_owned());
+        }
+    }
+
+    /// Lets the kernel read ahead as far as the library would. Only root may; without it the kernel's default of 128 KiB stays.
+    pub(super) fn widen_read_ahead(&self) {
+        let kib = (self.fs.tunable(Tunable::ReadAheadMax) / 1024).to_string();
+        let Some(device) = self.device.get() else { return };
+        if let Err(error) = std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), kib) {
+            tracing::debug!("the kernel's read-ahead stays as it is: {error}");
         }
     }
 

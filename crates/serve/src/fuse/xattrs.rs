@@ -9,12 +9,13 @@
 //! | `extents` | files | its extent map, JSON | no |
 //! | `activity` | files | its counters and latencies, JSON | no |
 //! | `opens` | files | who has it open and what came of it, JSON | no |
+//! | `trial` | files | what became of the last trial of another mode, JSON | stores it |
 //! | `reset` | files, the root | no | any value: counters and latencies begin anew |
 //! | `activities.N` | the root | those of the files behind inode N, as many as fit, with their paths, JSON; for those who may manage the mount | no |
 //! | `info` | the root | what the file system tells of itself, JSON | no |
 //! | `pid` | the root | the process that serves the mount | no |
 //! | `grow` | the root | no | any value: takes over the device's present size |
-//! | `request.TOKEN` | the root | the answer to that request, once | a request about checkpoints: [`control`](crate::control) |
+//! | `request.TOKEN` | the root | the answer to that request, once | a request about checkpoints or tunables: [`control`](crate::control) |
 
 use std::sync::Arc;
 
@@ -28,6 +29,9 @@ use super::requests::REQUEST;
 use super::shared::Shared;
 
 const PREFIX: &[u8] = b"user.bedplate.";
+/// The one that is stored under its own name.
+const TRIAL: &[u8] = b"user.bedplate.trial";
+const TRIAL_BYTES_MAX: usize = 8 << 10;
 
 /// Access control lists are not enforced here, so they are not stored either.
 const UNSUPPORTED: &[u8] = b"system.";
@@ -54,6 +58,7 @@ impl Shared {
             return match name {
                 b"mode" => self.set_mode(ino, value),
                 b"untorn" => self.set_untorn(ino, value),
+                b"trial" => self.set_trial(ino, value),
                 b"reset" if ino == InodeNo::ROOT => Ok(self.fs.reset_statistics(None)?),
                 b"reset" => Ok(self.fs.reset_statistics(Some(ino))?),
                 b"grow" if ino == InodeNo::ROOT => Ok(self.fs.grow().map(drop)?),
@@ -103,6 +108,7 @@ impl Shared {
             }
             b"effective_mode" => Ok(self.some_open(ino)?.effective_mode().name().into()),
             b"counters" => json(&self.some_open(ino)?.counters()),
+            b"trial" => Ok(self.fs.get_xattr(ino, TRIAL)?),
             b"activity" => {
                 self.need_file(ino)?;
                 json(&self.fs.activity(ino)?)
@@ -117,6 +123,13 @@ impl Shared {
             b"pid" if ino == InodeNo::ROOT => Ok(std::process::id().to_string().into_bytes()),
             _ => Err(Errno::NODATA),
         }
+    }
+
+    /// Stores what became of a trial, as an attribute like others; of the kernel's check of who may write the file it has passed.
+    fn set_trial(&self, ino: InodeNo, value: &[u8]) -> Answer<()> {
+        self.need_file(ino)?;
+        let is_document = value.len() <= TRIAL_BYTES_MAX && serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(value).is_ok();
+        if is_document { Ok(self.fs.set_xattr(ino, TRIAL, value, false, false)?) } else { Err(Errno::INVAL) }
     }
 
     fn set_mode(&self, ino: InodeNo, value: &[u8]) -> Answer<()> {

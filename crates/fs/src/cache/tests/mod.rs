@@ -4,6 +4,7 @@ mod flight;
 mod model;
 mod policy;
 mod race;
+mod resize;
 mod threads;
 mod writes;
 
@@ -191,6 +192,8 @@ fn options(cap_pages: u64) -> CacheOptions {
         block_size: 4096,
         read_ahead_bytes_min: 64 << 10,
         read_ahead_bytes_max: 2 << 20,
+        write_behind_percent_start: 25,
+        write_behind_percent_max: 50,
         read_threads: 0,
         write_threads: 0,
     }

@@ -157,15 +157,44 @@ fn a_failed_direct_write_leaves_no_copy() {
 /// I-CACHE-4: writers into one cached file, each in its own part, while the file is flushed, aged and evicted: every byte reaches the backing.
 #[test]
 fn cached_writers_and_flushers_at_once_lose_nothing() {
-    const PART: usize = 100 << 10;
-    const WRITERS: usize = 4;
-    let t = setup(&CacheOptions { read_threads: 2, write_threads: 2, ..options(64) }, &vec![0; PART * WRITERS]);
+    let t = setup_for_writers();
+    write_at_once(&t, |t| (0..200).for_each(|_| drop_clean(&t.file)));
+}
+
+/// I-CACHE-6: so it is while the cap goes up and down.
+#[test]
+fn cached_writers_lose_nothing_while_the_cap_changes() {
+    let t = setup_for_writers();
+    write_at_once(&t, |t| {
+        let mut before = writers_options();
+        for cap_pages in [16, 200, 17, 64, 63, 65, 16, 130].into_iter().cycle().take(160) {
+            let options = CacheOptions { cap_bytes: cap_pages * 4096, ..writers_options() };
+            t.cache.retune(&before, &options).expect("sound");
+            assert_eq!(t.cache.cap_bytes(), options.cap_bytes);
+            assert!(t.cache.counters().resident_bytes <= options.cap_bytes);
+            before = options;
+        }
+    });
+}
+
+fn writers_options() -> CacheOptions {
+    CacheOptions { read_threads: 2, write_threads: 2, ..options(64) }
+}
+
+const PART: usize = 100 << 10;
+const WRITERS: usize = 4;
+
+fn setup_for_writers() -> Setup {
+    setup(&writers_options(), &vec![0; PART * WRITERS])
+}
+
+fn write_at_once(t: &Setup, disturb: impl FnOnce(&Setup) + Send) {
     // What the ordering lock does for writers; reads go without, each writer reads what nobody else writes.
     let order = Mutex::new(());
     let mut parts: Vec<Vec<u8>> = vec![vec![0; PART]; WRITERS];
     thread::scope(|scope| {
         for (w, part) in parts.iter_mut().enumerate() {
-            let (t, order) = (&t, &order);
+            let order = &order;
             scope.spawn(move || {
                 let mut random = Random(w as u64 + 50);
                 for step in 0..1500_u64 {
@@ -187,7 +216,7 @@ fn cached_writers_and_flushers_at_once_lose_nothing() {
         }
         scope.spawn(|| (0..200).for_each(|_| t.file.flush().expect("sound")));
         scope.spawn(|| (0..200).for_each(|_| t.cache.flush_aged(std::time::Instant::now()).expect("sound")));
-        scope.spawn(|| (0..200).for_each(|_| drop_clean(&t.file)));
+        scope.spawn(|| disturb(t));
     });
     t.file.flush().expect("sound");
     assert!(t.backing.content() == parts.concat(), "every byte reached the backing");

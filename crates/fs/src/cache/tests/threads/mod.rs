@@ -105,6 +105,8 @@ fn stage(blocks: usize) -> Arc<Stage> {
         block_size: 4096,
         read_ahead_bytes_min: 8192,
         read_ahead_bytes_max: 16384,
+        write_behind_percent_start: 25,
+        write_behind_percent_max: 50,
         read_threads: 0,
         write_threads: 0,
     };
