@@ -24,6 +24,7 @@ mod mounts;
 mod names;
 mod output;
 mod progress;
+mod reach;
 mod session;
 mod signature;
 mod status;

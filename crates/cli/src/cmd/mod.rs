@@ -26,6 +26,7 @@ mod rm;
 mod salvage;
 mod stat;
 mod top;
+mod tune;
 mod unmount;
 mod untorn;
 mod volume;
@@ -51,6 +52,7 @@ pub enum Command {
     Explain(explain::Arguments),
     Iostat(iostat::Arguments),
     Top(top::Arguments),
+    Tune(tune::Arguments),
     Preallocate(preallocate::Arguments),
     Grow(grow::Arguments),
     Check(check::Arguments),
@@ -89,6 +91,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Explain(arguments) => explain::run(arguments, output),
         Command::Iostat(arguments) => iostat::run(arguments, output),
         Command::Top(arguments) => top::run(arguments, output),
+        Command::Tune(arguments) => tune::run(arguments, output),
         Command::Preallocate(arguments) => preallocate::run(arguments, output),
         Command::Grow(arguments) => grow::run(arguments, output),
         Command::Ls(arguments) => ls::run(arguments, output),

@@ -36,7 +36,7 @@ pub struct Arguments {
     /// Options as mount(8) writes them
     ///
     /// mode=cached|direct|concurrent|concurrent+cache, log=PATH (the device of the intent log), logfile=PATH (for the daemon's warnings), ro, rw, checkpoint=NAME,
-    /// allow_other, default_permissions, cache=SIZE, metadata-cache=SIZE, readahead=[MIN:]MAX, sync=DURATION, latency-sample=N, threads=N, writeback=auto|on|off,
+    /// allow_other, default_permissions, cache=SIZE, metadata-cache=SIZE, readahead=[MIN:]MAX, write-behind=[START:]MAX, sync=DURATION, latency-sample=N, threads=N, writeback=auto|on|off,
     /// inode-lock=range|whole, relatime, noatime, auto_unmount, nonempty, dev, nodev, suid, nosuid, exec, noexec, fsname=NAME
     #[arg(short, value_name = "OPTION[,OPTION…]")]
     options: Vec<String>,

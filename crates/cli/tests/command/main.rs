@@ -14,6 +14,7 @@ mod json;
 mod mounted;
 mod quickstart;
 mod restricted;
+mod tuning;
 mod user;
 mod volumes;
 mod watching;

@@ -1,0 +1,138 @@
+//! Requests to a volume, mounted or not: to the daemon that serves it, or carried out here.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use clap::Args;
+use serde::de::DeserializeOwned;
+use serve::control::{self, Answer, Request};
+
+use crate::device::Access;
+use crate::failure::{Failure, Result};
+use crate::live;
+use crate::mounts::{self, Mount};
+use crate::output::Output;
+use crate::session::{Devices, Volume};
+
+/// Whom to ask.
+#[derive(Debug, Clone, Args)]
+pub struct Target {
+    /// Where the volume is mounted, or the volume itself
+    volume: PathBuf,
+    #[command(flatten)]
+    devices: Devices,
+}
+
+/// How a volume is reached.
+pub enum Reach {
+    /// Through the daemon that serves it.
+    Mounted(Mount),
+    /// By opening it.
+    Alone(Volume),
+}
+
+impl Target {
+    /// Finds out whether it is mounted.
+    pub fn reach(&self) -> Result<Reach> {
+        let mount = match mounts::of_volume(&self.volume)? {
+            Some(mount) => Some(mount),
+            None if self.volume.is_dir() || live::is_stale(&self.volume) => Some(live::require_mount(&self.volume)?),
+            None => None,
+        };
+        Ok(mount.map_or_else(|| Reach::Alone(Volume::new(&self.volume, &self.devices)), Reach::Mounted))
+    }
+}
+
+impl Reach {
+    /// Returns whether a daemon serves it.
+    pub fn is_mounted(&self) -> bool {
+        matches!(self, Self::Mounted(_))
+    }
+
+    /// Returns a path from the volume's root.
+    pub fn inside(&self, path: &Path) -> PathBuf {
+        let Self::Mounted(mount) = self else { return path.to_owned() };
+        let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let real = path.canonicalize().unwrap_or(whole);
+        real.strip_prefix(&mount.dir).map_or_else(|_| path.to_owned(), |inside| Path::new("/").join(inside))
+    }
+
+    /// Asks the daemon that serves the volume, or the volume itself.
+    pub fn ask<T: DeserializeOwned>(&self, request: &Request, access: Access, output: &Output) -> Result<T> {
+        let answer = match self {
+            Self::Mounted(mount) => ask_daemon(mount, request)?,
+            Self::Alone(volume) => volume.with(access, output, |fs| Ok(Answer::of(control::answer(fs, request).map(|(value, _)| value))))?,
+        };
+        let odd = |e| Failure::new("io", format!("the daemon's answer makes no sense ({e}); is it of another version?"));
+        match answer {
+            Answer::Done(value) => serde_json::from_value(value).map_err(odd),
+            Answer::Failed(kind, message) => Err(Failure::new(&snake(&kind), message)),
+        }
+    }
+
+    /// Adds who has files of the mount open.
+    pub fn with_holders(&self, mut failure: Failure) -> Failure {
+        if let Self::Mounted(mount) = self
+            && failure.kind == "busy"
+        {
+            let holders = holders(&mount.dir);
+            if !holders.is_empty() {
+                failure.message = format!("{} (files of the mount are open in {})", failure.message, holders.join(", "));
+            }
+        }
+        failure
+    }
+}
+
+/// Sends a request to the daemon of a mount, after the kernel handed over what it holds of cached writes.
+fn ask_daemon(mount: &Mount, request: &Request) -> Result<Answer> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    if matches!(request, Request::Create { .. } | Request::Rollback { .. }) {
+        let dir = std::fs::File::open(&mount.dir).map_err(|e| Failure::system("open", &mount.dir, &e))?;
+        rustix::fs::syncfs(&dir).map_err(|e| Failure::system("sync", &mount.dir, &e.into()))?;
+    }
+    let name = format!("{}{}.{}", live::REQUEST, std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let text = serde_json::to_string(request).map_err(|e| Failure::new("io", format!("the request cannot be written as JSON: {e}")))?;
+    live::set(&mount.dir, &name, &text)?;
+    let answer = live::get(&mount.dir, &name)?.ok_or_else(|| Failure::new("io", "the daemon lost the request: try again"))?;
+    serde_json::from_str(&answer).map_err(|e| Failure::new("io", format!("the daemon's answer is no JSON ({e}); is it of another version?")))
+}
+
+/// Returns the kind of a failure as commands tell it: `NotFound` becomes `not_found`.
+fn snake(kind: &str) -> String {
+    let mut text = String::with_capacity(kind.len() + 4);
+    for letter in kind.chars() {
+        if letter.is_ascii_uppercase() && !text.is_empty() {
+            text.push('_');
+        }
+        text.push(letter.to_ascii_lowercase());
+    }
+    text
+}
+
+/// Returns the processes that have files below a directory open, as far as this user may see.
+fn holders(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let Ok(processes) = std::fs::read_dir("/proc") else { return found };
+    for process in processes.flatten().filter(|entry| entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit())) {
+        let Ok(files) = std::fs::read_dir(process.path().join("fd")) else { continue };
+        if files.flatten().any(|file| std::fs::read_link(file.path()).is_ok_and(|target| target.starts_with(dir))) {
+            let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            if name.trim() != "bedplate" {
+                found.push(format!("{} ({})", name.trim(), process.file_name().to_string_lossy()));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_told_as_everywhere() {
+        assert_eq!(snake("NotFound"), "not_found");
+        assert_eq!(snake("Busy"), "busy");
+    }
+}
