@@ -20,6 +20,7 @@ mod failure;
 mod group;
 mod live;
 mod logging;
+mod metrics;
 mod mounts;
 mod names;
 mod output;

@@ -19,6 +19,7 @@ use crate::daemon;
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
 use crate::group;
+use crate::metrics;
 use crate::mounts;
 use crate::output::Output;
 use crate::progress;
@@ -35,7 +36,8 @@ pub struct Arguments {
     dir: PathBuf,
     /// Options as mount(8) writes them
     ///
-    /// mode=cached|direct|concurrent|concurrent+cache, log=PATH (the device of the intent log), logfile=PATH (for the daemon's warnings), ro, rw, checkpoint=NAME,
+    /// mode=cached|direct|concurrent|concurrent+cache, log=PATH (the device of the intent log), logfile=PATH (for the daemon's warnings),
+    /// metrics=unix:PATH|127.0.0.1:PORT (for Prometheus), metrics-files=N (metrics of the busiest files), ro, rw, checkpoint=NAME,
     /// allow_other, default_permissions, cache=SIZE, metadata-cache=SIZE, readahead=[MIN:]MAX, write-behind=[START:]MAX, sync=DURATION, latency-sample=N, threads=N, writeback=auto|on|off,
     /// inode-lock=range|whole, relatime, noatime, auto_unmount, nonempty, dev, nodev, suid, nosuid, exec, noexec, fsname=NAME
     #[arg(short, value_name = "OPTION[,OPTION…]")]
@@ -124,6 +126,8 @@ struct Plan {
     dir: PathBuf,
     log: Option<PathBuf>,
     log_file: Option<PathBuf>,
+    metrics: Option<metrics::Place>,
+    metrics_files: usize,
     options: String,
     settings: MountSettings,
 }
@@ -132,11 +136,13 @@ impl Plan {
     fn new(arguments: &Arguments) -> Result<Self> {
         let absolute = |path: &Path| std::path::absolute(path).map_err(|error| Failure::system("find", path, &error));
         let given = arguments.options.join(",");
-        let (mut log, mut log_file, mut rest) = (None, None, Vec::new());
+        let (mut log, mut log_file, mut metrics, mut metrics_files, mut rest) = (None, None, None, 0, Vec::new());
         for option in given.split(',').filter(|option| !option.is_empty()) {
             match option.split_once('=') {
                 Some(("log", path)) => log = Some(absolute(Path::new(path))?),
                 Some(("logfile", path)) => log_file = Some(absolute(Path::new(path))?),
+                Some(("metrics", place)) => metrics = Some(place.parse()?),
+                Some(("metrics-files", number)) => metrics_files = metrics::files(number)?,
                 _ => rest.push(option),
             }
         }
@@ -144,7 +150,7 @@ impl Plan {
         let volume = group::resolve(&arguments.path)?.canonicalize().map_err(|error| Failure::system("find the volume", &arguments.path, &error))?;
         // By its source the other commands find out where a volume is mounted.
         settings.source.get_or_insert_with(|| volume.to_string_lossy().into_owned());
-        Ok(Self { volume, dir: mount_point(&arguments.dir)?, log, log_file, options: given, settings })
+        Ok(Self { volume, dir: mount_point(&arguments.dir)?, log, log_file, metrics, metrics_files, options: given, settings })
     }
 
     /// Returns the command line of the daemon, whose working directory is another.
@@ -153,7 +159,9 @@ impl Plan {
         let absolute = |name: &str, path: &Option<PathBuf>| path.as_ref().map(|path| format!(",{name}={}", path.display())).unwrap_or_default();
         if !self.options.is_empty() {
             // What is said last counts: the absolute paths stand behind the ones given.
-            arguments.extend(["-o".into(), format!("{}{}{}", self.options, absolute("log", &self.log), absolute("logfile", &self.log_file)).into()]);
+            let (log, log_file) = (absolute("log", &self.log), absolute("logfile", &self.log_file));
+            let metrics = self.metrics.as_ref().map(|place| format!(",metrics={place}")).unwrap_or_default();
+            arguments.extend(["-o".into(), format!("{}{log}{log_file}{metrics}", self.options).into()]);
         }
         arguments.extend((0..verbose).map(|_| "-v".into()));
         arguments.extend(["--".into(), self.volume.clone().into(), self.dir.clone().into()]);
@@ -180,6 +188,8 @@ struct Serving {
     mounted: Mounted,
     /// Answers the `volume` commands, where the volume is a group.
     listening: Option<Listening>,
+    /// Answers Prometheus, where that was asked for.
+    metrics: Option<metrics::Serving>,
     group: Option<Group>,
 }
 
@@ -189,19 +199,25 @@ impl Serving {
         let access = if plan.settings.is_read_only() { Access::ReadOnly } else { Access::ReadWrite };
         let opened = device::open_with_log(&plan.volume, plan.log.as_deref(), access)?;
         let fs = progress::during(output, "recovering", || FileSystem::mount(opened.device, opened.log, options.clone()))?;
-        let listening = opened.group.as_ref().map(|group| control::listen(group, &fs)).transpose()?;
-        let mounted = summarize(&fs, plan);
-        match Mount::start(fs.clone(), &plan.dir, &plan.settings) {
-            Ok(mount) => Ok(Self { mount: Arc::new(mount), mounted, listening, group: opened.group }),
-            Err(error) => {
+        match Self::serve(plan, &fs, opened.group) {
+            Ok(serving) => Ok(serving),
+            Err(failure) => {
                 fs.unmount()?;
-                Err(error.into())
+                Err(failure)
             }
         }
     }
 
+    fn serve(plan: &Plan, fs: &FileSystem, group: Option<Group>) -> Result<Self> {
+        let listening = group.as_ref().map(|group| control::listen(group, fs)).transpose()?;
+        let metrics = plan.metrics.as_ref().map(|place| metrics::serve(place, plan.metrics_files, fs, group.as_ref())).transpose()?;
+        let mounted = summarize(fs, plan);
+        let mount = Mount::start(fs.clone(), &plan.dir, &plan.settings)?;
+        Ok(Self { mount: Arc::new(mount), mounted, listening, metrics, group })
+    }
+
     /// Serves until somebody unmounts or a signal asks for it, and everything is durable.
-    fn until_unmounted(self, mut signals: Signals) -> Result<()> {
+    fn until_unmounted(mut self, mut signals: Signals) -> Result<()> {
         let handle = signals.handle();
         let mount = Arc::clone(&self.mount);
         let watcher = std::thread::spawn(move || {
@@ -215,6 +231,7 @@ impl Serving {
             }
         });
         let ended = self.mount.wait();
+        drop(self.metrics.take());
         handle.close();
         watcher.join().map_err(|_| Failure::new("io", "the thread that takes signals died"))?;
         drop(self.listening);

@@ -11,6 +11,7 @@ mod forms;
 mod harness;
 mod inside;
 mod json;
+mod metrics;
 mod mounted;
 mod quickstart;
 mod restricted;

@@ -1,0 +1,240 @@
+//! The metrics by name. A name, once here, keeps its meaning: dashboards and alarms hang on it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use bedplate::{
+    CounterSnapshot, FileActivity, FilePath, FileSystem, FsInfo, InodeNo, LatencySnapshot, MemberState, OperationStatistics, Reason, WeakGroup,
+};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+/// Names before all others.
+const PREFIX: &str = "bedplate";
+/// Bounds of the histograms: powers of two of a microsecond, up to 8 s.
+const BOUNDS: u32 = 24;
+/// Files asked for at once.
+const PAGE: usize = 1024;
+
+/// A count of files that is told as it is.
+type Count = (&'static str, &'static str, fn(&CounterSnapshot) -> u64);
+
+const COUNTS: [Count; 10] = [
+    ("reads", "Reads served", |c| c.reads),
+    ("read_bytes", "Bytes read", |c| c.read_bytes),
+    ("writes", "Writes served", |c| c.writes),
+    ("written_bytes", "Bytes written", |c| c.written_bytes),
+    ("direct", "Reads and writes that went straight to the device", |c| c.direct),
+    ("misaligned", "Reads and writes that went through a bounce buffer", |c| c.misaligned),
+    ("cache_hits", "Reads answered by the library cache", |c| c.cache_hits),
+    ("cache_misses", "Reads through the library cache that went to the device", |c| c.cache_misses),
+    ("mode_transitions", "Changes to cached and back because opens conflicted", |c| c.mode_transitions),
+    ("syncs", "Syncs asked for", |c| c.syncs),
+];
+
+const TIMES: [Count; 2] = [
+    ("sync_wait_seconds", "Time that syncs took", |c| c.sync_wait_ns),
+    ("sync_pages_seconds", "Part of it that went into writing dirty pages first", |c| c.sync_pages_ns),
+];
+
+/// What the metrics are taken from.
+pub(super) struct Source {
+    fs: FileSystem,
+    group: Option<WeakGroup>,
+    files: usize,
+    /// Names found before; checked before they are told.
+    names: Mutex<HashMap<InodeNo, FilePath>>,
+}
+
+impl Source {
+    pub(super) fn new(fs: FileSystem, group: Option<WeakGroup>, files: usize) -> Self {
+        Self { fs, group, files, names: Mutex::default() }
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+pub(super) fn registry(source: Source) -> Registry {
+    let mut registry = Registry::with_prefix(PREFIX);
+    registry.register_collector(Box::new(source));
+    registry
+}
+
+impl Collector for Source {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut out = Out(encoder);
+        let info = self.fs.info();
+        volume(&mut out, &info)?;
+        counters(&mut out, &info)?;
+        machinery(&mut out, &info)?;
+        if let Some(group) = self.group.as_ref().and_then(WeakGroup::upgrade) {
+            members(&mut out, &group)?;
+        }
+        if self.files > 0 { self.busiest(&mut out) } else { Ok(()) }
+    }
+}
+
+fn volume(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
+    let labels = [("uuid", info.uuid.as_str()), ("mode", info.mode.name()), ("version", env!("CARGO_PKG_VERSION"))];
+    out.gauges("mount", "1, with what the volume is", [(labels, 1)])?;
+    out.gauge("failed", "1 after a failed write or flush made the volume read-only", info.failed.is_some().into())?;
+    out.gauge("size_bytes", "Size of the file system", info.size_bytes)?;
+    out.gauge("free_bytes", "Free bytes", info.free_bytes)?;
+    out.gauge("free_runs", "Runs that the free space is cut into", info.free_runs)?;
+    out.gauge("metadata_bytes", "Bytes of the metadata region", info.metadata_bytes)?;
+    out.gauge("inodes", "Inodes in use", info.inodes)
+}
+
+fn counters(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
+    for (name, help, value) in COUNTS {
+        out.counter(name, help, value(&info.counters))?;
+    }
+    for (name, help, ns) in TIMES {
+        out.seconds(name, help, ns(&info.counters))?;
+    }
+    let reasons = Reason::ALL.map(|reason| ([("reason", reason.name())], info.counters.reason(reason)));
+    out.counters("not_as_asked", "Reads and writes that were not served as their mode asks, by reason", reasons)?;
+    let latencies = [("read", &info.latencies.read), ("write", &info.latencies.write), ("sync", &info.latencies.sync)];
+    out.histograms("operation_seconds", "How long operations took; of reads and writes a sample, one in latency-sample", latencies)
+}
+
+fn machinery(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
+    out.counter("lock_waits", "Waits for an inode lock or a byte range", info.lock_waits)?;
+    out.gauge("log_size_bytes", "Size of the intent log", info.log.size_bytes)?;
+    out.gauge("log_used_bytes", "Bytes of the intent log in use", info.log.used_bytes)?;
+    out.counter("log_writes", "Writes of the intent log", info.log.writes)?;
+    out.counter("log_syncs", "Syncs served by the log", info.log.syncs)?;
+    out.counter("flushes", "Flushes asked of the device", info.log.flushes)?;
+    out.counter("metadata_commits", "Durable commits of the metadata", info.log.metadata_commits)?;
+    let cache = &info.cache;
+    out.gauge("cache_resident_bytes", "Bytes of pages in the library cache", cache.resident_bytes)?;
+    out.gauge("cache_dirty_bytes", "Bytes of it that are dirty or being written", cache.dirty_bytes)?;
+    out.counter("cache_evicted_pages", "Pages evicted to make room", cache.evictions)?;
+    out.counter("read_ahead_issued_pages", "Pages asked for by read-ahead", cache.read_ahead_issued)?;
+    out.counter("read_ahead_used_pages", "Pages read ahead and then used", cache.read_ahead_used)?;
+    out.counter("read_ahead_wasted_pages", "Pages read ahead and forgotten unused", cache.read_ahead_wasted)?;
+    out.counter("write_behind_writes", "Device writes made by write-behind, flushes and the sync daemon", cache.write_behind_runs)?;
+    out.counter("write_behind_bytes", "Bytes of these writes", cache.write_behind_bytes)?;
+    out.counter("writers_throttled", "Times a writer had to write back pages before it could go on", cache.throttled)
+}
+
+/// What every member of a group did.
+fn members(out: &mut Out<'_>, group: &bedplate::Group) -> fmt::Result {
+    let (config, statistics) = (group.config(), group.statistics());
+    let name = |at: usize| config.members[at].path.clone();
+    let active = config.members.iter().enumerate().map(|(at, member)| ([("member", name(at))], u64::from(member.state == MemberState::Active)));
+    out.gauges("member_active", "1 while a member holds everything it should", active)?;
+    let known: Vec<_> = statistics.iter().enumerate().filter_map(|(at, told)| Some((name(at), told.as_ref()?))).collect();
+    let each = |pick: fn(&OperationStatistics) -> u64| {
+        known.iter().flat_map(move |(member, told)| {
+            [("read", &told.reads), ("write", &told.writes), ("flush", &told.flushes)]
+                .map(|(operation, of)| ([("member", member.clone()), ("operation", operation.to_owned())], pick(of)))
+        })
+    };
+    out.counters("member_operations", "Operations of a member", each(|of| of.operations))?;
+    out.counters("member_bytes", "Bytes moved by them", each(|of| of.bytes))?;
+    out.counters("member_errors", "Operations that failed", each(|of| of.errors))?;
+    out.gauges("member_microseconds_p99", "99th percentile of how long they took", each(|of| of.time_us_p99))?;
+    out.counters(
+        "member_corrected",
+        "Bad reads mended from other members",
+        known.iter().map(|(member, told)| ([("member", member.clone())], told.corrected)),
+    )?;
+    out.gauges("member_queue_depth", "Operations under way", known.iter().map(|(member, told)| ([("member", member.clone())], told.queue_depth)))
+}
+
+impl Source {
+    /// The busiest files, by operations since they were loaded.
+    fn busiest(&self, out: &mut Out<'_>) -> fmt::Result {
+        let mut files: Vec<FileActivity> = Vec::new();
+        let mut after = InodeNo(0);
+        loop {
+            let page = self.fs.activities(after, PAGE);
+            let Some(last) = page.last() else { break };
+            after = last.ino;
+            files.extend(page);
+            files.sort_by_key(|file| std::cmp::Reverse(file.counters.reads + file.counters.writes));
+            files.truncate(self.files);
+        }
+        let named = self.named(&files);
+        for (name, help, value) in COUNTS {
+            let values = named.iter().map(|(path, file)| ([("file", path.clone())], value(&file.counters)));
+            out.counters(&format!("file_{name}"), &format!("{help}, of the busiest files"), values)?;
+        }
+        let p99 = |of: fn(&FileActivity) -> &LatencySnapshot| {
+            named.iter().filter_map(move |(path, file)| Some(([("file", path.clone())], of(file).percentile_ns(0.99)?)))
+        };
+        out.gauges("file_read_nanoseconds_p99", "99th percentile of how long reads took, of the busiest files", p99(|file| &file.latencies.read))?;
+        out.gauges("file_write_nanoseconds_p99", "99th percentile of how long writes took, of the busiest files", p99(|file| &file.latencies.write))
+    }
+
+    /// Adds names; a file without one is left out.
+    fn named<'a>(&self, files: &'a [FileActivity]) -> Vec<(String, &'a FileActivity)> {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let still = |ino: &InodeNo, place: &FilePath| self.fs.lookup(place.dir, &place.name).is_ok_and(|attr| attr.ino == *ino);
+        let before = names.len();
+        names.retain(|ino, place| files.iter().any(|file| file.ino == *ino) && still(ino, place));
+        if names.len() < before {
+            // It may have been a directory above that moved.
+            names.clear();
+        }
+        let unknown: Vec<InodeNo> = files.iter().map(|file| file.ino).filter(|ino| !names.contains_key(ino)).collect();
+        if !unknown.is_empty() {
+            names.extend(self.fs.paths_of(&unknown).unwrap_or_default());
+        }
+        files.iter().filter_map(|file| Some((String::from_utf8_lossy(&names.get(&file.ino)?.path).into_owned(), file))).collect()
+    }
+}
+
+/// Writes metrics one by one.
+struct Out<'a>(DescriptorEncoder<'a>);
+
+impl Out<'_> {
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        ConstCounter::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Counter)?)
+    }
+
+    fn seconds(&mut self, name: &str, help: &str, ns: u64) -> fmt::Result {
+        ConstCounter::new(ns as f64 / 1e9).encode(self.0.encode_descriptor(name, help, None, MetricType::Counter)?)
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        ConstGauge::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Gauge)?)
+    }
+
+    fn counters<L: EncodeLabelSet>(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (L, u64)>) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        values.into_iter().try_for_each(|(labels, value)| ConstCounter::new(value).encode(family.encode_family(&labels)?))
+    }
+
+    fn gauges<L: EncodeLabelSet>(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (L, u64)>) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        values.into_iter().try_for_each(|(labels, value)| ConstGauge::new(value).encode(family.encode_family(&labels)?))
+    }
+
+    fn histograms(&mut self, name: &str, help: &str, values: [(&str, &LatencySnapshot); 3]) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (operation, snapshot) in values {
+            let mut below = 0;
+            let mut buckets: Vec<(f64, u64)> = (0..BOUNDS)
+                .map(|power| {
+                    let upto = snapshot.count_up_to(1000 << power);
+                    (1e-6 * f64::from(1_u32 << power), upto - std::mem::replace(&mut below, upto))
+                })
+                .collect();
+            buckets.push((f64::INFINITY, snapshot.count - below));
+            let labels = [("operation", operation)];
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(snapshot.sum_ns as f64 / 1e9, snapshot.count, &buckets, None)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,61 @@
+//! The metrics of a mount, as Prometheus asks for them.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+
+use crate::harness::{Scratch, bedplate, can_mount, text};
+
+/// Asks once; returns the head and the body.
+fn ask(mut stream: impl Read + Write, request: &str) -> (String, String) {
+    write!(stream, "{request} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
+}
+
+#[test]
+fn metrics_are_served_to_who_mounted_and_end_with_the_mount() {
+    if !can_mount("metrics") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let socket = scratch.path("metrics.sock");
+    // What a daemon that was killed left behind.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    let (image, dir) = scratch.mounted(&format!("mode=concurrent,metrics=unix:{},metrics-files=3", text(&socket)));
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    super::watching::work(&dir.join("busy"), 7);
+    let (head, body) = ask(UnixStream::connect(&socket).unwrap(), "GET /metrics");
+    assert!(head.starts_with("HTTP/1.1 200") && head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
+    assert!(body.contains("bedplate_writes_total 7\n") && body.contains("bedplate_file_writes_total{file=\"/busy\"} 7\n"), "{body}");
+    assert!(ask(UnixStream::connect(&socket).unwrap(), "GET /etc/passwd").0.starts_with("HTTP/1.1 404"));
+    assert!(ask(UnixStream::connect(&socket).unwrap(), "POST /metrics").0.starts_with("HTTP/1.1 405"));
+    bedplate(["unmount", text(&dir)]).succeeds();
+    assert!(!socket.exists(), "the socket went with the mount");
+    bedplate(["check", text(&image)]).succeeds();
+}
+
+#[test]
+fn metrics_on_a_port_are_for_this_machine_only() {
+    let scratch = Scratch::new();
+    let (image, dir) = (scratch.image("volume.img"), scratch.directory("mnt"));
+    let mount = |option: &str| bedplate(["mount", text(&image), text(&dir), "-o", option]);
+    mount("metrics=0.0.0.0:9180").fails(2, "others could reach that address");
+    mount("metrics=9180").fails(2, "write unix:PATH or an address of this machine");
+    mount("metrics-files=lots").fails(2, "write a number from 0 to 1000");
+    if !can_mount("metrics on a port") {
+        return;
+    }
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    mount(&format!("metrics={address}")).fails(1, "cannot listen for metrics");
+    drop(taken);
+    mount(&format!("metrics={address}")).succeeds();
+    let (_, body) = ask(TcpStream::connect(address).unwrap(), "GET /metrics");
+    assert!(body.ends_with("# EOF\n") && !body.contains("bedplate_file_"), "{body}");
+    bedplate(["unmount", text(&dir)]).succeeds();
+    assert!(TcpStream::connect(address).is_err());
+}
