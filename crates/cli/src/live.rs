@@ -8,6 +8,7 @@
 //! | `user.bedplate.counters` | file | its counters, JSON |
 //! | `user.bedplate.extents` | file | its extent map, JSON |
 //! | `user.bedplate.activity` | file | its counters and latencies, JSON |
+//! | `user.bedplate.trial` | file | what became of the last trial of another mode, JSON; may be set |
 //! | `user.bedplate.opens` | file | who has it open, JSON |
 //! | `user.bedplate.activities.N` | root | those of the files behind inode N, JSON |
 //! | `user.bedplate.reset` | file, root | setting it lets counters and latencies begin anew |
@@ -35,6 +36,8 @@ pub const COUNTERS: &str = "user.bedplate.counters";
 pub const EXTENTS: &str = "user.bedplate.extents";
 /// A file's counters and latencies.
 pub const ACTIVITY: &str = "user.bedplate.activity";
+/// What became of the last trial of another mode.
+pub const TRIAL: &str = "user.bedplate.trial";
 /// Who has a file open.
 pub const OPENS: &str = "user.bedplate.opens";
 /// Counters and latencies of files behind an inode number.

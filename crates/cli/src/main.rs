@@ -11,6 +11,7 @@
 mod address;
 mod args;
 mod cmd;
+mod condition;
 mod control;
 mod copy;
 mod counters;
@@ -30,6 +31,7 @@ mod session;
 mod signature;
 mod status;
 mod text;
+mod trial;
 mod watch;
 
 use std::process::ExitCode;

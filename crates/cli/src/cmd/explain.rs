@@ -14,6 +14,7 @@ use crate::live;
 use crate::mounts::{self, Mount};
 use crate::output::Output;
 use crate::text;
+use crate::trial::{self, Trial};
 use crate::watch::{Scope, SortKey, between, short, sorted};
 
 /// How many files of a mount are told of.
@@ -63,6 +64,8 @@ struct OfFile {
     path: String,
     effective_mode: Option<String>,
     mode_from: String,
+    /// The last trial of another mode.
+    trial: Option<Trial>,
     io_align: u64,
     size_bytes: u64,
     extents: usize,
@@ -109,6 +112,7 @@ fn of_file(path: &Path, info: &Value) -> Result<OfFile> {
         path: path.display().to_string(),
         effective_mode: told.activity.effective_mode.map(|mode| mode.to_string()),
         mode_from,
+        trial: trial::of_file(path)?,
         io_align: told.io_align,
         size_bytes: told.activity.size_bytes,
         extents: told.extents,
@@ -189,6 +193,9 @@ impl fmt::Display for OfFile {
         let (counters, latencies) = (&self.activity.counters, &self.activity.latencies);
         writeln!(f, "file          {}", self.path)?;
         writeln!(f, "served as     {}, from {}", self.effective_mode.as_deref().unwrap_or("-"), self.mode_from)?;
+        if let Some(trial) = &self.trial {
+            writeln!(f, "last trial    {}", trial.line())?;
+        }
         writeln!(f, "direct I/O    offset and length in multiples of {}", format_size(self.io_align))?;
         let extents = if self.extents == usize::MAX { "too many extents to list".to_owned() } else { text::count(self.extents as u64, "extent") };
         writeln!(f, "lies in       {extents}, {} on average", format_size(self.extent_bytes_average))?;

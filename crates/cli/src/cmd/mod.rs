@@ -18,6 +18,7 @@ mod ls;
 mod manpages;
 mod mkdir;
 mod mode;
+mod mode_try;
 mod mount;
 mod preallocate;
 mod put;

@@ -1,13 +1,14 @@
-//! `bedplate mode FILE|DIR [MODE]`
+//! `bedplate mode FILE|DIR [MODE]`, `bedplate mode try …`
 
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
 use bedplate::{FileKind, FileSystem, IoMode, OpenOptions};
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::mode_try;
 use crate::address::Place;
 use crate::device::Access;
 use crate::failure::Result;
@@ -16,14 +17,25 @@ use crate::output::Output;
 use crate::session::{Devices, Volume};
 
 /// Show or set the I/O mode of a file, also while it is in use, or of what is created in a directory
+///
+/// 'mode try' measures before it keeps another mode. A file that is itself called 'try' is named './try'.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Arguments {
+    #[command(subcommand)]
+    action: Option<Action>,
     /// A file or directory on a mount, or VOLUME:/PATH inside a volume that is not mounted
-    file: String,
+    #[arg(required = true)]
+    file: Option<String>,
     /// cached, direct, concurrent or concurrent+cache; 'inherit' takes away the file's own
     mode: Option<Wanted>,
     #[command(flatten)]
     devices: Devices,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Try(mode_try::Arguments),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -45,14 +57,18 @@ struct Mode {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
-    let (mode, effective_mode) = match Place::parse(&arguments.file) {
+    if let Some(Action::Try(trial)) = &arguments.action {
+        return mode_try::run(trial, output);
+    }
+    let file = arguments.file.clone().unwrap_or_default();
+    let (mode, effective_mode) = match Place::parse(&file) {
         Place::Live(path) => of_live(&path, arguments.mode)?,
         Place::Inside { volume, path } => {
             let access = if arguments.mode.is_some() { Access::ReadWrite } else { Access::ReadOnly };
             Volume::new(volume, &arguments.devices).with(access, output, |fs| of_inside(fs, &path, arguments.mode))?
         }
     };
-    output.show(&Mode { path: arguments.file.clone(), mode, effective_mode })
+    output.show(&Mode { path: file, mode, effective_mode })
 }
 
 type Modes = (Option<String>, Option<String>);

@@ -17,6 +17,7 @@ use crate::live;
 use crate::output::Output;
 use crate::session::{Devices, Volume};
 use crate::text;
+use crate::trial::{self, Trial};
 
 /// Tell how a file lies on its volume and how its I/O is served: mode, alignment, extents, counters with their reasons
 #[derive(Debug, Args)]
@@ -43,6 +44,8 @@ struct Stat {
     effective_mode: Option<String>,
     /// What is written untorn, and whether the device promises it by itself.
     untorn: Option<Untorn>,
+    /// The last trial of another mode.
+    trial: Option<Trial>,
     block_size: u64,
     io_align: u64,
     buffer_align: u64,
@@ -82,6 +85,7 @@ fn of_inside(fs: &FileSystem, path: &Path, arguments: &Arguments) -> Result<Stat
         mode: attr.io_mode.map(IoMode::name).map(str::to_owned),
         effective_mode,
         untorn: fs.untorn(attr.ino)?,
+        trial: fs.get_xattr(attr.ino, live::TRIAL.as_bytes()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()),
         block_size: info.block_size.into(),
         io_align: info.io_align.into(),
         buffer_align: info.buffer_align.into(),
@@ -115,6 +119,7 @@ fn of_live(path: &Path, arguments: &Arguments) -> Result<Stat> {
         } else {
             None
         },
+        trial: if is_file { trial::of_file(path)? } else { None },
         block_size: number("block_size"),
         io_align: number("io_align"),
         buffer_align: number("buffer_align"),
@@ -150,6 +155,9 @@ impl fmt::Display for Stat {
         if let Some(Untorn { bytes, by_device }) = self.untorn {
             let by = if by_device { "by the device" } else { "by redirect to new blocks" };
             writeln!(f, "untorn        {}, {by}", format_size(bytes.into()))?;
+        }
+        if let Some(trial) = &self.trial {
+            writeln!(f, "last trial    {}", trial.line())?;
         }
         writeln!(f, "direct I/O    offset and length {}, buffer {}", format_size(self.io_align), format_size(self.buffer_align))?;
         if self.kind == FileKind::File {

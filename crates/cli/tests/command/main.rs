@@ -15,6 +15,7 @@ mod metrics;
 mod mounted;
 mod quickstart;
 mod restricted;
+mod trials;
 mod tuning;
 mod user;
 mod volumes;

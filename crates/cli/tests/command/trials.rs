@@ -1,0 +1,117 @@
+//! Trials of another mode on a file that is in use.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::harness::{Scratch, bedplate, can_mount, command, pattern, text};
+
+/// Reads and writes a file until dropped.
+struct Load {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Load {
+    fn on(path: &Path) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let until = Arc::clone(&stop);
+        let work = move || {
+            let mut block = pattern(4096);
+            while !until.load(Ordering::Relaxed) {
+                for at in 0..16 {
+                    file.write_all_at(&block, at * 4096).unwrap();
+                    file.read_exact_at(&mut block, at * 4096).unwrap();
+                }
+            }
+        };
+        Self { stop, thread: Some(std::thread::spawn(work)) }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn mounted(scratch: &Scratch) -> PathBuf {
+    let (_, dir) = scratch.mounted("mode=direct,latency-sample=1");
+    let file = dir.join("f");
+    std::fs::write(&file, pattern(1 << 20)).unwrap();
+    file
+}
+
+#[test]
+fn a_trial_keeps_the_mode_that_was_worth_it_and_takes_others_back() {
+    if !can_mount("trials") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let file = mounted(&scratch);
+    let once = |mode: &str, condition: &str, length: &str| bedplate(["mode", "try", text(&file), mode, "--for", length, "--keep-if", condition]);
+    // On a busy machine as long as it takes until enough was done to judge.
+    let trial = |mode: &str, condition: &str| {
+        let mut runs = ["200ms", "1s", "5s", "30s"].into_iter().map(|length| once(mode, condition, length));
+        let too_few = |run: &crate::harness::Run| run.stdout().contains("is back: only ");
+        runs.find(|run| !too_few(run)).expect("thirty seconds are enough for a hundred reads and writes")
+    };
+    let load = Load::on(&file);
+    trial("concurrent", "p99 > 1h").succeeds().says("direct is back: not p99 > 1h (found");
+    bedplate(["mode", text(&file)]).succeeds().says("not set, served as direct");
+    trial("concurrent", "p99 < 1h and operations > 1").succeeds().says("concurrent is kept: p99 < 1h");
+    bedplate(["mode", text(&file)]).succeeds().says("concurrent, served as concurrent");
+    trial("concurrent+cache", "sync.p99 < -1%").succeeds().says("'sync.p99 < -1%' could not be judged");
+    bedplate(["mode", text(&file)]).succeeds().says("concurrent, served as concurrent");
+    trial("concurrent", "p99 < -1%").fails(2, "is served as concurrent already");
+    drop(load);
+    once("direct", "p99 < 1h", "50ms").succeeds().says("concurrent is back: only 0 reads and writes before the switch");
+    for command in ["stat", "explain"] {
+        bedplate([command, text(&file)]).succeeds().says("last trial    direct instead of concurrent on ").says("taken back: only 0 reads");
+    }
+    let stored = bedplate(["--json", "stat", text(&file)]).succeeds().json();
+    assert_eq!((stored["trial"]["verdict"].as_str(), stored["trial"]["after"]["operations"].as_u64()), (Some("reverted"), Some(0)), "{stored}");
+}
+
+#[test]
+fn an_interrupted_trial_puts_the_file_back() {
+    if !can_mount("an interrupted trial") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let file = mounted(&scratch);
+    bedplate(["mode", text(&file), "concurrent"]).succeeds();
+    let _load = Load::on(&file);
+    let mut running = command(["mode", "try", text(&file), "direct", "--for", "1s"]).spawn().unwrap();
+    let began = std::time::Instant::now();
+    while !bedplate(["mode", text(&file)]).succeeds().stdout().contains("served as direct") {
+        assert!(began.elapsed().as_secs() < 60 && running.try_wait().unwrap().is_none(), "it never switched");
+    }
+    kill_process(Pid::from_child(&running), Signal::INT).unwrap();
+    assert_eq!(running.wait().unwrap().code(), Some(1));
+    bedplate(["mode", text(&file)]).succeeds().says("concurrent, served as concurrent");
+    bedplate(["stat", text(&file)]).succeeds().says("taken back: the trial was interrupted");
+}
+
+#[test]
+fn a_trial_that_cannot_be_is_refused_in_a_sentence() {
+    let scratch = Scratch::new();
+    let file = scratch.file("file", b"");
+    let trial = |words: &[&str]| bedplate(["mode", "try"].iter().chain(words).copied().collect::<Vec<_>>());
+    trial(&[text(&file), "direct"]).fails(1, "does not lie on a Bedplate mount");
+    trial(&[text(&file), "fast"]).fails(2, "fast");
+    trial(&[text(&file), "direct", "--keep-if", "p98 < 1%"]).fails(2, "'p98' is not measured");
+    trial(&[text(&file), "direct", "--for", "soon"]).fails(2, "soon");
+    if !can_mount("a trial of a directory") {
+        return;
+    }
+    let dir = scratch.mounted("").1;
+    trial(&[text(&dir), "direct"]).fails(2, "is not a file");
+}
