@@ -243,6 +243,8 @@ pub struct Layout {
     pub per: f64,
     /// Block size by which bytes are counted.
     pub block_size: u64,
+    /// Room for names, which then come first, so that a narrow screen cuts off numbers and not them; `None`: last, and whole.
+    pub name_columns: Option<usize>,
 }
 
 /// Lays out rows as a table.
@@ -257,9 +259,15 @@ pub fn table(rows: &[Row], layout: Layout) -> String {
     head.extend(["hit%", "misal", "syncs", "s-avg"]);
     head.extend(if long { &["s-p99", "mode"][..] } else { &[] });
     head.push("file");
-    let right: Vec<usize> = (0..head.len() - if long { 2 } else { 1 }).collect();
+    let numbers = head.len() - if long { 2 } else { 1 };
     let head: Vec<String> = head.into_iter().map(str::to_owned).collect();
-    let body = text::table(&std::iter::once(head).chain(rows.iter().map(|row| cells(row, layout))).collect::<Vec<_>>(), &right);
+    let mut lines: Vec<Vec<String>> = std::iter::once(head).chain(rows.iter().map(|row| cells(row, layout))).collect();
+    if let Some(columns) = layout.name_columns {
+        lines.iter_mut().for_each(|line| line.rotate_right(1));
+        lines.iter_mut().for_each(|line| line[0] = end_of(&line[0], columns));
+    }
+    let first = usize::from(layout.name_columns.is_some());
+    let body = text::table(&lines, &(first..first + numbers).collect::<Vec<_>>());
     if !long {
         return body;
     }
@@ -276,6 +284,12 @@ pub fn table(rows: &[Row], layout: Layout) -> String {
     told
 }
 
+/// Returns the end of a name, which tells files apart, in so many columns.
+fn end_of(name: &str, columns: usize) -> String {
+    let letters = name.chars().count();
+    if letters <= columns { name.to_owned() } else { std::iter::once('…').chain(name.chars().skip(letters + 1 - columns.max(1))).collect() }
+}
+
 impl Row {
     /// Returns the reasons that were counted, with how often.
     pub fn why_not_direct(&self) -> impl Iterator<Item = (Reason, u64)> {
@@ -283,7 +297,7 @@ impl Row {
     }
 }
 
-fn cells(row: &Row, Layout { long, per, block_size }: Layout) -> Vec<String> {
+fn cells(row: &Row, Layout { long, per, block_size, .. }: Layout) -> Vec<String> {
     let (counters, latencies) = (&row.activity.counters, &row.activity.latencies);
     let n = |count: u64| if (per - 1.0).abs() < f64::EPSILON { count.to_string() } else { format!("{:.0}", count as f64 / per) };
     let blocks = |bytes: u64| n(bytes.div_ceil(block_size.max(1)));
@@ -356,12 +370,20 @@ mod tests {
         let mut one = row("file", 10, 5);
         one.activity.counters.reasons[Reason::Hole as usize] = 3;
         for long in [false, true] {
-            let told = table(&[one.clone()], Layout { long, per: 1.0, block_size: 4096 });
+            let told = table(&[one.clone()], Layout { long, per: 1.0, block_size: 4096, name_columns: None });
             let lines: Vec<_> = told.lines().collect();
             assert_eq!(lines[0].split_whitespace().count(), lines[1].split_whitespace().count(), "{told}");
             assert!(lines[1].contains(" 50 ") && lines[1].ends_with("file"), "{told}");
             assert_eq!(told.contains("hole 3"), long);
         }
+    }
+
+    #[test]
+    fn on_a_screen_names_come_first_and_keep_their_end() {
+        let told = table(&[row("/mnt/db/base/orders.ibd", 10, 5)], Layout { long: true, per: 1.0, block_size: 4096, name_columns: Some(11) });
+        let lines: Vec<_> = told.lines().collect();
+        assert!(lines[0].starts_with("file         reads") && lines[1].starts_with("…orders.ibd     10"), "{told}");
+        assert_eq!((end_of("short", 5).as_str(), end_of("shorter", 5).as_str()), ("short", "…rter"));
     }
 
     #[test]

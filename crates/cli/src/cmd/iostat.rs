@@ -82,7 +82,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         return Err(Failure::usage("several reports need a time between them: give --interval too"));
     }
     let scope = Scope::new(&arguments.paths)?;
-    let layout = Layout { long: arguments.long, per: 1.0, block_size: block_size(&scope)? };
+    let layout = Layout { long: arguments.long, per: 1.0, block_size: block_size(&scope)?, name_columns: None };
     let (mut before, mut looked) = (watch::Seen::new(), None::<Instant>);
     for number in 0..count {
         if output.reader_is_gone() {

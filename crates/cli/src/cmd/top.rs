@@ -40,7 +40,11 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let scope = Scope::new(&arguments.paths)?;
-    let mut watch = Watch { layout: Layout { long: arguments.long, per: 1.0, block_size: iostat::block_size(&scope)? }, sort: arguments.sort, scope };
+    let mut watch = Watch {
+        layout: Layout { long: arguments.long, per: 1.0, block_size: iostat::block_size(&scope)?, name_columns: None },
+        sort: arguments.sort,
+        scope,
+    };
     let interactive = !output.is_json() && std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     if interactive { on_terminal(&mut watch, arguments) } else { plainly(&watch, arguments, output) }
 }
@@ -190,8 +194,9 @@ fn page(report: &Report, watch: &Watch, screen: &Screen, top: Option<usize>) -> 
     let sort = watch.sort.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
     let state =
         format!("bedplate top: per second, sorted by {sort}; {} active; q ends, o r w b a p h m s n sort, l long, z reset", report.rows.len());
-    let fitting = top.unwrap_or(usize::MAX).min(rows.saturating_sub(3));
-    let table = watch::table(&report.rows[..report.rows.len().min(fitting)], report.layout);
+    let fitting = report.rows.len().min(top.unwrap_or(usize::MAX)).min(rows.saturating_sub(3));
+    let layout = Layout { name_columns: Some((columns / 3).max(16)), ..report.layout };
+    let table = watch::table(&report.rows[..fitting], layout);
     let mut page = "\x1b[H".to_owned();
     for line in std::iter::once(state.as_str()).chain([""]).chain(table.lines()).take(rows.saturating_sub(1)) {
         page.extend(line.chars().filter(|c| !c.is_control()).take(columns));
