@@ -3,11 +3,12 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use bedplate::{FileActivity, format_size};
+use bedplate::{FileActivity, IoMode, format_size};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::explain_databases::{self, Advice};
 use super::explain_findings::{self, Finding, Told};
 use crate::failure::Result;
 use crate::live;
@@ -72,6 +73,8 @@ struct OfFile {
     extent_bytes_average: u64,
     opens: Vec<Open>,
     findings: Vec<Finding>,
+    /// What a database may be told.
+    databases: Vec<Advice>,
     #[serde(skip)]
     activity: FileActivity,
 }
@@ -84,6 +87,8 @@ struct OfMount {
     lock_waits: u64,
     syncs: u64,
     flushes: u64,
+    /// What a database in this directory may be told.
+    databases: Vec<Advice>,
     files: Vec<Brief>,
 }
 
@@ -118,6 +123,7 @@ fn of_file(path: &Path, info: &Value) -> Result<OfFile> {
         extents: told.extents,
         extent_bytes_average: told.extent_bytes_average(),
         findings: explain_findings::of(&told),
+        databases: advice(path, told.activity.effective_mode)?,
         opens: told.opens,
         activity: told.activity,
     })
@@ -144,6 +150,13 @@ fn look(path: &Path, info: &Value) -> Result<Told> {
     })
 }
 
+/// Returns the mode of what is created in a directory.
+fn mode_of_new_files(path: &Path, info: &Value) -> Result<Option<IoMode>> {
+    let own = live::get(path, live::MODE)?.filter(|mode| !mode.is_empty());
+    let mode = own.as_deref().or_else(|| info.get("mode").and_then(Value::as_str));
+    Ok(mode.and_then(|mode| mode.parse().ok()))
+}
+
 fn mode_from(path: &Path, told: &Told, info: &Value) -> Result<String> {
     if told.activity.mixed {
         return Ok("conflicting opens, until the last of them goes".to_owned());
@@ -159,6 +172,12 @@ fn mode_from(path: &Path, told: &Told, info: &Value) -> Result<String> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let of_directory = live::get(parent, live::MODE).ok().flatten();
     Ok(if of_directory.as_deref() == Some(mode.name()) { "the file's own, which is that of its directory" } else { "the file's own" }.to_owned())
+}
+
+/// Returns what a database may be told of a file, or of what is created in a directory.
+fn advice(path: &Path, mode: Option<IoMode>) -> Result<Vec<Advice>> {
+    let untorn = live::get(path, live::UNTORN)?.and_then(|text| super::untorn::read(&text));
+    Ok(explain_databases::of(&path.display().to_string(), untorn, mode))
 }
 
 fn of_mount(path: &Path, mount: &Mount, info: &Value) -> Result<OfMount> {
@@ -184,6 +203,7 @@ fn of_mount(path: &Path, mount: &Mount, info: &Value) -> Result<OfMount> {
         lock_waits: at("/lock_waits"),
         syncs: at("/log/syncs"),
         flushes: at("/log/flushes"),
+        databases: advice(path, mode_of_new_files(path, info)?)?,
         files,
     })
 }
@@ -220,7 +240,8 @@ impl fmt::Display for OfFile {
         if self.findings.is_empty() {
             writeln!(f, "\nEvery I/O was served as its mode asks.")?;
         }
-        self.findings.iter().try_for_each(|finding| write!(f, "\n{finding}"))
+        self.findings.iter().try_for_each(|finding| write!(f, "\n{finding}"))?;
+        tell(f, &self.databases)
     }
 }
 
@@ -239,6 +260,11 @@ impl fmt::Display for OfMount {
             writeln!(f, "\n{}", file.path)?;
             file.findings.iter().try_for_each(|finding| write!(f, "{finding}"))?;
         }
-        Ok(())
+        tell(f, &self.databases)
     }
+}
+
+fn tell(f: &mut fmt::Formatter<'_>, databases: &[Advice]) -> fmt::Result {
+    writeln!(f, "\nFor a database:")?;
+    databases.iter().try_for_each(|advice| writeln!(f, "  {:<10}  {}  -- {}", advice.database, advice.setting, advice.why))
 }

@@ -8,6 +8,7 @@ mod checkpoint;
 mod completions;
 mod crashlab;
 mod explain;
+mod explain_databases;
 mod explain_findings;
 mod format;
 mod get;

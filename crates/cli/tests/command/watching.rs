@@ -82,6 +82,24 @@ fn explain_names_what_went_another_way_and_who_did_it() {
 }
 
 #[test]
+fn explain_gives_databases_the_lines_that_hold() {
+    if !can_mount("lines for databases") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (_, dir) = scratch.mounted("mode=concurrent");
+    let path = dir.join("f");
+    work(&path, 4);
+    for explained in [&path, &dir] {
+        bedplate(["explain", text(explained)]).succeeds().says("full_page_writes = on  -- no page size is kept from tearing here: bedplate untorn ");
+        bedplate(["untorn", text(explained), "16k"]).succeeds();
+        bedplate(["explain", text(explained)]).succeeds().says("full_page_writes = off").says("innodb_doublewrite = OFF").says("journal_mode = WAL");
+    }
+    bedplate(["mode", text(&path), "cached"]).succeeds();
+    bedplate(["explain", text(&path)]).succeeds().says("full_page_writes = on  -- it is served as cached");
+}
+
+#[test]
 fn iostat_counts_from_report_to_report_and_from_a_reset() {
     if !can_mount("intervals of iostat") {
         return;
