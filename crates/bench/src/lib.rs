@@ -18,6 +18,7 @@ mod summary;
 mod table;
 mod target;
 mod units;
+mod volumes;
 mod workload;
 
 pub use bed::{Bed, BedOptions, DeviceClass, Part};
@@ -36,4 +37,5 @@ pub use summary::{Row, summarize};
 pub use table::table;
 pub use target::{Caching, Confirm, Kind, Place, PlaceInfo, Role, TargetInfo, TargetSpec, Targets};
 pub use units::{format_micros, format_number};
+pub use volumes::{VolumeReport, VolumeRow, Volumes};
 pub use workload::{Cached, Copy, Engine, Increments, LogState, Mixed, Oltp, PageMoves, Redo, Sequential, Server, Workload, Writers};

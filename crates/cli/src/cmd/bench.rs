@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::bench_workloads as workloads;
+use super::{bench_volume as volume, bench_workloads as workloads};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 
@@ -42,6 +42,7 @@ enum What {
     Redo(Measured<workloads::Redo>),
     /// A file copied in small and large requests
     Copy(Measured<workloads::Copy>),
+    Volume(volume::Arguments),
     All(All),
     Compare(Compare),
     Tables(Tables),
@@ -145,6 +146,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         What::Cached(one) => measure(&one.common, &one.workload.workload(), output),
         What::Redo(one) => measure(&one.common, &one.workload.workload(), output),
         What::Copy(one) => measure(&one.common, &one.workload.workload(), output),
+        What::Volume(one) => volume::run(one, output),
         What::All(all) => all.run(output),
         What::Compare(compare) => output.show(&Side(bench::compare(&Results::load(&compare.a)?, &Results::load(&compare.b)?)?)),
         What::Tables(tables) => {

@@ -1,6 +1,7 @@
 //! One file per subcommand: its arguments, its result in both forms, and `run`.
 
 mod bench;
+mod bench_volume;
 mod bench_workloads;
 mod cat;
 mod check;
