@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use bedplate::{Group, GroupConfig, Layout, MemberState, MemberStatistics, ScrubReport, format_duration, format_size};
+use bedplate::{Group, GroupConfig, Layout, MemberState, MemberStatistics, OperationStatistics, ScrubReport, format_duration, format_size};
 use serde::{Deserialize, Serialize};
 
 use crate::names::Names;
@@ -35,6 +35,17 @@ pub struct VolumeStatus {
     /// The layout line by line; `{n}` stands for member n.
     pub picture: Vec<String>,
     pub statistics: Option<Operations>,
+    /// What each whole copy of it did; one where there is one copy.
+    #[serde(default)]
+    pub plexes: Vec<PlexStatus>,
+}
+
+/// A plex of a volume.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PlexStatus {
+    /// Its members by their index.
+    pub members: Vec<usize>,
+    pub statistics: Statistics,
 }
 
 /// What a volume did, as its users saw it.
@@ -43,6 +54,7 @@ pub struct Operations {
     pub reads: Kind,
     pub writes: Kind,
     pub flushes: Kind,
+    pub queue_depth: u64,
 }
 
 /// A member of a group.
@@ -77,12 +89,45 @@ pub struct Kind {
     pub time_us_average: u64,
     pub time_us_p50: u64,
     pub time_us_p99: u64,
+    pub time_us_total: u64,
+    /// How many operations took up to so many microseconds.
+    pub histogram: Vec<(u64, u64)>,
 }
 
-impl From<bedplate::OperationStatistics> for Kind {
-    fn from(of: bedplate::OperationStatistics) -> Self {
-        let bedplate::OperationStatistics { operations, bytes, errors, time_us_average, time_us_p50, time_us_p99 } = of;
-        Self { operations, bytes, errors, time_us_average, time_us_p50, time_us_p99 }
+impl From<OperationStatistics> for Kind {
+    fn from(of: OperationStatistics) -> Self {
+        let OperationStatistics { operations, bytes, errors, time_us_average, time_us_p50, time_us_p99, time_us_total, histogram } = of;
+        Self { operations, bytes, errors, time_us_average, time_us_p50, time_us_p99, time_us_total, histogram }
+    }
+}
+
+impl Kind {
+    fn since(&self, earlier: &Self) -> Self {
+        let of = |kind: &Self| OperationStatistics::of(kind.operations, kind.bytes, kind.errors, kind.time_us_total, kind.histogram.clone());
+        of(self).since(&of(earlier)).into()
+    }
+}
+
+impl Statistics {
+    fn since(&self, earlier: &Self) -> Self {
+        Self {
+            reads: self.reads.since(&earlier.reads),
+            writes: self.writes.since(&earlier.writes),
+            flushes: self.flushes.since(&earlier.flushes),
+            corrected: self.corrected.checked_sub(earlier.corrected).unwrap_or(self.corrected),
+            queue_depth: self.queue_depth,
+        }
+    }
+}
+
+impl Operations {
+    fn since(&self, earlier: &Self) -> Self {
+        Self {
+            reads: self.reads.since(&earlier.reads),
+            writes: self.writes.since(&earlier.writes),
+            flushes: self.flushes.since(&earlier.flushes),
+            queue_depth: self.queue_depth,
+        }
     }
 }
 
@@ -103,9 +148,31 @@ impl Status {
         (status.pending_bytes, status.pending_seconds) = (Some(progress.pending_bytes), progress.seconds_left);
         for (volume, role) in status.volumes.iter_mut().zip(group.config().volumes.iter().map(|volume| volume.role)) {
             let told = group.volume_statistics(role);
-            volume.statistics = told.map(|told| Operations { reads: told.reads.into(), writes: told.writes.into(), flushes: told.flushes.into() });
+            volume.statistics = told.map(|told| Operations {
+                reads: told.reads.into(),
+                writes: told.writes.into(),
+                flushes: told.flushes.into(),
+                queue_depth: told.queue_depth,
+            });
+            let plexes = group.plex_statistics(role).into_iter();
+            volume.plexes = plexes.map(|plex| PlexStatus { members: plex.members, statistics: plex.statistics.into() }).collect();
         }
         status
+    }
+
+    /// Leaves of the statistics what came after an earlier status. What has another place by now is told whole.
+    pub fn since(mut self, earlier: &Self) -> Self {
+        for (volume, before) in self.volumes.iter_mut().zip(&earlier.volumes) {
+            volume.statistics = volume.statistics.take().map(|now| before.statistics.as_ref().map_or(now.clone(), |before| now.since(before)));
+            for (plex, before) in volume.plexes.iter_mut().zip(&before.plexes).filter(|(plex, before)| plex.members == before.members) {
+                plex.statistics = plex.statistics.since(&before.statistics);
+            }
+        }
+        for member in &mut self.members {
+            let before = earlier.members.iter().find(|before| before.id == member.id).and_then(|before| before.statistics.as_ref());
+            member.statistics = member.statistics.take().map(|now| before.map_or(now.clone(), |before| now.since(before)));
+        }
+        self
     }
 
     /// Tells of a group by its labels alone.
@@ -119,6 +186,7 @@ impl Status {
             copies: volume.layout.copies(),
             picture: picture(&volume.layout),
             statistics: None,
+            plexes: Vec::new(),
         });
         let members = config.members.iter().enumerate().map(|(index, member)| MemberStatus {
             index,
@@ -217,20 +285,30 @@ impl Status {
 
     /// Lays out what every member did.
     pub fn statistics(&self) -> String {
-        let head = ["volume or member", "state", "", "operations", "bytes", "average", "p50", "p99", "errors"].map(String::from).to_vec();
+        let head = ["volume, plex or member", "state", "", "operations", "bytes", "average", "p50", "p99", "errors"].map(String::from).to_vec();
         let mut rows = vec![head];
         for volume in &self.volumes {
             let Some(statistics) = &volume.statistics else { continue };
             push_kinds(&mut rows, &volume.role, &volume.layout, [&statistics.reads, &statistics.writes, &statistics.flushes]);
+            rows.push(vec![String::new(), String::new(), format!("{} under way", statistics.queue_depth)]);
+            // A plex that is all of the volume's members would tell nothing new.
+            for (at, plex) in volume.plexes.iter().enumerate().filter(|_| volume.plexes.len() > 1) {
+                let name = format!("{} plex {at}", volume.role);
+                push_members(&mut rows, &name, &text::count(plex.members.len() as u64, "member"), &plex.statistics);
+            }
         }
         for member in &self.members {
             let Some(statistics) = &member.statistics else { continue };
-            push_kinds(&mut rows, &member.path, &member.state, [&statistics.reads, &statistics.writes, &statistics.flushes]);
-            let more = format!("{} corrected, {} under way", statistics.corrected, statistics.queue_depth);
-            rows.push(vec![String::new(), String::new(), more]);
+            push_members(&mut rows, &member.path, &member.state, statistics);
         }
         text::table(&rows, &[3, 4, 5, 6, 7, 8])
     }
+}
+
+/// Adds the rows of a member or of all members of a plex.
+fn push_members(rows: &mut Vec<Vec<String>>, name: &str, state: &str, of: &Statistics) {
+    push_kinds(rows, name, state, [&of.reads, &of.writes, &of.flushes]);
+    rows.push(vec![String::new(), String::new(), format!("{} corrected, {} under way", of.corrected, of.queue_depth)]);
 }
 
 /// Adds a row for each kind of operation; the first names whose they are.

@@ -57,8 +57,10 @@ impl Worker {
         let mut rest = None;
         for (core, from) in self.inner.cores.iter().zip(&mut self.from) {
             let (start, busy) = (Instant::now(), core.is_busy());
-            if let Some(next) = core.sync_next(*from)? {
-                *from = next;
+            if let Some(region) = core.next_pending(*from) {
+                // One that cannot be read now does not keep the others waiting.
+                *from = region + 1;
+                core.sync_region(region)?;
                 self.inner.estimate.lock().note(core.region_bytes());
                 rest = Some(rest.unwrap_or(Duration::ZERO) + if busy { start.elapsed() } else { Duration::ZERO });
             }

@@ -23,7 +23,7 @@ use crate::parity::Parity;
 use crate::regions::{BEHIND, Regions, UNSYNCED};
 use crate::shared::{Lives, Shared};
 use crate::stats::VolumeMeter;
-use crate::{Config, Error, ErrorKind, Label, MemberState, MemberStatistics, Result, Role, VolumeConfig, VolumeStatistics};
+use crate::{Config, Error, ErrorKind, Label, MemberState, MemberStatistics, PlexStatistics, Result, Role, VolumeConfig, VolumeStatistics};
 
 /// How to open a group.
 #[derive(Debug, Clone)]
@@ -169,6 +169,18 @@ impl Group {
         self.open.inner.cores.iter().find(|core| core.role == role).map(|core| core.meter.statistics())
     }
 
+    /// Returns what the plexes of the volume with a role did, each by its members; nothing where the group has none.
+    #[must_use]
+    pub fn plex_statistics(&self, role: Role) -> Vec<PlexStatistics> {
+        let Some(core) = self.open.inner.cores.iter().find(|core| core.role == role) else { return Vec::new() };
+        let told = self.statistics();
+        let plex = |members: Vec<usize>| {
+            let own = members.iter().filter_map(|member| told.get(*member)?.as_ref());
+            PlexStatistics { statistics: own.fold(MemberStatistics::default(), |sum, one| sum.plus(one)), members }
+        };
+        core.layout.plexes().into_iter().map(plex).collect()
+    }
+
     /// Sets the statistics to zero.
     pub fn reset_statistics(&self) {
         self.open.inner.cores.iter().for_each(|core| core.meter.reset());
@@ -192,16 +204,12 @@ impl Group {
     /// Brings everything up to date from the calling thread: regions in doubt, members that came back, spares for members that failed.
     ///
     /// # Errors
-    /// `Broken` or `Device` when what is to be copied cannot be read.
+    /// `Broken` or `Device` when some of what is to be copied cannot be read: everything else was copied.
     pub fn sync(&self) -> Result<()> {
         self.open.inner.relocate()?;
-        for core in &self.open.inner.cores {
-            let mut from = 0;
-            while let Some(next) = core.sync_next(from)? {
-                from = next;
-            }
-        }
-        self.open.inner.finish()
+        let synced: Vec<_> = self.open.inner.cores.iter().map(|core| core.sync_all()).collect();
+        self.open.inner.finish()?;
+        Ok(synced.into_iter().collect::<block::Result<()>>()?)
     }
 
     /// Takes regions out of the dirty region log that were not written to since the last call. The background thread calls it now and then.

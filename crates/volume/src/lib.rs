@@ -57,5 +57,5 @@ pub use layout::{COPIES_MAX, Concat, Copy, Extent, Layout, Mirror, Raid5, Run, S
 pub use pages::{HEAD_BYTES, Innodb, PageFormat, Postgres, Sqlite, page_formats};
 pub use scrub::{Difference, Judge, ScrubReport, Undecided};
 pub use shape::{Arrangement, Shape, UNIT_BYTES_DEFAULT};
-pub use stats::{MemberStatistics, OperationStatistics, VolumeStatistics};
+pub use stats::{MemberStatistics, OperationStatistics, PlexStatistics, VolumeStatistics};
 pub use volume::{Volume, VolumeOptions};

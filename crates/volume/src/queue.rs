@@ -150,7 +150,9 @@ impl VolumeQueue {
     fn read_now(&mut self, mut request: Request) {
         let segments: Vec<Segment> = std::iter::once(request.first).chain(request.rest.drain(..)).collect();
         let mut buf = request.buf.take();
-        let result = buf.as_mut().map_or(Ok(()), |buf| self.read_segments(&segments, buf));
+        let meter = &self.core.meter;
+        let bytes = segments.iter().map(|segment| u64::from(segment.len)).sum();
+        let result = meter.time(&meter.reads, bytes, || buf.as_mut().map_or(Ok(()), |buf| self.read_segments(&segments, buf)));
         self.done.push(Completion { token: request.token, result, buf });
     }
 
@@ -237,6 +239,7 @@ impl VolumeQueue {
         }
         self.flights[slot] = Some(flight);
         self.flying += 1;
+        self.core.meter.begin(1);
         for (ordinal, (buf, segments)) in outgoing.into_iter().enumerate() {
             self.send(slot, ordinal, kind, buf, &segments);
         }
@@ -292,6 +295,7 @@ impl VolumeQueue {
         }
         let Some(mut flight) = self.flights[slot].take() else { return };
         self.flying -= 1;
+        self.core.meter.end(1);
         let result = self.finish(&mut flight);
         let (meter, bytes) = (&self.core.meter, flight.segments.iter().map(|segment| u64::from(segment.len)).sum());
         match flight.kind {

@@ -1,4 +1,4 @@
-//! What a member did, counted without locks: operations, bytes, times, errors.
+//! What a volume, a plex and a member did, counted without locks: operations, bytes, times, errors.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ impl Default for Meter {
 }
 
 /// What a kind of operation came to. Times are from submission to completion.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OperationStatistics {
     /// Completed operations.
     pub operations: u64,
@@ -43,6 +43,42 @@ pub struct OperationStatistics {
     pub time_us_p50: u64,
     /// 99 of 100 operations were faster, in microseconds, to within a fifth.
     pub time_us_p99: u64,
+    /// The sum of all times in microseconds.
+    pub time_us_total: u64,
+    /// How many operations took up to so many microseconds and longer than the entry before says; only what is not zero.
+    pub histogram: Vec<(u64, u64)>,
+}
+
+impl OperationStatistics {
+    /// Makes the averages and percentiles of counts.
+    #[must_use]
+    pub fn of(operations: u64, bytes: u64, errors: u64, time_us_total: u64, histogram: Vec<(u64, u64)>) -> Self {
+        let (time_us_p50, time_us_p99) = (quantile(&histogram, 50), quantile(&histogram, 99));
+        Self { operations, bytes, errors, time_us_average: time_us_total / operations.max(1), time_us_p50, time_us_p99, time_us_total, histogram }
+    }
+
+    /// Returns what came after `earlier`, statistics of the same thing; everything where that was set to zero in between.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let before = |at: u64| earlier.histogram.iter().find(|(end, _)| *end == at).map_or(0, |(_, count)| *count);
+        let grew = earlier.histogram.iter().all(|(at, count)| self.histogram.iter().any(|(end, now)| end == at && now >= count));
+        if !grew || self.operations < earlier.operations || self.errors < earlier.errors || self.time_us_total < earlier.time_us_total {
+            return self.clone();
+        }
+        let histogram = self.histogram.iter().map(|(at, count)| (*at, count - before(*at))).filter(|(_, count)| *count > 0).collect();
+        let (operations, bytes) = (self.operations - earlier.operations, self.bytes.saturating_sub(earlier.bytes));
+        Self::of(operations, bytes, self.errors - earlier.errors, self.time_us_total - earlier.time_us_total, histogram)
+    }
+
+    /// Adds what another one did.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let mut histogram: std::collections::BTreeMap<u64, u64> = self.histogram.iter().copied().collect();
+        other.histogram.iter().for_each(|(at, count)| *histogram.entry(*at).or_default() += count);
+        let (operations, bytes) = (self.operations + other.operations, self.bytes + other.bytes);
+        let time_us_total = self.time_us_total + other.time_us_total;
+        Self::of(operations, bytes, self.errors + other.errors, time_us_total, histogram.into_iter().collect())
+    }
 }
 
 /// What a member did since the group was imported or the statistics were reset.
@@ -60,16 +96,41 @@ pub struct MemberStatistics {
     pub queue_depth: u64,
 }
 
+impl MemberStatistics {
+    /// Adds what another member did.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            reads: self.reads.plus(&other.reads),
+            writes: self.writes.plus(&other.writes),
+            flushes: self.flushes.plus(&other.flushes),
+            corrected: self.corrected + other.corrected,
+            queue_depth: self.queue_depth + other.queue_depth,
+        }
+    }
+}
+
+/// What the members of a plex, one whole copy of a volume, did together. Where the volume has one copy there is one plex, of all its members.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PlexStatistics {
+    /// The members by their index.
+    pub members: Vec<usize>,
+    /// What they did. A member that holds parts of several plexes or volumes counts in each.
+    pub statistics: MemberStatistics,
+}
+
 /// The live counters of a volume.
 #[derive(Debug, Default)]
 pub(crate) struct VolumeMeter {
     pub reads: Meter,
     pub writes: Meter,
     pub flushes: Meter,
+    /// Operations under way.
+    busy: AtomicU64,
 }
 
 /// What a volume did since its group was imported or the statistics were reset: as its users saw it, whatever the members did for it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VolumeStatistics {
     /// Reads.
     pub reads: OperationStatistics,
@@ -77,11 +138,34 @@ pub struct VolumeStatistics {
     pub writes: OperationStatistics,
     /// Flushes.
     pub flushes: OperationStatistics,
+    /// Operations under way now.
+    pub queue_depth: u64,
 }
 
 impl VolumeMeter {
     pub fn statistics(&self) -> VolumeStatistics {
-        VolumeStatistics { reads: self.reads.statistics(), writes: self.writes.statistics(), flushes: self.flushes.statistics() }
+        let queue_depth = self.busy.load(Relaxed);
+        VolumeStatistics { reads: self.reads.statistics(), writes: self.writes.statistics(), flushes: self.flushes.statistics(), queue_depth }
+    }
+
+    /// Counts operations that begin.
+    pub fn begin(&self, count: u64) {
+        self.busy.fetch_add(count, Relaxed);
+    }
+
+    /// Counts operations that end.
+    pub fn end(&self, count: u64) {
+        self.busy.fetch_sub(count, Relaxed);
+    }
+
+    /// Counts what `operation` does by its outcome.
+    pub fn time<T, E>(&self, meter: &Meter, bytes: u64, operation: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        self.begin(1);
+        let start = Instant::now();
+        let result = operation();
+        meter.note(start, bytes, result.is_ok());
+        self.end(1);
+        result
     }
 
     pub fn reset(&self) {
@@ -90,14 +174,6 @@ impl VolumeMeter {
 }
 
 impl Meter {
-    /// Counts what `operation` does by its outcome.
-    pub fn time<T, E>(&self, bytes: u64, operation: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-        let start = Instant::now();
-        let result = operation();
-        self.note(start, bytes, result.is_ok());
-        result
-    }
-
     pub fn note(&self, since: Instant, bytes: u64, ok: bool) {
         if !ok {
             self.errors.fetch_add(1, Relaxed);
@@ -117,16 +193,10 @@ impl Meter {
     }
 
     pub fn statistics(&self) -> OperationStatistics {
-        let buckets: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
-        let operations = self.operations.load(Relaxed);
-        OperationStatistics {
-            operations,
-            bytes: self.bytes.load(Relaxed),
-            errors: self.errors.load(Relaxed),
-            time_us_average: self.nanoseconds.load(Relaxed) / 1000 / operations.max(1),
-            time_us_p50: quantile(&buckets, 50),
-            time_us_p99: quantile(&buckets, 99),
-        }
+        let count = |(at, bucket): (usize, &AtomicU64)| Some((bucket_end_us(at), bucket.load(Relaxed))).filter(|(_, count)| *count > 0);
+        let histogram = self.buckets.iter().enumerate().filter_map(count).collect();
+        let (operations, time_us_total) = (self.operations.load(Relaxed), self.nanoseconds.load(Relaxed) / 1000);
+        OperationStatistics::of(operations, self.bytes.load(Relaxed), self.errors.load(Relaxed), time_us_total, histogram)
     }
 }
 
@@ -143,14 +213,15 @@ fn bucket_end_us(bucket: usize) -> u64 {
     (5 + bucket as u64 % 4) << (bucket / 4) >> 2
 }
 
-fn quantile(buckets: &[u64], percent: u64) -> u64 {
-    let total: u64 = buckets.iter().sum();
+/// Returns the time in which so many percent of a histogram's operations ended; 0 where there are none.
+fn quantile(histogram: &[(u64, u64)], percent: u64) -> u64 {
+    let total: u64 = histogram.iter().map(|(_, count)| count).sum();
     let mut before = 0;
-    let reached = buckets.iter().position(|count| {
+    let reached = histogram.iter().find(|(_, count)| {
         before += count;
-        total > 0 && before * 100 >= total * percent
+        before * 100 >= total * percent
     });
-    reached.map_or(0, bucket_end_us)
+    reached.map_or(0, |(end, _)| *end)
 }
 
 #[cfg(test)]
@@ -170,12 +241,26 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_where_the_operations_are() {
-        let mut buckets = vec![0; BUCKETS];
-        buckets[bucket(Duration::from_micros(100))] = 98;
-        buckets[bucket(Duration::from_millis(8))] = 2;
-        assert!((100..=125).contains(&quantile(&buckets, 50)));
-        assert!((8000..=10_000).contains(&quantile(&buckets, 99)));
-        assert_eq!(quantile(&[0; BUCKETS], 50), 0);
+    fn quantiles_are_where_the_operations_are_and_intervals_are_differences() {
+        let meter = Meter::default();
+        let past = |us: u64| Instant::now().checked_sub(Duration::from_micros(us)).unwrap();
+        let fill = |slow: u64| {
+            (0..98).for_each(|_| meter.note(past(1_000_000), 512, true));
+            (0..slow).for_each(|_| meter.note(past(60_000_000), 512, true));
+            meter.note(Instant::now(), 0, false);
+        };
+        assert_eq!(meter.statistics(), OperationStatistics::default());
+        fill(2);
+        let first = meter.statistics();
+        assert_eq!((first.operations, first.bytes, first.errors), (100, 51_200, 1));
+        assert!((1_000_000..2_000_000).contains(&first.time_us_p50) && (60_000_000..80_000_000).contains(&first.time_us_p99), "{first:?}");
+        fill(0);
+        let second = meter.statistics().since(&first);
+        assert_eq!((second.operations, second.bytes, second.errors), (98, 50_176, 1));
+        assert!((1_000_000..2_000_000).contains(&second.time_us_p99) && (1_000_000..2_000_000).contains(&second.time_us_average), "{second:?}");
+        assert_eq!(first.plus(&second), meter.statistics());
+        meter.reset();
+        fill(0);
+        assert_eq!(meter.statistics().since(&first).operations, 98, "set to zero in between");
     }
 }

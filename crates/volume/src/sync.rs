@@ -155,13 +155,25 @@ impl Core {
         self.redundancy.as_ref().map_or(0, |redundancy| redundancy.regions.count_with(BEHIND | UNSYNCED))
     }
 
-    /// Makes the next pending region from `from` on agree. Returns where to go on; `None` when no region is pending.
-    pub fn sync_next(&self, from: u64) -> Result<Option<u64>> {
-        let Some(redundancy) = &self.redundancy else { return Ok(None) };
-        let pending = |from| redundancy.regions.next_with(BEHIND | UNSYNCED, from);
-        let Some(region) = pending(from).or_else(|| pending(0)) else { return Ok(None) };
-        self.sync_region(region)?;
-        Ok(Some(region + 1))
+    /// Returns the next region from `from` on, round and round, that is not up to date everywhere.
+    pub fn next_pending(&self, from: u64) -> Option<u64> {
+        let pending = |from| self.redundancy.as_ref()?.regions.next_with(BEHIND | UNSYNCED, from);
+        pending(from).or_else(|| pending(0))
+    }
+
+    /// Makes every pending region agree that can be read. Returns the first error of those that cannot.
+    pub fn sync_all(&self) -> Result<()> {
+        let (mut from, mut unread) = (0, std::collections::BTreeMap::new());
+        while let Some(redundancy) = &self.redundancy {
+            let pending =
+                |from| (from..redundancy.regions.count()).find(|at| redundancy.regions.has(*at, BEHIND | UNSYNCED) && !unread.contains_key(at));
+            let Some(region) = pending(from).or_else(|| pending(0)) else { break };
+            if let Err(error) = self.sync_region(region) {
+                unread.insert(region, error);
+            }
+            from = region + 1;
+        }
+        unread.into_values().next().map_or(Ok(()), Err)
     }
 
     /// Says whether anybody uses the members now.

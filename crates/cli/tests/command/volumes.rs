@@ -160,6 +160,11 @@ fn unwise_and_impossible_groups_are_told_why() {
         assert!(warned.contains(words), "{words:?} is missing in {warned}");
     }
     assert!(refusal(create(&["mirror"])).contains("member of the group tank"));
+    let (c, force) = (scratch.path("c.img"), ["raid5", "--force", "--unit", "512"]);
+    let warned = create(&force.iter().copied().chain([text(&c)]).collect::<Vec<_>>()).succeeds().stderr();
+    for words in ["intent log lies on the RAID-5", "not a multiple of 4 KiB", "one physical device"] {
+        assert!(warned.contains(words), "{words:?} is missing in {warned}");
+    }
     assert!(refusal(bedplate(["volume", "show", "group:nothing"])).contains("BEDPLATE_DEVICES"));
     let plain = scratch.image("plain.img");
     assert!(refusal(bedplate(["volume", "show", text(&plain)])).contains("no label"));
@@ -183,6 +188,14 @@ fn a_mounted_group_tells_its_statistics_and_is_rebuilt_under_the_mount() {
     let told = bedplate(["volume", "stat", text(&members[0]), "--json"]).json();
     assert!(told["volumes"][0]["statistics"]["writes"]["operations"].as_u64().unwrap() > 0, "{told}");
     assert!(told["members"][1]["statistics"]["writes"]["bytes"].as_u64().unwrap() > 1 << 20, "{told}");
+    // S-97: a plex for each copy, and in an interval only what happened in it.
+    let written = |told: &serde_json::Value, plex: usize| told["volumes"][0]["plexes"][plex]["statistics"]["writes"]["bytes"].as_u64().unwrap();
+    assert!(written(&told, 0) > 1 << 20 && written(&told, 1) > 1 << 20, "{told}");
+    let rounds = bedplate(["volume", "stat", text(&members[0]), "--json", "--interval", "100ms", "--count", "2"]).succeeds().stdout();
+    let rounds: Vec<serde_json::Value> = serde_json::Deserializer::from_str(&rounds).into_iter().collect::<Result<_, _>>().unwrap();
+    assert!(rounds.len() == 2 && written(&rounds[0], 0) > 1 << 20 && written(&rounds[1], 0) < 1 << 20, "{rounds:?}");
+    let shown = bedplate(["volume", "stat", text(&members[0])]).succeeds().stdout();
+    assert!(shown.contains("data plex 0") && shown.contains("data plex 1") && shown.contains("corrected"), "{shown}");
     let new = scratch.path("new.img");
     std::fs::File::create(&new).unwrap().set_len(40 << 20).unwrap();
     bedplate(["volume", "replace", text(&members[0]), text(&members[0]), text(&new)]).succeeds();

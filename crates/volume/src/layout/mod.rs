@@ -177,6 +177,27 @@ impl Layout {
         }
     }
 
+    /// Returns the members of each plex, one whole copy of everything, by their index: one plex where there is one copy.
+    #[must_use]
+    pub fn plexes(&self) -> Vec<Vec<usize>> {
+        let below = self.children().iter().map(Self::plexes);
+        let mut plexes: Vec<Vec<usize>> = match self {
+            Self::Extent(extent) => vec![vec![extent.member.into()]],
+            Self::Mirror(_) => below.flatten().collect(),
+            // The first copies of all parts are a plex, the second ones are another.
+            Self::Concat(_) | Self::Stripe(_) | Self::Raid5(_) => below.fold(Vec::new(), |mut sum: Vec<Vec<usize>>, part| {
+                sum.resize(sum.len().max(part.len()), Vec::new());
+                sum.iter_mut().zip(part).for_each(|(plex, members)| plex.extend(members));
+                sum
+            }),
+        };
+        for plex in &mut plexes {
+            plex.sort_unstable();
+            plex.dedup();
+        }
+        plexes
+    }
+
     /// Calls `change` with every extent and returns the layout that follows.
     #[must_use]
     pub fn map_extents(&self, change: &mut dyn FnMut(Extent) -> Extent) -> Self {

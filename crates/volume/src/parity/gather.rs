@@ -81,6 +81,7 @@ impl Gathering {
             let mut flight = Flight { start: Instant::now(), passage: Passage::new(parity, &puts(&requests)), requests, result: None };
             flight.go(core, parity, Wait::No);
             self.flying += flight.requests.len();
+            core.meter.begin(flight.requests.len() as u64);
             let flight = Arc::new(Mutex::new(flight));
             parity.flights.lock().push(Arc::clone(&flight));
             self.flights.push(flight);
@@ -137,6 +138,7 @@ impl Gathering {
         let mut flight = flight.lock();
         let result = flight.result.clone().unwrap_or(Ok(()));
         self.flying -= flight.requests.len();
+        core.meter.end(flight.requests.len() as u64);
         for request in std::mem::take(&mut flight.requests) {
             let bytes = segments(&request).map(|segment| u64::from(segment.len)).sum();
             segments(&request).for_each(|segment| core.leave(segment.offset, segment.len.into()));

@@ -11,4 +11,5 @@ mod parity;
 mod parity_queue;
 mod refusals;
 mod scrub;
+mod statistics;
 mod write_hole;

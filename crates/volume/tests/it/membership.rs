@@ -243,6 +243,49 @@ fn a_member_that_dies_during_its_rebuild_leaves_again() {
     check(&*device, &[(0, 3)]);
 }
 
+/// S-63: a block that nobody can read holds up no other, and is copied once it can be read.
+#[test]
+fn a_bad_block_during_a_rebuild_stops_the_copy_of_its_region_alone() {
+    const BAD: u64 = 3 * REGION_BYTES + 8192;
+    for (shape, count, readable) in [(Shape::Mirror, 2, false), (Shape::Mirror, 3, true), (Shape::Raid5, 4, false)] {
+        let bed = Bed::new(count + 1, 27);
+        let mut devices = bed.devices();
+        let new = devices.pop().unwrap();
+        volume::create(&super::bed::new_group(shape, 2, devices.clone(), Vec::new())).unwrap();
+        let group = Group::import(&devices, &quiet()).unwrap();
+        group.sync().unwrap();
+        let device = group.volume(Role::Data).unwrap();
+        let expected: Vec<(u64, u64)> = (0..device.size_bytes() / 4096).map(|n| (n * 4096, n + 1)).collect();
+        expected.iter().for_each(|(at, number)| device.write_at(&stamped(*at, 4096, *number), *at).unwrap());
+        device.flush().unwrap();
+        // The place on the first member that holds this address.
+        let copy = group.config().volumes[0].layout.locate(BAD).copies()[0];
+        let (owner, replaced) = (usize::from(copy.member), (usize::from(copy.member) + 1) % count);
+        bed.members[owner].inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Always).within(copy.offset..copy.offset + 512));
+        group.replace(replaced, &new).unwrap();
+        let synced = group.sync();
+        if readable {
+            synced.unwrap();
+            assert_eq!(states(&group)[replaced], MemberState::Active, "{shape:?}: a third copy is as good");
+            check(&*device, &expected);
+            continue;
+        }
+        let error = synced.unwrap_err();
+        assert!(error.to_string().contains("injected") || error.to_string().contains("simulated"), "{shape:?}: {error}");
+        // A row may begin in one region and end in the next; what its stale member holds follows from all others, the unreadable one among them.
+        let (left, near) = if shape == Shape::Raid5 { (2 * REGION_BYTES, 2 * REGION_BYTES) } else { (REGION_BYTES, 1) };
+        assert!((1..=left).contains(&group.progress().pending_bytes), "{shape:?}: {:?}", group.progress());
+        assert_eq!(states(&group)[replaced], MemberState::Stale);
+        let others: Vec<(u64, u64)> = expected.iter().copied().filter(|(at, _)| at.abs_diff(BAD / 4096 * 4096) >= near).collect();
+        check(&*device, &others);
+        bed.members[owner].clear_faults();
+        group.sync().unwrap();
+        assert_eq!((states(&group)[replaced], group.progress().pending_bytes), (MemberState::Active, 0));
+        bed.members[owner].die();
+        check(&*device, &expected);
+    }
+}
+
 #[test]
 fn the_background_thread_rebuilds_while_the_volume_is_in_use() {
     let devices: Vec<Arc<dyn BlockDevice>> = Bed::new(3, 26).devices();

@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use bedplate::format_size;
+use bedplate::{format_size, parse_duration};
 use clap::Args;
 use serde::Serialize;
 
@@ -28,7 +29,7 @@ pub struct Arguments {
     group: PathBuf,
 }
 
-/// Tell what the members of a mounted group did: operations, times, errors
+/// Tell what the volumes, plexes and members of a mounted group did: operations, times, errors
 #[derive(Debug, Args)]
 pub struct StatArguments {
     /// Any member, or group:NAME
@@ -36,12 +37,17 @@ pub struct StatArguments {
     /// Set the statistics to zero afterwards
     #[arg(long)]
     reset: bool,
-    /// Tell again every so many seconds, until interrupted or --count is reached
-    #[arg(long, value_name = "SECONDS")]
-    interval: Option<u64>,
+    /// Tell again in such intervals what was done in each, until interrupted or --count is reached
+    #[arg(long, value_name = "TIME", value_parser = interval)]
+    interval: Option<Duration>,
     /// How often to tell
     #[arg(long, value_name = "N", requires = "interval")]
     count: Option<u64>,
+}
+
+/// Reads a duration that is longer than nothing; a bare number is seconds.
+fn interval(text: &str) -> std::result::Result<Duration, String> {
+    parse_duration(text).and_then(|read| if read.is_zero() { Err("an interval is longer than nothing".to_owned()) } else { Ok(read) })
 }
 
 #[derive(Serialize)]
@@ -79,12 +85,15 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 
 pub fn stat(arguments: &StatArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
+    let mut before: Option<Status> = None;
     for round in 1.. {
         if let Reply::Status(status) = control::request(&located, &Request::Status { reset: arguments.reset })? {
-            output.show(&Stat(*status))?;
+            // The first tells everything since the import or the last reset.
+            output.show(&Stat(before.as_ref().map_or_else(|| (*status).clone(), |before| status.clone().since(before))))?;
+            before = Some(*status).filter(|_| !arguments.reset);
         }
         let Some(interval) = arguments.interval.filter(|_| arguments.count.is_none_or(|count| round < count)) else { break };
-        std::thread::sleep(std::time::Duration::from_secs(interval));
+        std::thread::sleep(interval);
     }
     Ok(())
 }
