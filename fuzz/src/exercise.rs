@@ -4,7 +4,7 @@
 //! - no I/O outside the device, and none without end ([`Checked`]);
 //! - a check, a read-only mount, a salvage and a repair that refuses write nothing;
 //! - file data never goes where the superblocks, the log or the metadata lie;
-//! - what a check calls clean mounts, and nothing in it turns out to be corrupt;
+//! - what a check calls clean mounts, and nothing in it or in its checkpoints turns out to be corrupt, also after they became the present;
 //! - what a repair calls mended is clean for the next check;
 //! - of what a check calls clean, a salvage loses and doubts nothing.
 
@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use block::{AlignedBuf, BlockDevice, Snapshot};
 use fs::{
-    AllocateMode, CheckReport, CheckpointOptions, Error, ErrorKind, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, RenameMode, Salvage,
-    SetAttr, forge,
+    AllocateMode, CheckReport, CheckpointOptions, Error, ErrorKind, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, RenameMode,
+    RollbackOptions, Salvage, SetAttr, forge,
 };
 
 use crate::base::options;
@@ -162,12 +162,11 @@ fn salvage(snapshot: &Snapshot, clean: bool) {
 
 /// Looks at every name, up to a bound, and returns the regular files found.
 fn walk(fs: &FileSystem, clean: bool) -> Vec<InodeNo> {
-    // Of the past a check reads every row, and does not put them together.
     for checkpoint in fs.checkpoints() {
-        tolerate(fs.checkpoint_space(&checkpoint.name), false);
+        tolerate(fs.checkpoint_space(&checkpoint.name), clean);
         let path = std::path::Path::new(".checkpoints").join(OsStr::from_bytes(&checkpoint.name));
-        if let Some(attr) = tolerate(fs.resolve(path), false) {
-            walk_below(fs, attr.ino, false);
+        if let Some(attr) = tolerate(fs.resolve(path), clean) {
+            walk_below(fs, attr.ino, clean);
         }
     }
     walk_below(fs, InodeNo::ROOT, clean)
@@ -232,6 +231,10 @@ fn change(fs: &FileSystem, files: &[InodeNo], clean: bool) {
     let checkpoints = fs.checkpoints();
     tolerate(fs.create_checkpoint("new", &CheckpointOptions::default()), clean);
     change_names(fs, clean);
+    // The past becomes the present, whole and in part, and then goes.
+    for (checkpoint, path) in checkpoints.iter().zip([None, Some("d/e".into())]) {
+        tolerate(fs.rollback(&checkpoint.name, &RollbackOptions { path, force: true }), clean);
+    }
     for checkpoint in &checkpoints {
         tolerate(fs.delete_checkpoint(&checkpoint.name), clean);
     }

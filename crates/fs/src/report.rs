@@ -152,8 +152,10 @@ pub enum FindingKind {
     Size,
     /// A setting of the volume is missing or impossible.
     Setting,
-    /// A checkpoint, or what it keeps, cannot be read or contradicts itself.
+    /// A checkpoint, what it keeps or what it shows cannot be read or contradicts itself.
     Checkpoint,
+    /// An extent says that it was born after the moment that has it.
+    Birth,
 }
 
 /// One inconsistency.

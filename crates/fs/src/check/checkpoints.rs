@@ -1,18 +1,16 @@
-//! Checkpoints: what they are made of can be read, belongs to one that exists, and each one's names lead to its inodes.
+//! Checkpoints: what they are made of can be read and belongs to one that exists. What they show is looked at in `past.rs`.
 
 use std::collections::BTreeSet;
 
 use super::Examined;
 use super::inodes::hex;
+use super::past::DELETE;
 use crate::checkpoint::{CheckpointRow, decode_image, split_before_key, split_checkpoint_key, split_scope_key};
 use crate::row::{DentryRow, ExtentRow, InodeRow, RowChange, Table};
-use crate::state::EPOCH;
 use crate::{Epoch, FindingKind, Result};
 
-const SALVAGE: &str = "the present is not touched by it: copy out the volume with 'bedplate salvage', or delete the checkpoint";
-
 pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
-    let now = examined.meta.get(Table::Setting, EPOCH)?.and_then(|bytes| Some(Epoch(u32::from_le_bytes(bytes.try_into().ok()?))));
+    let now = super::settings::epoch(examined)?;
     let (mut epochs, mut names) = (BTreeSet::new(), BTreeSet::new());
     examined.each_row(Table::Checkpoint, |examined, key, value| {
         match split_checkpoint_key(key).and_then(|epoch| Ok((epoch, CheckpointRow::decode(value)?))) {
@@ -20,10 +18,14 @@ pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
                 epochs.insert(epoch);
                 if now.is_some_and(|now| epoch >= now) || !names.insert(row.name.clone()) {
                     let message = format!("checkpoint {} ('{}') is of the future, or has the name of another", epoch.0, row.name.escape_ascii());
-                    examined.notes.broken(FindingKind::Checkpoint, message, SALVAGE);
+                    examined.notes.broken(FindingKind::Checkpoint, message, DELETE);
+                }
+                if !row.ino_end.is_possible() {
+                    let message = format!("checkpoint {} holds inodes below {}, which is no number of an inode", epoch.0, row.ino_end.0);
+                    examined.notes.broken(FindingKind::Checkpoint, message, DELETE);
                 }
             }
-            Err(e) => examined.notes.broken(FindingKind::Checkpoint, format!("checkpoint {}: {e}", hex(key)), SALVAGE),
+            Err(e) => examined.notes.broken(FindingKind::Checkpoint, format!("checkpoint {}: {e}", hex(key)), DELETE),
         }
     })?;
     examined.each_row(Table::Scope, |examined, key, _| {
@@ -56,6 +58,6 @@ fn belongs(examined: &mut Examined<'_>, table: Table, key: &[u8], epoch: Result<
             let message = format!("a row of checkpoint {} is left, which does not exist", epoch.0);
             examined.notes.mend_by(RowChange::delete(table, key.to_vec()), FindingKind::Leftover, message, "a repair removes it");
         }
-        Err(e) => examined.notes.broken(FindingKind::Checkpoint, format!("a row of a checkpoint, {}: {e}", hex(key)), SALVAGE),
+        Err(e) => examined.notes.broken(FindingKind::Checkpoint, format!("a row of a checkpoint, {}: {e}", hex(key)), DELETE),
     }
 }

@@ -2,10 +2,13 @@
 
 use super::Examined;
 use super::inodes::hex;
+use super::notes::Notes;
+use super::past::DELETE;
+use super::settings::epoch;
 use crate::io::Grid;
 use crate::mount::{Claimed, collect_claims};
 use crate::row::{ExtentRow, RowChange, Table, split_extent_key};
-use crate::{ErrorKind, FileKind, FindingKind, InodeNo, Result};
+use crate::{Epoch, ErrorKind, FileKind, FindingKind, InodeNo, Result};
 
 /// What a person can do about blocks that are not where they should be.
 const LOOK_AT_BOTH: &str = "only their content tells whose they are: copy out both with 'bedplate salvage'";
@@ -30,10 +33,12 @@ pub(super) fn check_claims(examined: &mut Examined<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Order within the file, and an owner that is a regular file.
+/// Order within the file, an owner that is a regular file, and a birth before the moment.
 pub(super) fn check_owners(examined: &mut Examined<'_>) -> Result<()> {
     let mut before = (InodeNo(0), 0);
     let blocks_max = Grid::FILE_BYTES_MAX / u64::from(examined.superblock.block_size);
+    let now = epoch(examined)?;
+    let moment = examined.moment.as_ref().map(|checkpoint| checkpoint.epoch);
     examined.each_row(Table::Extent, |examined, key, value| {
         let (Ok((ino, at)), Ok(row)) = (split_extent_key(key), ExtentRow::decode(value)) else {
             return; // named by `check_claims`
@@ -52,6 +57,7 @@ pub(super) fn check_owners(examined: &mut Examined<'_>) -> Result<()> {
             Some(known) if known.row.kind == FileKind::File => {
                 known.blocks = known.blocks.saturating_add(row.len.into());
                 known.blocks_end = end;
+                check_birth(key, row, (now, moment), notes);
             }
             Some(_) => {
                 let message = format!("inode {} is no regular file but has an extent at its block {}", ino.0, at.0);
@@ -65,4 +71,17 @@ pub(super) fn check_owners(examined: &mut Examined<'_>) -> Result<()> {
             ),
         }
     })
+}
+
+/// An extent that says it was born after a checkpoint is written in place, whether the checkpoint needs it or not.
+fn check_birth(key: &[u8], row: ExtentRow, (now, moment): (Option<Epoch>, Option<Epoch>), notes: &mut Notes) {
+    let Ok((ino, at)) = split_extent_key(key) else { return };
+    let what = format!("the extent of inode {} at its block {} says it was born in epoch {}", ino.0, at.0, row.birth.0);
+    if let Some(now) = now.filter(|now| row.birth > *now) {
+        let change = RowChange::put(Table::Extent, key.to_vec(), ExtentRow { birth: Epoch(1), ..row }.encode());
+        let remedy = "a repair takes it for as old as the volume: what a checkpoint needs of it is not written over then";
+        notes.mend_by(change, FindingKind::Birth, format!("{what}, and now is epoch {}", now.0), remedy);
+    } else if let Some(moment) = moment.filter(|moment| row.birth > *moment) {
+        notes.broken(FindingKind::Birth, format!("{what}, after epoch {} had ended", moment.0), DELETE);
+    }
 }

@@ -1,9 +1,12 @@
 //! Inodes: rows that decode, values that can be, and counts that agree with what was found.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use super::notes::Notes;
+use super::past::shows_some_names;
 use super::{Examined, lost};
+use crate::checkpoint::{Checkpoint, CheckpointRow};
 use crate::io::Grid;
 use crate::names::{MODE_BITS, target_is_possible};
 use crate::row::{InodeRow, RowChange, Table, inode_key, split_key};
@@ -118,7 +121,8 @@ pub(super) fn read_orphans(examined: &mut Examined<'_>) -> Result<()> {
 
 /// Compares what inodes say of themselves with what was found, and finds a place for those without a name.
 pub(super) fn check_counts(examined: &mut Examined<'_>) -> Result<()> {
-    let Examined { inodes, notes, superblock, taken, .. } = examined;
+    let first = first_unused(examined)?;
+    let Examined { inodes, notes, superblock, taken, moment, .. } = examined;
     let block = u64::from(superblock.block_size);
     let home = lost::free_name(taken);
     let mut lost = Vec::new();
@@ -129,7 +133,7 @@ pub(super) fn check_counts(examined: &mut Examined<'_>) -> Result<()> {
         if is_lost(*ino, known, &home, notes) {
             lost.push(*ino);
         } else {
-            check_links(*ino, known, notes);
+            check_links(*ino, known, moment.as_deref(), notes);
         }
         if known.row.blocks != known.blocks {
             let message = format!("inode {} counts {} allocated blocks, its extents have {}", ino.0, known.row.blocks, known.blocks);
@@ -137,7 +141,10 @@ pub(super) fn check_counts(examined: &mut Examined<'_>) -> Result<()> {
             known.fixed.blocks = known.blocks;
         }
     }
-    examined.lost_and_found = lost::reattach(&lost, &home, inodes, notes);
+    // The past gets no names that it did not have.
+    if moment.is_none() {
+        examined.lost_and_found = lost::reattach(&lost, &home, first, inodes, notes);
+    }
     Ok(())
 }
 
@@ -180,12 +187,27 @@ fn is_lost(ino: InodeNo, known: &mut Known, home: &str, notes: &mut Notes) -> bo
     true
 }
 
-fn check_links(ino: InodeNo, known: &mut Known, notes: &mut Notes) {
+/// The first number that no inode has, nor had in any checkpoint.
+pub(super) fn first_unused(examined: &mut Examined<'_>) -> Result<InodeNo> {
+    let mut first = examined.inodes.last_key_value().map_or(InodeNo::ROOT, |(ino, _)| *ino).0 + 1;
+    examined.meta.scan_all(Table::Checkpoint, |_, value| {
+        if let Some(row) = CheckpointRow::decode(value).ok().filter(|row| row.ino_end.is_possible()) {
+            first = first.max(row.ino_end.0);
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(InodeNo(first))
+}
+
+fn check_links(ino: InodeNo, known: &mut Known, moment: Option<&Checkpoint>, notes: &mut Notes) {
     known.fixed.nlink = match known.row.kind {
         FileKind::Directory if known.orphan && known.names == 0 => 0,
         FileKind::Directory => known.subdirectories.saturating_add(2),
         _ => known.names,
     };
+    if moment.is_some_and(|checkpoint| shows_some_names(checkpoint, ino, known.row.kind)) {
+        known.fixed.nlink = known.fixed.nlink.max(known.row.nlink);
+    }
     if known.row.nlink != known.fixed.nlink {
         let message = format!("inode {} counts {} links, {} were found", ino.0, known.row.nlink, known.fixed.nlink);
         notes.mendable(FindingKind::LinkCount, message, "a repair sets what was found");

@@ -8,12 +8,11 @@ use crate::row::{DentryRow, InodeRow, RowChange, Table, inode_key, pair_key};
 use crate::state::Fs;
 use crate::{FileKind, InodeNo};
 
-/// Names every inode of `lost` in a new directory `home` of the root; returns its number, or `None` where nothing is lost.
-pub(super) fn reattach(lost: &[InodeNo], home: &str, inodes: &mut Inodes, notes: &mut Notes) -> Option<InodeNo> {
+/// Names every inode of `lost` in a new directory `home` of the root, inode `ino`; returns its number, or `None` where nothing is lost.
+pub(super) fn reattach(lost: &[InodeNo], home: &str, ino: InodeNo, inodes: &mut Inodes, notes: &mut Notes) -> Option<InodeNo> {
     if lost.is_empty() {
         return None;
     }
-    let ino = InodeNo(inodes.last_key_value()?.0.0 + 1);
     let mut subdirectories = 0;
     for child in lost {
         let known = inodes.get_mut(child)?;

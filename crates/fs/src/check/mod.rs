@@ -10,6 +10,7 @@
 //! Invariants:
 //! - I-CHK-1: a check, and a repair that refuses, write nothing.
 //! - I-CHK-2: a repair that is cut short leaves a volume that a repair can mend.
+//! - I-CHK-3: a repair changes what a checkpoint shows only where something is wrong in it.
 
 mod attributes;
 mod checkpoints;
@@ -18,6 +19,7 @@ mod inodes;
 mod lost;
 mod names;
 mod notes;
+mod past;
 mod repair;
 mod settings;
 #[cfg(test)]
@@ -29,6 +31,7 @@ use std::sync::Arc;
 
 use block::BlockDevice;
 
+use crate::checkpoint::Checkpoint;
 use crate::meta::{MetaStore, Region, guarded, open_tree};
 use crate::mount::{Loaded, load};
 use crate::row::Table;
@@ -48,6 +51,8 @@ const COPY_OUT: &str = "copy out what can still be read with 'bedplate salvage'"
 struct Examined<'a> {
     meta: &'a MetaStore,
     superblock: &'a Superblock,
+    /// The checkpoint that is looked at; `None`: the present.
+    moment: Option<Arc<Checkpoint>>,
     inodes: Inodes,
     /// Names of the root that a `lost+found` must not take.
     taken: BTreeSet<Vec<u8>>,
@@ -57,9 +62,12 @@ struct Examined<'a> {
 }
 
 impl Examined<'_> {
-    /// Visits every row of a table with what the steps know.
+    /// Visits every row of a table, as the moment shows it, with what the steps know.
     fn each_row(&mut self, table: Table, mut visit: impl FnMut(&mut Self, &[u8], &[u8])) -> Result<()> {
         let meta = self.meta;
+        if let Some(checkpoint) = self.moment.clone() {
+            return meta.reading(|state| past::scan(state, &checkpoint, table, |key, value| visit(self, key, value)));
+        }
         meta.scan_all(table, |key, value| {
             visit(self, key, value);
             Ok(ControlFlow::Continue(()))
@@ -68,7 +76,7 @@ impl Examined<'_> {
 }
 
 /// The steps, in order: a later one relies on what earlier ones noted.
-const STEPS: [fn(&mut Examined<'_>) -> Result<()>; 10] = [
+const STEPS: [fn(&mut Examined<'_>) -> Result<()>; 11] = [
     inodes::read,
     inodes::read_orphans,
     extents::check_claims,
@@ -79,6 +87,7 @@ const STEPS: [fn(&mut Examined<'_>) -> Result<()>; 10] = [
     inodes::check_counts,
     settings::check,
     checkpoints::check,
+    past::check,
 ];
 
 /// Checks; see [`FileSystem::check`](crate::FileSystem::check).
@@ -106,6 +115,7 @@ fn examine(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>) ->
     let mut examined = Examined {
         meta: &loaded.meta,
         superblock: &loaded.found.superblock,
+        moment: None,
         inodes: Inodes::new(),
         taken: BTreeSet::new(),
         lost_and_found: None,

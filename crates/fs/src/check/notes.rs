@@ -1,7 +1,7 @@
 //! What a check found, and the rows that would mend it.
 
 use crate::row::RowChange;
-use crate::{CheckReport, Finding, FindingKind};
+use crate::{CheckReport, Epoch, Finding, FindingKind};
 
 /// Findings, and the row changes that would mend them.
 #[derive(Debug, Default)]
@@ -9,6 +9,8 @@ pub(super) struct Notes {
     pub(super) report: CheckReport,
     /// Each row at most once, inodes excepted: those are noted at the end.
     pub(super) repairs: Vec<RowChange>,
+    /// The rows that would mend what checkpoints show, each with the epoch of its checkpoint.
+    pub(super) past: Vec<(Epoch, RowChange)>,
 }
 
 impl Notes {

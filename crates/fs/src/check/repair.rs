@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use block::BlockDevice;
 
-use super::CACHE_BYTES;
 use super::notes::Notes;
+use super::{CACHE_BYTES, past};
+use crate::checkpoint::Capture;
 use crate::log::{Record, RecordKind};
 use crate::mount::{begin_writing, load};
 use crate::superblock::Superblock;
@@ -31,7 +32,9 @@ pub(super) fn mend(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevi
     if notes.report.findings.iter().any(|finding| finding.kind != FindingKind::Superblock) {
         let loaded = load(Arc::clone(device), log.cloned(), false, CACHE_BYTES)?;
         let _space = begin_writing(&loaded)?;
-        let rows = std::mem::take(&mut notes.repairs);
+        let rows = past::with_images(&loaded.meta, std::mem::take(&mut notes.repairs), &notes.past)?;
+        // They say what every checkpoint shows from now on: nothing is to be kept of what was wrong.
+        loaded.meta.set_capture(Capture::default());
         let _left = loaded.meta.commit(Record { kind: RecordKind::Setting, rows, exposes: None, barrier: false }, None);
         loaded.meta.metadata_commit()?;
         loaded.meta.close();

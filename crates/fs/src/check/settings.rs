@@ -1,10 +1,11 @@
 //! Settings that a mount needs: the next number of an inode, the epoch. And those that it can do without: tunables.
 
 use super::Examined;
+use super::inodes::first_unused;
 use crate::row::{RowChange, Table};
 use crate::state::{EPOCH, NEXT_INO};
 use crate::tune::{check_stored, stored_key};
-use crate::{ErrorKind, FindingKind, InodeNo, Result, TUNABLES, Tunable};
+use crate::{Epoch, ErrorKind, FindingKind, InodeNo, Result, TUNABLES, Tunable};
 
 pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
     check_next_ino(examined)?;
@@ -14,31 +15,36 @@ pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
 
 /// A number that is given twice would make two files one.
 fn check_next_ino(examined: &mut Examined<'_>) -> Result<()> {
-    let last = examined.inodes.last_key_value().map_or(InodeNo::ROOT, |(ino, _)| *ino);
-    let least = examined.lost_and_found.unwrap_or(last).0 + 1;
+    let first = first_unused(examined)?;
+    let least = examined.lost_and_found.map_or(first, |lost| InodeNo(lost.0 + 1)).0;
     let stored = examined.meta.get(Table::Setting, NEXT_INO)?.and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
     let possible = stored.filter(|next| InodeNo(*next).is_possible());
     if possible.is_some_and(|next| next >= least) {
         return Ok(());
     }
     let change = RowChange::put(Table::Setting, NEXT_INO.to_vec(), least.to_le_bytes().to_vec());
-    if possible.is_some_and(|next| next > last.0) {
+    if possible.is_some_and(|next| next >= first.0) {
         // Only `/lost+found` needs it.
         examined.notes.repairs.push(change);
         return Ok(());
     }
     let message = match stored {
-        Some(next) => format!("the next inode is to be number {next}, but number {} exists", last.0),
+        Some(next) => format!("the next inode is to be number {next}, but numbers up to {} exist or existed", first.0 - 1),
         None => "the setting 'next_ino' is missing or damaged".to_owned(),
     };
     examined.notes.mend_by(change, FindingKind::Setting, message, format!("a repair sets {least}, behind the last one in use"));
     Ok(())
 }
 
-fn check_epoch(examined: &mut Examined<'_>) -> Result<()> {
+/// The epoch of the present, where one is said that can be.
+pub(super) fn epoch(examined: &Examined<'_>) -> Result<Option<Epoch>> {
     let stored = examined.meta.get(Table::Setting, EPOCH)?;
-    let epoch = stored.as_ref().and_then(|bytes| Some(u32::from_le_bytes(bytes.as_slice().try_into().ok()?)));
-    if epoch.is_none_or(|epoch| epoch == 0) {
+    let epoch = stored.and_then(|bytes| Some(Epoch(u32::from_le_bytes(bytes.as_slice().try_into().ok()?))));
+    Ok(epoch.filter(|epoch| epoch.0 > 0))
+}
+
+fn check_epoch(examined: &mut Examined<'_>) -> Result<()> {
+    if epoch(examined)?.is_none() {
         let message = "the setting 'epoch' is missing or damaged";
         examined.notes.broken(
             FindingKind::Setting,

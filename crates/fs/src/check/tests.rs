@@ -15,18 +15,18 @@ const SIZE: u64 = 32 << 20;
 const NEW: NewFile = NewFile { mode: 0o644, uid: 1, gid: 2 };
 
 /// A volume with `/d/one` and `/d/two` of some blocks, `/d/link`, `/d/e` and nothing to recover.
-struct Forged {
+pub(super) struct Forged {
     memory: Arc<MemoryDevice>,
     device: Arc<dyn BlockDevice>,
-    d: InodeNo,
-    e: InodeNo,
-    one: InodeNo,
-    two: InodeNo,
-    link: InodeNo,
+    pub(super) d: InodeNo,
+    pub(super) e: InodeNo,
+    pub(super) one: InodeNo,
+    pub(super) two: InodeNo,
+    pub(super) link: InodeNo,
 }
 
 impl Forged {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let memory = MemoryDevice::new(SIZE);
         let device: Arc<dyn BlockDevice> = memory.clone();
         FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
@@ -46,26 +46,26 @@ impl Forged {
         Self { memory, device, d, e, one, two, link }
     }
 
-    fn put(&self, rows: &[RowImage]) {
+    pub(super) fn put(&self, rows: &[RowImage]) {
         forge::put_rows(&self.device, rows).unwrap();
     }
 
-    fn value(&self, table: Table, key: &[u8]) -> Vec<u8> {
+    pub(super) fn value(&self, table: Table, key: &[u8]) -> Vec<u8> {
         let rows = forge::rows(&self.device).unwrap();
         rows.into_iter().find(|row| row.table == table as u8 && row.key == key).unwrap().value.unwrap()
     }
 
-    fn inode(&self, ino: InodeNo) -> InodeRow {
+    pub(super) fn inode(&self, ino: InodeNo) -> InodeRow {
         InodeRow::decode(&self.value(Table::Inode, &inode_key(ino))).unwrap()
     }
 
-    fn with_inode(&self, ino: InodeNo, change: impl FnOnce(&mut InodeRow)) {
+    pub(super) fn with_inode(&self, ino: InodeNo, change: impl FnOnce(&mut InodeRow)) {
         let mut row = self.inode(ino);
         change(&mut row);
         self.put(&[put(Table::Inode, inode_key(ino), row.encode())]);
     }
 
-    fn extent(&self, ino: InodeNo) -> ExtentRow {
+    pub(super) fn extent(&self, ino: InodeNo) -> ExtentRow {
         ExtentRow::decode(&self.value(Table::Extent, &extent_key(ino, FileBlock(0)))).unwrap()
     }
 
@@ -74,7 +74,7 @@ impl Forged {
     }
 
     /// Checks, requires exactly these findings, and that a repair does what `repairable` says.
-    fn finds(&self, wanted: &[(FindingKind, &str)], repairable: bool) {
+    pub(super) fn finds(&self, wanted: &[(FindingKind, &str)], repairable: bool) {
         let before = self.memory.snapshot();
         let report = FileSystem::check(&self.device, None, false).unwrap();
         assert_eq!(self.memory.snapshot().first_difference(&before), None, "I-CHK-1: a check writes nothing");
@@ -97,16 +97,16 @@ impl Forged {
         }
     }
 
-    fn mount(&self) -> Result<FileSystem> {
+    pub(super) fn mount(&self) -> Result<FileSystem> {
         FileSystem::mount(Arc::clone(&self.device), None, MountOptions::default())
     }
 }
 
-fn put(table: Table, key: Vec<u8>, value: Vec<u8>) -> RowImage {
+pub(super) fn put(table: Table, key: Vec<u8>, value: Vec<u8>) -> RowImage {
     RowImage { table: table as u8, key, value: Some(value) }
 }
 
-fn delete(table: Table, key: Vec<u8>) -> RowImage {
+pub(super) fn delete(table: Table, key: Vec<u8>) -> RowImage {
     RowImage { table: table as u8, key, value: None }
 }
 

@@ -33,7 +33,9 @@ pub(crate) use capture::{Capture, Checkpoint, Known, KnownRow};
 pub(crate) use load::load;
 #[cfg(any(test, feature = "forge"))]
 pub(crate) use row::encode_image;
-pub(crate) use row::{CheckpointRow, before_key, decode_image, image_extent, split_before_key, split_checkpoint_key, split_scope_key};
+pub(crate) use row::{
+    CheckpointRow, before_key, decode_image, image_extent, is_captured, put_image, scope_key, split_before_key, split_checkpoint_key, split_scope_key,
+};
 pub(crate) use shares::{Deltas, Others, Shares};
 pub(crate) use view::Views;
 
