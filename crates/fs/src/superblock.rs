@@ -33,6 +33,8 @@ pub(crate) const VOLUME_BYTES_MIN: u64 = 32 << 20;
 pub(crate) const LOG_BYTES_MIN: u64 = 1 << 20;
 /// How many chunks the metadata region may have.
 pub(crate) const CHUNKS_MAX: usize = 128;
+/// Updates are counted: no count that is further away ever was, and there is always a next one.
+const GENERATION_MAX: u64 = 1 << 48;
 
 const MAGIC: &[u8; 8] = b"BEDPLATE";
 /// Bytes of a copy that carry content.
@@ -157,6 +159,9 @@ impl Superblock {
         let bad = |field: &str, value: u64| Err(Error::corrupt(format!("the superblock at byte {at} has an impossible {field}: {value}")));
         if !self.block_size.is_power_of_two() || !(512..=65536).contains(&self.block_size) {
             return bad("block size", self.block_size.into());
+        }
+        if self.generation > GENERATION_MAX {
+            return bad("generation", self.generation);
         }
         let block = u64::from(self.block_size);
         if self.size_bytes < VOLUME_BYTES_MIN || !self.size_bytes.is_multiple_of(block) {

@@ -118,6 +118,21 @@ impl Drl {
     }
 }
 
+/// Returns where the log of a volume lies on a member, and its length.
+#[cfg(feature = "forge")]
+pub(crate) fn area(volume: usize) -> (u64, u64) {
+    (AREA_START + volume as u64 * AREA_BYTES, AREA_BYTES)
+}
+
+/// Makes the checksums of sectors right.
+#[cfg(feature = "forge")]
+pub(crate) fn reseal(sectors: &mut [u8]) {
+    for sector in sectors.chunks_exact_mut(SECTOR).filter(|sector| sector[4..8] != [0; 4]) {
+        let crc = crc32c(&sector[4..]);
+        sector[..4].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use block::MemoryDevice;

@@ -28,6 +28,8 @@ const MAGIC: &[u8; 8] = b"BEDPGRUP";
 const VERSION: u32 = 1;
 /// Magic, version, checksum and length stand before what only this version knows.
 const HEAD_BYTES: usize = 72;
+/// Events are counted: none that is further away ever was, and there is always a next one.
+const EVENT_MAX: u64 = 1 << 48;
 
 /// A label: what the group is, and which of its members this is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,6 +111,9 @@ impl Label {
         let flags = reader.u32("the flags")?;
         let (group, member) = (reader.id("the group")?, reader.id("the member")?);
         let event = reader.u64("the event")?;
+        if event > EVENT_MAX {
+            return Err(Fault::new(56, format!("there was no event {event}")).into());
+        }
         reader.take(8, "the rest of the head")?;
         let config = Config::decode(&mut reader, group, event, flags & 1 != 0)?;
         if config.index_of(member).is_none() {
@@ -125,9 +130,7 @@ impl Label {
         slot.resize(slot.len().max(HEAD_BYTES), 0);
         let len = slot.len() as u32;
         slot[16..20].copy_from_slice(&len.to_le_bytes());
-        slot[12..16].fill(0);
-        let crc = crc32c(&slot);
-        slot[12..16].copy_from_slice(&crc.to_le_bytes());
+        reseal(&mut slot);
         if let Ok(label) = Self::decode(&slot) {
             let again = label.encode().map(|bytes| Self::decode(&bytes));
             assert!(again.is_ok_and(|again| again == Ok(label)), "what was decoded can be encoded");
@@ -184,6 +187,17 @@ impl Label {
             device.write_at(&buf, offset)?;
         }
         Ok(device.flush()?)
+    }
+}
+
+/// Makes the checksum of a copy right, as far as its length is possible.
+#[cfg(feature = "forge")]
+pub(crate) fn reseal(slot: &mut [u8]) {
+    let len = u32::from_le_bytes(slot[16..20].try_into().expect("four bytes")) as usize;
+    if (HEAD_BYTES..=slot.len()).contains(&len) {
+        slot[12..16].fill(0);
+        let crc = crc32c(&slot[..len]);
+        slot[12..16].copy_from_slice(&crc.to_le_bytes());
     }
 }
 

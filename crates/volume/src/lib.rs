@@ -27,6 +27,8 @@ mod create;
 mod device;
 mod drl;
 mod error;
+#[cfg(feature = "forge")]
+pub mod forge;
 mod group;
 mod id;
 mod label;

@@ -38,6 +38,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 pub(crate) use gather::Gathering;
+#[cfg(feature = "forge")]
+pub(crate) use log::reseal as reseal_log;
 
 use crate::core::Core;
 use crate::{Id, Raid5};
@@ -45,6 +47,12 @@ use gate::Gate;
 use gather::Flight;
 use log::Tail;
 use rows::{RowLocks, RowsHeld};
+
+/// Returns where the parity log of a volume lies on a member, and its length.
+#[cfg(feature = "forge")]
+pub(crate) fn log_area(volume: usize) -> (u64, u64) {
+    (log::area(volume), log::AREA_BYTES)
+}
 
 /// What a RAID-5 volume keeps.
 #[derive(Debug)]

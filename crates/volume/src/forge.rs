@@ -1,0 +1,32 @@
+//! Members that lie: gives what stands on a member the checksums that its bytes ask for, so that fuzzers reach what lies behind them.
+//!
+//! Only built for fuzzers (`forge`): damage that a checksum finds is harmless, so what has to be tried is damage that none finds.
+
+use block::{AlignedBuf, BlockDevice};
+
+use crate::label::{COPIES, SLOT_BYTES};
+use crate::{Result, drl, label, parity};
+
+/// Makes the checksums of labels, dirty region logs and parity logs right, whatever they say.
+///
+/// # Errors
+/// Those of the device.
+pub fn reseal(device: &dyn BlockDevice) -> Result<()> {
+    for at in COPIES {
+        change(device, at, SLOT_BYTES, label::reseal)?;
+    }
+    for volume in 0..2 {
+        let (at, len) = drl::area(volume);
+        change(device, at, len as usize, drl::reseal)?;
+        let (at, len) = parity::log_area(volume);
+        change(device, at, len as usize, parity::reseal_log)?;
+    }
+    Ok(())
+}
+
+fn change(device: &dyn BlockDevice, at: u64, len: usize, change: fn(&mut [u8])) -> Result<()> {
+    let mut bytes = AlignedBuf::zeroed(len);
+    device.read_at(&mut bytes, at)?;
+    change(&mut bytes);
+    Ok(device.write_at(&bytes, at)?)
+}
