@@ -1,9 +1,11 @@
 //! One function a decoder: any bytes in, and nothing out but a panic where a promise is broken.
 
 mod fuse;
+mod group;
 mod image;
 mod log;
 mod metadata;
+mod requests;
 mod text;
 
 /// A decoder to be fuzzed.
@@ -15,9 +17,10 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 14] = [
     Target { name: "superblock", run: fs::forge::decode_superblock },
     Target { name: "label", run: volume::Label::decode_any },
+    Target { name: "group", run: group::run },
     Target { name: "log_head", run: log::head },
     Target { name: "log_records", run: log::records },
     Target { name: "log_ring", run: log::ring },
@@ -28,6 +31,7 @@ pub const TARGETS: [Target; 12] = [
     Target { name: "mount_options", run: text::mount_options },
     Target { name: "names", run: text::names },
     Target { name: "fuse", run: fuse::run },
+    Target { name: "requests", run: requests::run },
 ];
 
 /// Decodes one row: table, length of the key, key, value.
