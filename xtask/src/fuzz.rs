@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: builds the fuzzers with coverage counters, runs them, and keeps what they found.
+//! `cargo xtask fuzz`: builds the fuzzers with coverage counters, runs them, keeps what they found, and says what was tried.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,14 +49,16 @@ pub fn run(options: &Options) -> Result<bool> {
         bail!("there is no decoder '{unknown}': 'cargo xtask fuzz --list' names them");
     }
     let program = build()?;
-    let mut sound = true;
+    let mut runs = Vec::new();
     for name in known.iter().filter(|name| options.targets.is_empty() || options.targets.contains(name)) {
-        sound &= fuzz(&program, name, options.seconds)?;
+        runs.push(fuzz(&program, name, options.seconds)?);
         if options.keep {
             keep(&program, name)?;
         }
     }
-    Ok(sound)
+    println!("| decoder | inputs tried | processor time | inputs that reach different code | |\n| --- | --- | --- | --- | --- |");
+    runs.iter().for_each(|run| println!("{}", run.row()));
+    Ok(runs.iter().all(|run| run.sound))
 }
 
 /// The decoders: each has a directory of inputs.
@@ -88,13 +90,56 @@ fn work(name: &str) -> Result<PathBuf> {
     Ok(work)
 }
 
-fn fuzz(program: &Path, name: &str, seconds: u64) -> Result<bool> {
+/// What fuzzing one decoder came to.
+struct Run {
+    name: String,
+    tried: u64,
+    processor_ms: u64,
+    gathered: usize,
+    sound: bool,
+}
+
+impl Run {
+    /// A row of a table.
+    fn row(&self) -> String {
+        let Self { name, tried, processor_ms, gathered, sound } = self;
+        let verdict = if *sound { "" } else { "see target/fuzz/found" };
+        format!("| `{name}` | {tried} | {}.{:03} s | {gathered} | {verdict} |", processor_ms / 1000, processor_ms % 1000)
+    }
+}
+
+fn fuzz(program: &Path, name: &str, seconds: u64) -> Result<Run> {
     println!("== {name}: {seconds} s");
     let mut command = Command::new(program);
     command.env("BEDPLATE_FUZZ", name).args(["-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=0", "-len_control=0"]);
     command.args([format!("-max_total_time={seconds}"), format!("-max_len={INPUT_MAX}"), format!("-artifact_prefix=target/fuzz/found/{name}-")]);
-    command.arg(work(name)?).arg(Path::new("fuzz/corpus").join(name));
-    sh::passes(&mut command, Duration::from_secs(seconds + 600))
+    let work = work(name)?;
+    command.arg(&work).arg(Path::new("fuzz/corpus").join(name));
+    let before = children_ms()?;
+    let finished = sh::finish(&mut command, Duration::from_secs(seconds + 600))?;
+    let (sound, text) = (finished.status.success(), finished.text());
+    if !sound {
+        println!("{text}");
+    }
+    let gathered = std::fs::read_dir(&work)?.count();
+    Ok(Run { name: name.to_owned(), tried: executed(&text).unwrap_or(0), processor_ms: children_ms()? - before, gathered, sound })
+}
+
+/// How many inputs a fuzzer says that it tried.
+fn executed(text: &str) -> Option<u64> {
+    text.lines().rev().find_map(|line| line.strip_prefix("stat::number_of_executed_units:")?.trim().parse().ok())
+}
+
+/// Processor time, in milliseconds, of the programs that were run and have ended.
+fn children_ms() -> Result<u64> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    children_ticks(&stat).map(|ticks| ticks * 1000 / rustix::param::clock_ticks_per_second()).context("/proc/self/stat has fewer fields than it had")
+}
+
+/// The sum of the fields `cutime` and `cstime`; the name of the program before them may hold anything.
+fn children_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(13);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
 }
 
 /// Adds the smallest inputs that cover what the corpus does not.
@@ -120,4 +165,20 @@ fn keep(program: &Path, name: &str) -> Result<()> {
     }
     println!("{name}: {} inputs kept", new.len().min(KEPT_MAX));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_run_came_to_is_read_from_what_programs_and_the_system_say() {
+        assert_eq!(executed("INFO: seed\nstat::number_of_executed_units: 1234\nstat::new_units_added:          5\n"), Some(1234));
+        assert_eq!(executed("it crashed"), None);
+        let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 9 8 0 0 3 2 40 17 20 0 1 0 99 1 1 1 1";
+        assert_eq!(children_ticks(stat), Some(57));
+        assert!(children_ms().is_ok());
+        let run = Run { name: "rows".into(), tried: 7, processor_ms: 61_005, gathered: 3, sound: true };
+        assert_eq!(run.row(), "| `rows` | 7 | 61.005 s | 3 |  |");
+    }
 }
