@@ -231,6 +231,11 @@ mod tests {
         assert_eq!(Part::find(&area, GROUP, tail.next_head()), vec![]);
         assert_eq!(Part::find(&area, GROUP, Head { epoch: 78, ..head }), vec![]);
         assert_eq!(Head::find(&area, Id([4; 16])), Head::default());
+        // A counter without a next value would overflow with the next head.
+        let mut wild = area.clone();
+        let (page, at) = Head { generation: u64::MAX - 1, ..head }.encode(GROUP);
+        wild[at as usize..at as usize + PAGE].copy_from_slice(&page);
+        assert_eq!(Head::find(&wild, GROUP), head);
         // Torn: the last byte of the second did not arrive.
         area[RECORDS as usize + 3 * PAGE + PAGE + 4607] = 0;
         assert_eq!(Part::find(&area, GROUP, head), vec![part(9, 1)]);
