@@ -33,8 +33,8 @@ pub(crate) const VOLUME_BYTES_MIN: u64 = 32 << 20;
 pub(crate) const LOG_BYTES_MIN: u64 = 1 << 20;
 /// How many chunks the metadata region may have.
 pub(crate) const CHUNKS_MAX: usize = 128;
-/// Updates are counted: no count that is further away ever was, and there is always a next one.
-const GENERATION_MAX: u64 = 1 << 48;
+/// Updates are counted: no count that is further away ever was.
+pub(crate) const GENERATION_MAX: u64 = 1 << 48;
 
 const MAGIC: &[u8; 8] = b"BEDPLATE";
 /// Bytes of a copy that carry content.

@@ -99,7 +99,9 @@ fn import(members: &[Snapshot], options: &ImportOptions) {
             drop(group);
             if !options.read_only {
                 let again = Group::import(&devices, &ImportOptions { degraded: true, ..QUIET }).map(drop);
-                assert!(again.is_ok(), "it was imported and closed, and now: {again:?}");
+                // Of the last event that is believed the import itself makes one that is not.
+                let counted_out = |error: &volume::Error| error.message.contains("there was no event");
+                assert!(again.as_ref().err().is_none_or(counted_out), "it was imported and closed, and now: {again:?}");
             }
         }
         Err(error) => {

@@ -15,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use redb::StorageBackend;
 
 use crate::planted::{PlantedBug, planted};
-use crate::superblock::{ByteRun, CHUNKS_MAX, Superblock};
+use crate::superblock::{ByteRun, CHUNKS_MAX, GENERATION_MAX, Superblock};
 use crate::{Error, ErrorKind, Result};
 
 /// Finds room for the region to grow: asked for bytes, answers with runs that sum up to at least that many.
@@ -61,7 +61,7 @@ impl Region {
         let mut guard = self.superblock.write();
         let mut next = guard.clone();
         change(&mut next);
-        next.generation += 1;
+        next.generation = (next.generation + 1).min(GENERATION_MAX);
         self.latch(next.write(&self.device))?;
         *guard = next;
         Ok(())
