@@ -14,7 +14,7 @@
 //! | `user.bedplate.reset` | file, root | setting it lets counters and latencies begin anew |
 //! | `user.bedplate.info` | root | what `info` tells of the file system, JSON |
 //! | `user.bedplate.pid` | root | the daemon's process |
-//! | `user.bedplate.request.TOKEN` | root | a request about checkpoints or tunables, and its answer |
+//! | `user.bedplate.request.TOKEN` | root | a request about checkpoints, tunables or defragmentation, and its answer |
 //! | `user.bedplate.grow` | root | setting it takes over the device's present size |
 
 use std::path::Path;
@@ -50,7 +50,7 @@ pub const INFO: &str = "user.bedplate.info";
 pub const PID: &str = "user.bedplate.pid";
 /// How much of a file is written untorn, and by whom.
 pub const UNTORN: &str = "user.bedplate.untorn";
-/// A request about checkpoints or tunables; a token follows.
+/// A request about checkpoints, tunables or defragmentation; a token follows.
 pub const REQUEST: &str = "user.bedplate.request.";
 /// The trigger to grow.
 pub const GROW: &str = "user.bedplate.grow";

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use bedplate::FileSystem;
 use clap::Args;
 use serde::de::DeserializeOwned;
 use serve::control::{self, Answer, Request};
@@ -59,14 +60,9 @@ impl Reach {
 
     /// Asks the daemon that serves the volume, or the volume itself.
     pub fn ask<T: DeserializeOwned>(&self, request: &Request, access: Access, output: &Output) -> Result<T> {
-        let answer = match self {
-            Self::Mounted(mount) => ask_daemon(mount, request)?,
-            Self::Alone(volume) => volume.with(access, output, |fs| Ok(Answer::of(control::answer(fs, request).map(|(value, _)| value))))?,
-        };
-        let odd = |e| Failure::new("io", format!("the daemon's answer makes no sense ({e}); is it of another version?"));
-        match answer {
-            Answer::Done(value) => serde_json::from_value(value).map_err(odd),
-            Answer::Failed(kind, message) => Err(Failure::new(&snake(&kind), message)),
+        match self {
+            Self::Mounted(mount) => ask_mount(mount, request),
+            Self::Alone(volume) => volume.with(access, output, |fs| ask_here(fs, request)),
         }
     }
 
@@ -81,6 +77,24 @@ impl Reach {
             }
         }
         failure
+    }
+}
+
+/// Asks the daemon of a mount.
+pub fn ask_mount<T: DeserializeOwned>(mount: &Mount, request: &Request) -> Result<T> {
+    understood(ask_daemon(mount, request)?)
+}
+
+/// Carries a request out on a volume that this process has open.
+pub fn ask_here<T: DeserializeOwned>(fs: &FileSystem, request: &Request) -> Result<T> {
+    understood(Answer::of(control::answer(fs, request).map(|(value, _)| value)))
+}
+
+fn understood<T: DeserializeOwned>(answer: Answer) -> Result<T> {
+    let odd = |e| Failure::new("io", format!("the daemon's answer makes no sense ({e}); is it of another version?"));
+    match answer {
+        Answer::Done(value) => serde_json::from_value(value).map_err(odd),
+        Answer::Failed(kind, message) => Err(Failure::new(&snake(&kind), message)),
     }
 }
 

@@ -12,9 +12,9 @@ use crate::names::make::Making;
 use crate::state::Fs;
 use crate::superblock::Superblock;
 use crate::{
-    Attr, CheckReport, CheckpointInfo, CheckpointOptions, CheckpointSpace, DirEntry, Error, ErrorKind, File, FileActivity, FileKind, FilePath,
-    FormatOptions, FormatReport, FsInfo, InodeNo, IoMode, MountOptions, NewFile, OpenOptions, RenameMode, Result, RollbackOptions, RollbackReport,
-    SetAttr, Statfs, Tunable, TunableState, TuneOptions, Untorn, check, format, info, mount,
+    Attr, CheckReport, CheckpointInfo, CheckpointOptions, CheckpointSpace, DefragStep, DirEntry, Error, ErrorKind, File, FileActivity, FileKind,
+    FilePath, FormatOptions, FormatReport, Fragmentation, FsInfo, InodeNo, IoMode, MountOptions, NewFile, OpenOptions, RenameMode, Result,
+    RollbackOptions, RollbackReport, SetAttr, Statfs, Tunable, TunableState, TuneOptions, Untorn, check, format, info, mount,
 };
 
 /// A mounted file system. Cheap to clone; every method may be called from any number of threads.
@@ -374,6 +374,23 @@ impl FileSystem {
     /// `NotFound`.
     pub fn untorn(&self, ino: InodeNo) -> Result<Option<Untorn>> {
         self.inner.fs.untorn(&self.inner.fs.inode(ino)?)
+    }
+
+    /// Returns how scattered a file is on the volume.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn fragmentation(&self, ino: InodeNo) -> Result<Fragmentation> {
+        self.inner.fs.fragmentation(&self.inner.fs.inode(ino)?)
+    }
+    /// Moves the next scattered part of a file, 1 MiB at most, at or after the offset `from` in bytes, to where it lies together; call it again with
+    /// [`DefragStep::next`]. Reads and writes of the file wait for one step at a time. Blocks that checkpoints need are left alone unless `unshare`:
+    /// then the file gets copies of its own, and the checkpoint keeps the old ones.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid` for what is not a regular file, `ReadOnly`, `Io`.
+    pub fn defragment(&self, ino: InodeNo, from: u64, unshare: bool) -> Result<DefragStep> {
+        self.inner.fs.defragment(&self.inner.fs.inode(ino)?, from, unshare)
     }
 
     // ---- path interface ----

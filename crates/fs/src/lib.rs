@@ -48,6 +48,7 @@ pub use checkpoint::{CheckpointInfo, CheckpointOptions, CheckpointScope, Checkpo
 pub use error::{Error, ErrorKind, Result};
 pub use file::File;
 pub use filesystem::FileSystem;
+pub use io::{DefragStep, Fragmentation};
 pub use latency::{Latencies, LatencySnapshot};
 pub use names::split_mode_suffix;
 pub use options::{FormatOptions, InodeLockSetting, MountOptions, OpenOptions};

@@ -1,4 +1,4 @@
-//! Requests about checkpoints and tunables: what a command asks of a file system, whether it has it open itself or reaches it through a mount.
+//! Requests about checkpoints, tunables and defragmentation: what a command asks of a file system, whether it has it open itself or reaches it through a mount.
 //!
 //! On a mount a request is the value of an extended attribute of the root, `user.bedplate.request.TOKEN`; reading the same attribute gives the answer.
 //! The token is the caller's own, so that requests at the same time do not meet.
@@ -65,6 +65,20 @@ pub enum Request {
         /// Also what is open.
         force: bool,
     },
+    /// Tells how scattered a file is.
+    Fragmentation {
+        /// Its path from the root of the volume.
+        path: PathBuf,
+    },
+    /// Moves the next scattered part of a file together.
+    Defragment {
+        /// Its path from the root of the volume.
+        path: PathBuf,
+        /// The file offset in bytes to begin at.
+        from: u64,
+        /// Also what checkpoints need.
+        unshare: bool,
+    },
 }
 
 /// Carries a request out; returns its answer, and what a rollback changed for a front end that keeps something of it.
@@ -91,6 +105,8 @@ pub fn answer(fs: &FileSystem, request: &Request) -> fs::Result<(Value, Option<R
             fs.delete_checkpoint(name)?;
             plain(Value::Null)
         }
+        Request::Fragmentation { path } => plain(json(&fs.fragmentation(fs.resolve(path)?.ino)?)?),
+        Request::Defragment { path, from, unshare } => plain(json(&fs.defragment(fs.resolve(path)?.ino, *from, *unshare)?)?),
         Request::Keep { name, keep } => plain(json(&fs.keep_checkpoint(name, *keep)?)?),
         Request::Tunables => plain(json(&fs.tunables())?),
         Request::Tune(change) => plain(json(&fs.tune(change)?)?),

@@ -8,6 +8,7 @@ mod check;
 mod checkpoint;
 mod completions;
 mod crashlab;
+mod defrag;
 mod explain;
 mod explain_databases;
 mod explain_findings;
@@ -57,6 +58,7 @@ pub enum Command {
     Top(top::Arguments),
     Tune(tune::Arguments),
     Preallocate(preallocate::Arguments),
+    Defrag(defrag::Arguments),
     Grow(grow::Arguments),
     Check(check::Arguments),
     Salvage(salvage::Arguments),
@@ -96,6 +98,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Top(arguments) => top::run(arguments, output),
         Command::Tune(arguments) => tune::run(arguments, output),
         Command::Preallocate(arguments) => preallocate::run(arguments, output),
+        Command::Defrag(arguments) => defrag::run(arguments, output),
         Command::Grow(arguments) => grow::run(arguments, output),
         Command::Ls(arguments) => ls::run(arguments, output),
         Command::Cat(arguments) => cat::run(arguments, output),

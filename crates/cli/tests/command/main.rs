@@ -7,6 +7,7 @@ mod bench;
 mod checkpoints;
 mod crashlab;
 mod damage;
+mod defrag;
 mod forms;
 mod harness;
 mod inside;

@@ -29,6 +29,7 @@
 mod allocate;
 mod bounce;
 mod cached;
+mod defrag;
 mod exposure;
 mod fill;
 mod grid;
@@ -48,6 +49,7 @@ mod truncate;
 mod untorn;
 mod write;
 
+pub use defrag::{DefragStep, Fragmentation};
 pub(crate) use fill::Filling;
 pub(crate) use grid::Grid;
 pub(crate) use mapping::FileState;

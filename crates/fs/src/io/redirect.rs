@@ -20,15 +20,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::bounce::Bounce;
-use super::exposure::Exposing;
-use super::fill::place;
-use super::publish::{Change, SizeChange};
 use super::{Alone, Io};
 use crate::cache::MapChange;
 use crate::extent::{ExtentMap, ExtentState, Mapped, Piece, Run};
 use crate::inode::Inode;
-use crate::log::RecordKind;
+use crate::log::Exposure;
 use crate::row::InodeRow;
 use crate::state::Fs;
 use crate::{Epoch, Lsn, Result};
@@ -215,33 +211,11 @@ impl Io<'_> {
         Ok(any)
     }
 
-    /// Copies a written piece to new blocks and maps them in its place.
-    fn copy_piece(self, _held: &Alone<'_>, piece: Piece) -> Result<()> {
-        let grid = &self.fs.grid;
-        let from = piece.written().expect("a written piece is copied");
-        let hole = [Piece { mapped: None, ..piece }];
-        let fresh = self.allocate_holes(self.map()?, &hole, false)?;
-        let targets = place(&hole, &fresh.runs, self.fs.epoch());
-        let mut exposing = Exposing::new(piece.blocks * grid.block);
-        let mut bounce = Bounce::take();
-        for target in &targets {
-            let (old, new) = (grid.start_of(from.0 + (target.file_block - piece.file_block)), grid.start_of(target.start.0));
-            let (mut at, end) = (0, target.blocks * grid.block);
-            while at < end {
-                let len = (bounce.len() as u64).min(end - at) as usize;
-                let copied =
-                    self.fs.device.read_at(&mut bounce[..len], old + at).map_err(Into::into).and_then(|()| self.overwrite(&bounce[..len], new + at));
-                if let Err(error) = copied {
-                    self.give_back(fresh);
-                    return Err(error);
-                }
-                exposing.push(new + at, &bounce[..len]);
-                at += len as u64;
-            }
-        }
-        let extents: Vec<_> = targets.iter().flat_map(super::fill::Target::extents).collect();
-        let change = Change { touches: false, ..Change::new(RecordKind::Remap, SizeChange::Keep).exposing(exposing) };
-        self.publish_extents(piece.file_block..piece.file_block + piece.blocks, &extents, change).map(drop)
+    /// Copies the beginning of a written piece, as much as one record covers, to new blocks and maps them in its place.
+    fn copy_piece(self, held: &Alone<'_>, piece: Piece) -> Result<()> {
+        let piece = Piece { blocks: piece.blocks.min((Exposure::BYTES_MAX / self.fs.grid.block).max(1)), ..piece };
+        let fresh = self.allocate_holes(self.map()?, &[Piece { mapped: None, ..piece }], false)?;
+        self.move_pieces(held, &[piece], fresh)
     }
 
     /// Keeps blocks that left the file under the shared inode lock (I-IO-7).

@@ -7,6 +7,7 @@ mod common;
 mod cost;
 mod cut;
 mod data;
+mod defrag;
 mod mounting;
 mod names;
 mod ordering;
