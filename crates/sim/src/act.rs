@@ -234,6 +234,13 @@ impl Stage {
             }),
             Step::SyncData(on) => self.on(on, &plain, |file| file.sync_data().map(|()| Outcome::promising(Promise::Data(file.ino())))),
             Step::SyncAll(on) => self.on(on, &plain, |file| file.sync_all().map(|()| Outcome::promising(Promise::Inode(file.ino())))),
+            Step::Defragment(on, unshare) => self.on(on, &plain, |file| {
+                let mut from = Some(0);
+                while let Some(at) = from {
+                    from = fs.defragment(file.ino(), at, unshare)?.next;
+                }
+                Ok(Outcome::default())
+            }),
             Step::SyncDirectory(dir) => {
                 let target = self.ino(&dir_path(dir))?;
                 fs.sync_inode(target).map(|()| Outcome::promising(Promise::Inode(target)))

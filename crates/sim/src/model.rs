@@ -117,7 +117,7 @@ impl Model {
                 let end = content.len() as u64;
                 write(content, end, len, fill)
             }),
-            Step::Read(on, ..) | Step::SyncData(on) | Step::SyncAll(on) => self.content(on).map(drop),
+            Step::Read(on, ..) | Step::SyncData(on) | Step::SyncAll(on) | Step::Defragment(on, _) => self.content(on).map(drop),
             Step::SetSize(on, size) => self.change(on, |content| {
                 content.resize(index(size), 0);
                 Ok(())

@@ -2,7 +2,7 @@
 
 use fs::IoMode;
 
-use super::past::{named_files, rollbacks, untorn};
+use super::past::{defragmentation, named_files, rollbacks, untorn};
 use super::{Back, Change, On, RenameKind, Step};
 
 /// A workload with a name.
@@ -38,6 +38,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "checkpoints of named files and directories", steps: named_files },
     Directed { name: "one file and one directory are rolled back", steps: rollbacks },
     Directed { name: "pages that are written untorn", steps: untorn },
+    Directed { name: "scattered files are moved together", steps: defragmentation },
 ];
 
 pub(super) const A: On = On::Name(0, 0);

@@ -97,6 +97,8 @@ pub enum Step {
     Rollback(u8, Back, bool),
     /// Lets a file slot in a directory slot, or the directory slot itself, be written untorn in units of so many bytes, or no longer.
     SetUntorn(Option<u8>, u8, Option<u32>),
+    /// Moves what is scattered of a file together; what checkpoints need too, when the last is set.
+    Defragment(On, bool),
     /// Syncs everything.
     Sync,
     /// The device grows by so many MiB, and the file system takes them over.

@@ -95,6 +95,43 @@ pub(super) fn rollbacks() -> Vec<Step> {
     steps
 }
 
+/// S-72, S-73: files whose blocks lie in the order in which they were written, moved together with and without what checkpoints need, written over
+/// before and after, in every mode, with blocks that become free used again at once.
+pub(super) fn defragmentation() -> Vec<Step> {
+    let scatter = |on, fill: u8| (0..12u64).rev().map(move |at| Step::Write(on, IoMode::Concurrent, at * 4096, 4096, fill + at as u8, false));
+    let mut steps = vec![Step::Create(0, 0), Step::Create(1, 0)];
+    for (round, mode) in IoMode::ALL.into_iter().enumerate() {
+        let (fill, unshare) = (60 * round as u8, round % 2 == 1);
+        steps.extend(scatter(A, fill));
+        steps.extend([
+            Step::SyncData(A),
+            Step::Defragment(A, false),
+            Step::Write(A, mode, 8192, 9000, fill + 20, false),
+            Step::Defragment(A, false),
+            Step::SyncAll(A),
+            Step::Checkpoint(0, None),
+        ]);
+        steps.extend(scatter(A, fill + 25));
+        steps.extend([
+            Step::Defragment(A, unshare),
+            write(B, 0, 40_000, fill + 40),
+            if round == 2 { Step::Kill } else { Step::SyncData(A) },
+            Step::Write(A, mode, 0, 30_000, fill + 42, false),
+            Step::Hold(0, 0, 0, mode),
+            Step::Defragment(On::Held(0), true),
+            Step::Rollback(0, Back::File(0, 0), true),
+            Step::Defragment(A, true),
+            Step::Release(0),
+            Step::DeleteCheckpoint(0),
+            Step::SetSize(B, 0),
+            write(B, 0, 60_000, fill + 44),
+            Step::SyncData(B),
+        ]);
+    }
+    steps.push(Step::Sync);
+    steps
+}
+
 /// S-58: whole units, larger writes of whole blocks and single blocks, over holes, over preallocated and written blocks, under checkpoints, at the end
 /// of the file and behind an end that lies within a block.
 pub(super) fn untorn() -> Vec<Step> {

@@ -15,6 +15,7 @@ fn s_4_s_5_s_7_s_9_s_16_s_19_s_37_s_38_random_workloads_survive_every_cut() {
 
 /// S-1, S-2, S-3, S-6, S-10, S-11, S-14, S-15, S-17, S-29, S-30, S-32: what has broken file systems before.
 /// S-50, S-52, S-53, S-54, S-56, S-57, I-CKP-1, I-CKP-3, I-CKP-5: what a checkpoint shows, and what comes back. S-58: pages do not tear.
+/// S-72, S-73: what is moved together stays what it is.
 #[test]
 fn s_1_s_2_s_3_s_6_s_10_s_11_s_14_s_15_s_17_s_29_s_30_s_32_directed_workloads_survive_every_cut() {
     for (seed, directed) in DIRECTED.iter().enumerate() {
