@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use block::{AlignedBuf, BlockDevice};
 use parking_lot::{Mutex, RwLock};
@@ -27,7 +27,7 @@ pub(crate) struct Region {
     /// Present content of the superblock; the lock also orders its updates.
     superblock: RwLock<Superblock>,
     grow: Mutex<Option<GrowRegion>>,
-    failed: Mutex<Option<Error>>,
+    failed: OnceLock<Error>,
     /// Writes of a read-only mount stay here.
     overlay: Option<Mutex<Overlay>>,
 }
@@ -44,7 +44,7 @@ const PAGE: u64 = 4096;
 impl Region {
     pub(crate) fn new(device: Arc<dyn BlockDevice>, superblock: Superblock, read_only: bool) -> Self {
         let overlay = read_only.then(|| Mutex::new(Overlay { len: superblock.metadata_len, ..Overlay::default() }));
-        Self { device, superblock: RwLock::new(superblock), grow: Mutex::new(None), failed: Mutex::new(None), overlay }
+        Self { device, superblock: RwLock::new(superblock), grow: Mutex::new(None), failed: OnceLock::new(), overlay }
     }
 
     /// Lets the region grow; before this call it is fixed.
@@ -59,6 +59,7 @@ impl Region {
     /// Changes the superblock and makes both copies durable.
     pub(crate) fn update_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let mut guard = self.superblock.write();
+        self.check()?;
         let mut next = guard.clone();
         change(&mut next);
         next.generation = (next.generation + 1).min(GENERATION_MAX);
@@ -70,14 +71,19 @@ impl Region {
     fn latch<T>(&self, result: Result<T>) -> Result<T> {
         let result = result.map_err(|error| error.latching("the metadata"));
         if let Err(e) = &result {
-            self.failed.lock().get_or_insert_with(|| e.clone());
+            self.failed.get_or_init(|| e.clone());
         }
-        assert!(result.is_err() || self.failed.lock().is_none(), "I-REG-2: nothing succeeds after a failure");
+        assert!(result.is_err() || self.failed.get().is_none(), "I-REG-2: nothing succeeds after a failure");
         result
     }
 
+    /// The first failure of a write or flush, if there was one.
+    pub(crate) fn failed(&self) -> Option<Error> {
+        self.failed.get().cloned()
+    }
+
     fn check(&self) -> Result<()> {
-        self.failed.lock().clone().map_or(Ok(()), Err)
+        self.failed().map_or(Ok(()), Err)
     }
 
     /// Splits a run of the tree's file into runs of the volume.

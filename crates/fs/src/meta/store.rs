@@ -229,7 +229,7 @@ impl MetaStore {
 
     /// Returns the first failure of a write or flush, if there was one.
     pub(crate) fn failed(&self) -> Option<Error> {
-        self.failed.get().cloned().or_else(|| self.log.get().and_then(IntentLog::failed))
+        self.failed.get().cloned().or_else(|| self.log.get().and_then(IntentLog::failed)).or_else(|| self.region.failed())
     }
 
     /// Logs a record and makes its rows visible (I-META-1), with what checkpoints keep of the rows before. Nothing is durable before

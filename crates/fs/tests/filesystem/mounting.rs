@@ -264,3 +264,20 @@ fn s_35_a_failed_read_names_device_and_offset() {
     file.write_at(&[8; 4096], 0).unwrap();
     fs.sync().unwrap();
 }
+
+/// S-33: a flush that failed while the volume took over a larger device used to be forgotten: later syncs succeeded, and growing again panicked.
+#[test]
+fn s_33_a_growth_that_fails_turns_the_volume_read_only() {
+    let simulated = SimulatedDevice::new(2 * SIZE, 1);
+    simulated.start_smaller(SIZE);
+    let device: Arc<dyn BlockDevice> = Arc::clone(&simulated) as _;
+    FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
+    let fs = mount(&device);
+    simulated.grow(2 * SIZE);
+    simulated.inject(FaultRule::new(Fault::Flush(block::FlushFault::Fail), Trigger::Next(1)));
+    assert_eq!(fs.grow().unwrap_err().kind, ErrorKind::Io);
+    assert_eq!(fs.sync().unwrap_err().kind, ErrorKind::Io, "the first failure stays");
+    assert_eq!(fs.grow().unwrap_err().kind, ErrorKind::ReadOnly);
+    assert_eq!(fs.create_dir_all("/d").unwrap_err().kind, ErrorKind::ReadOnly);
+    assert!(fs.info().failed.is_some());
+}
