@@ -13,6 +13,7 @@ mod names;
 mod ordering;
 mod parallel;
 mod redirect;
+mod sharing;
 mod support;
 mod tuning;
 mod untorn;
