@@ -1,4 +1,4 @@
-//! The crash judge at CI's size, in the release build: fifty thousand distinct crash states, every cut of the directed workloads, and errors.
+//! The crash judge at CI's size, in the release build: fifty thousand distinct crash states, every cut of the directed workloads, many threads, and errors.
 
 use std::process::Command;
 use std::time::Duration;
@@ -23,9 +23,10 @@ pub fn run(cargo: &mut Command, tally: &mut Tally) -> Result<()> {
         bail!("the judge does not build");
     }
     let program = sh::target_directory()?.join("release/bedplate-sim");
-    let runs: [(&str, &[&str]); 3] = [
+    let runs: [(&str, &[&str]); 4] = [
         ("random workloads", &["--seeds", "0", "--states", STATES]),
         ("directed workloads, every cut", &["--directed", "--seeds", "1", "--every", "6"]),
+        ("three threads", &["--threads", "3", "--seeds", "0", "--states", "2000"]),
         ("directed workloads, every fifth call fails", &["--failing", "--stride", "5"]),
     ];
     for (name, arguments) in runs {

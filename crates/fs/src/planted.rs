@@ -43,12 +43,14 @@ pub enum PlantedBug {
     DataFlushedAfterLog,
     /// A rollback is two records, and the first may be durable without the second.
     RollbackInParts,
+    /// Who comes while a round of group commit is under way takes it for one that serves it.
+    JoinedTooLate,
 }
 
 #[cfg(feature = "planted-bugs")]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -66,6 +68,7 @@ impl PlantedBug {
         Self::UntornInPlace,
         Self::DataFlushedAfterLog,
         Self::RollbackInParts,
+        Self::JoinedTooLate,
     ];
 }
 

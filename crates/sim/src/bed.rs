@@ -7,6 +7,8 @@
 //!
 //! A cut after operation `n` is one moment of both devices. What each of them had not flushed by then arrives or not on its own.
 
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -52,6 +54,11 @@ impl Bed {
     #[must_use]
     pub fn data(&self) -> &Arc<SimulatedDevice> {
         &self.data
+    }
+
+    /// Each device.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = &Arc<SimulatedDevice>> {
+        std::iter::once(&self.data).chain(&self.log)
     }
 
     /// The device whose failures matter: the log's own, or the only one.
@@ -147,6 +154,22 @@ fn apart(choice: &CrashChoice) -> (CrashChoice, CrashChoice) {
 }
 
 impl Remains {
+    /// Makes others of the same content.
+    pub(crate) fn copy(&self) -> Self {
+        let copy = |device: &Arc<MemoryDevice>| MemoryDevice::from_snapshot(&device.snapshot(), device.geometry());
+        Self { data: copy(&self.data), log: self.log.as_ref().map(copy) }
+    }
+
+    /// Writes the contents as images, `volume` and, of a log's own device, `log`, into a directory.
+    ///
+    /// # Errors
+    /// Those of the files.
+    pub fn save(&self, dir: &Path) -> std::io::Result<()> {
+        std::fs::create_dir_all(dir)?;
+        save(&self.data.snapshot(), &dir.join("volume"))?;
+        self.log.as_ref().map_or(Ok(()), |log| save(&log.snapshot(), &dir.join("log")))
+    }
+
     /// The device that holds the data.
     pub(crate) fn device(&self) -> Arc<dyn BlockDevice> {
         Arc::clone(&self.data) as _
@@ -170,6 +193,21 @@ impl Remains {
     pub(crate) fn snapshots(&self) -> (Snapshot, Option<Snapshot>) {
         (self.data.snapshot(), self.log.as_ref().map(|log| log.snapshot()))
     }
+}
+
+/// Writes a content as a file with holes where it is zeros.
+fn save(content: &Snapshot, path: &Path) -> std::io::Result<()> {
+    let file = std::fs::File::create(path)?;
+    file.set_len(content.size_bytes())?;
+    let mut part = vec![0; 64 << 10];
+    for offset in (0..content.size_bytes()).step_by(part.len()) {
+        let len = usize::try_from(content.size_bytes() - offset).map_or(part.len(), |left| left.min(part.len()));
+        content.read(&mut part[..len], offset);
+        if part[..len].iter().any(|byte| *byte != 0) {
+            file.write_all_at(&part[..len], offset)?;
+        }
+    }
+    Ok(())
 }
 
 /// The way from one process to its devices, which ends when it dies.

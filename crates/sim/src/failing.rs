@@ -3,6 +3,11 @@
 //! A step that fails may have happened in part: every byte is then the old or the new one, and names are those before or after it. What the file
 //! system shows next is where the model goes on. Syncs that succeeded are promises as ever, and once a flush has failed none may succeed (S-33).
 
+mod format;
+mod mounting;
+
+pub use format::try_format_failures;
+
 use std::sync::Arc;
 
 use block::{BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, SimulatedDevice, Trigger, WriteFault};
@@ -10,7 +15,7 @@ use fs::{ErrorKind, FileKind, FileSystem, InodeNo, NewFile, OpenOptions};
 use serde::Serialize;
 
 use crate::act::{Outcome, Promise, Stage};
-use crate::bed::Bed;
+use crate::bed::{Bed, Wires};
 use crate::judge::{Cut, compare, judge, used_numbers};
 use crate::model::Model;
 use crate::run::{Done, History, compare_outcome, difference, fresh_bed, quiet};
@@ -88,7 +93,9 @@ pub fn try_failures(setup: &Setup, steps: &[Step], failure: Failure, for_ever: b
 }
 
 struct Run {
-    stage: Stage,
+    wires: Wires,
+    /// `None` once a flush had failed while nobody had the volume mounted: then the power is off.
+    stage: Option<Stage>,
     history: History,
     device: Arc<SimulatedDevice>,
     rule: FaultRule,
@@ -97,13 +104,14 @@ struct Run {
 
 impl Run {
     fn start(setup: &Setup, bed: Bed, rule: FaultRule, failure: Failure) -> Result<Self, String> {
-        let fs = bed.connect().mount(quiet()).map_err(|e| format!("a fresh volume does not mount: {e}"))?;
+        let wires = bed.connect();
+        let fs = wires.mount(quiet()).map_err(|e| format!("a fresh volume does not mount: {e}"))?;
         let seen = see(&fs).map_err(|e| format!("a fresh volume cannot be read: {e}"))?;
         let model = Model::recovered(setup.block_size, seen, Default::default());
         let history = History::new(bed, model);
         let device = Arc::clone(history.bed.weakest());
         device.inject(rule.clone());
-        Ok(Self { stage: Stage::new(fs), history, device, rule, failure })
+        Ok(Self { wires, stage: Some(Stage::new(fs)), history, device, rule, failure })
     }
 
     fn struck(&self) -> bool {
@@ -116,12 +124,18 @@ impl Run {
     }
 
     fn step(&mut self, step: &Step) -> Result<(), String> {
-        // Mounting again is another test; and what a checkpoint shows could not be read to be compared.
-        let unfit =
-            matches!(step, Step::Remount | Step::Kill | Step::Grow(_)) || self.failure == Failure::Read && matches!(step, Step::Checkpoint(..));
-        let step = if unfit { &Step::Sync } else { step };
+        let Some(stage) = &mut self.stage else { return Ok(()) };
+        // After a failed flush nothing but a power cut helps; and what a checkpoint shows could not be read to be compared.
+        let hopeless = self.failure == Failure::Flush && self.device.counters().errors > 0;
+        let mounts = matches!(step, Step::Remount | Step::Kill);
+        match step {
+            _ if mounts && !hopeless => return self.mount_again(step),
+            Step::Grow(mib) => return self.grow(*mib),
+            _ => {}
+        }
+        let step = if mounts || self.failure == Failure::Read && matches!(step, Step::Checkpoint(..)) { &Step::Sync } else { step };
         let mut model = self.history.model.clone();
-        match self.stage.carry_out(step) {
+        match stage.carry_out(step) {
             Ok(outcome) => {
                 if outcome.promise != Promise::None && self.failure == Failure::Flush && self.struck() {
                     return Err("S-33: it promised durability after a flush had failed".into());
@@ -140,8 +154,25 @@ impl Run {
             // The model refuses it too.
             Err(_) if model.apply(step, &Outcome::default()).is_err() => Ok(()),
             Err(error) if !self.struck() => Err(format!("it failed and nothing speaks against it: {error}")),
-            Err(_) => self.doubt(step, &model),
+            Err(error) => {
+                one_sentence(&error)?;
+                self.doubt(step, &model)
+            }
         }
+    }
+
+    fn fs(&self) -> &FileSystem {
+        &self.stage.as_ref().expect("it is mounted").fs
+    }
+
+    /// From here on the device works, or fails on if it is to fail for ever.
+    fn look<T>(&self, look: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+        self.device.clear_faults();
+        let seen = look()?;
+        if let Trigger::From(_) = self.rule.trigger {
+            self.device.inject(FaultRule { trigger: Trigger::Always, ..self.rule.clone() });
+        }
+        Ok(seen)
     }
 
     /// The step happened, did not happen, or happened in part.
@@ -154,12 +185,8 @@ impl Run {
             _ => None,
         };
         self.push(intended.view(), Promise::None, Vec::new(), moved);
-        self.stage.held.clear();
-        self.device.clear_faults();
-        let seen = see(&self.stage.fs).map_err(|e| format!("S-33, S-35: what was written cannot be read after an error: {e}"))?;
-        if let Trigger::From(_) = self.rule.trigger {
-            self.device.inject(FaultRule { trigger: Trigger::Always, ..self.rule.clone() });
-        }
+        self.stage.as_mut().expect("it is mounted").held.clear();
+        let seen = self.look(|| see(self.fs()).map_err(|e| format!("S-33, S-35: what was written cannot be read after an error: {e}")))?;
         // What the step made has a number or a line that the model could not know.
         let made = matches!(step, Step::Checkpoint(..));
         let known = |view: &View| {
@@ -183,9 +210,10 @@ impl Run {
 
     /// S-33, S-35: returns whether the file system turned read-only, after checking that it means it.
     fn end(&mut self) -> Result<bool, String> {
-        self.stage.held.clear();
         self.device.clear_faults();
-        let fs = &self.stage.fs;
+        let Some(stage) = &mut self.stage else { return Ok(true) };
+        stage.held.clear();
+        let fs = &stage.fs;
         let latched = fs.info().failed;
         let seen = see(fs).map_err(|e| format!("S-33, S-35: the volume cannot be read after an error: {e}"))?;
         if let Some(what) = difference(&seen.view, &self.history.model.view()) {
@@ -215,6 +243,12 @@ impl Run {
         }
         Ok(states)
     }
+}
+
+/// What a person reads: one sentence.
+fn one_sentence(error: &fs::Error) -> Result<(), String> {
+    let text = error.to_string();
+    if text.is_empty() || text.contains('\n') || text.ends_with('.') { Err(format!("the message is not one sentence: {text:?}")) } else { Ok(()) }
 }
 
 /// Names without the inode numbers of what the model could not name.

@@ -13,6 +13,8 @@
 //! The log may have a device of its own; a cut is one moment of both. After a cut the names must be those of one step between the last sync and the cut, every byte of every file must be a value it had since its last
 //! sync (every unit of an untorn write wholly so), and `check` must find nothing.
 //!
+//! Two modes beside it: [`try_failures`] lets calls fail instead of cutting the power, and [`try_threads`] cuts it under many threads.
+//!
 //! **To add an operation to the language:** a variant of [`Step`]; what it does, in `act.rs` (`carry_out`), with the promise it makes and the
 //! inodes whose names or attributes it touches; what it means, in `model.rs` (`apply`: an `Err` is a refusal that the file system must share); its
 //! weight among the random ones, in `workload/generate.rs`; and a directed workload in `workload/directed.rs` that uses it where it hurts. What
@@ -29,18 +31,20 @@ mod model;
 mod run;
 mod sample;
 mod shrink;
+mod threads;
 mod units;
 mod view;
 mod workload;
 
 pub use act::{Promise, Wrote};
 pub use bed::{Bed, Remains};
-pub use failing::{Failure, FailureTally, try_failures};
+pub use failing::{Failure, FailureTally, try_failures, try_format_failures};
 pub use judge::{Cut, Violation, judge};
 pub use lost::{LostTally, try_lost_flushes};
 pub use run::{Done, History, record};
 pub use sample::{CrashState, Pattern, Sampling, sample};
 pub use shrink::shrink;
+pub use threads::{ThreadsViolation, try_threads};
 pub use view::View;
 pub use workload::{Back, Change, DIRECTED, Directed, On, RenameKind, Setup, Step, generate};
 

@@ -1,13 +1,17 @@
 //! Runs seeds until a time is over or a promise is broken.
 #![forbid(unsafe_code)]
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use sim::{Cuts, DIRECTED, Effort, Failure, FailureTally, Setup, Tally, Violation, shrink, try_failures, try_seed, try_steps};
+use sim::{
+    Cuts, DIRECTED, Effort, Failure, FailureTally, Setup, Tally, ThreadsViolation, Violation, shrink, try_failures, try_format_failures, try_seed,
+    try_steps, try_threads,
+};
 
 /// Cuts the power of simulated devices under workloads and judges what recovery makes of it.
 #[derive(Parser, Clone)]
@@ -43,6 +47,12 @@ struct Arguments {
     /// Lets every call of the directed workloads fail, one after the other, once and for ever, instead of cutting the power.
     #[arg(long)]
     failing: bool,
+    /// Runs workloads of so many threads at once instead, and cuts the power under them.
+    #[arg(long, default_value_t = 0)]
+    threads: u8,
+    /// With `--threads`: where the devices are kept as a cut left them that broke a promise; the order of threads does not repeat.
+    #[arg(long, default_value = "target/judge")]
+    keep: PathBuf,
     /// With `--failing`: only every so many-th call fails.
     #[arg(long, default_value_t = 1)]
     stride: u64,
@@ -94,6 +104,14 @@ impl Run {
             if !self.goes_on(seed) {
                 return;
             }
+            if self.arguments.threads > 0 {
+                match try_threads(seed, self.arguments.threads, effort.steps, self.arguments.cuts, &|| {}) {
+                    Ok(tally) => self.tally.lock().expect("no thread panics with it").add(&tally),
+                    Err(violation) => return self.keep(&violation),
+                }
+                self.seeds.fetch_add(1, Ordering::SeqCst);
+                continue;
+            }
             match self.one(seed, &effort) {
                 Ok(tally) => self.tally.lock().expect("no thread panics with it").add(&tally),
                 Err(violation) => return self.report(violation, &effort),
@@ -107,11 +125,24 @@ impl Run {
             return try_seed(seed, effort);
         }
         let mut total = Tally::default();
-        for directed in DIRECTED {
-            let setup = Setup { volatile_cache: !seed.is_multiple_of(8), ..Setup::DISK };
+        let log_apart = [false, true];
+        for (directed, separate_log) in DIRECTED.iter().flat_map(|directed| log_apart.map(|apart| (directed, apart))) {
+            let setup = Setup { volatile_cache: !seed.is_multiple_of(8), separate_log, ..Setup::DISK };
             total.add(&try_steps(seed, &setup, &(directed.steps)(), effort)?);
         }
         Ok(total)
+    }
+
+    fn keep(&self, violation: &ThreadsViolation) {
+        self.failed.store(true, Ordering::SeqCst);
+        eprintln!("{violation}");
+        if let Some(remains) = &violation.remains {
+            let dir = self.arguments.keep.join(format!("seed-{}", violation.seed));
+            match remains.save(&dir) {
+                Ok(()) => eprintln!("the devices as the cut left them are in {}: mount or check them", dir.display()),
+                Err(error) => eprintln!("the devices cannot be kept in {}: {error}", dir.display()),
+            }
+        }
     }
 
     fn report(&self, violation: Box<Violation>, effort: &Effort) {
@@ -131,6 +162,15 @@ fn fail_every_call(arguments: &Arguments) -> ExitCode {
     let kinds = Failure::ALL.into_iter().flat_map(|failure| [(failure, false), (failure, true)]);
     let work: Vec<_> = DIRECTED.iter().flat_map(|directed| kinds.clone().map(move |(failure, for_ever)| (directed, failure, for_ever))).collect();
     let (next, total, failed) = (AtomicU64::new(0), Mutex::new(FailureTally::default()), AtomicBool::new(false));
+    for (failure, setup) in Failure::ALL.into_iter().flat_map(|failure| [(failure, Setup::DISK), (failure, Setup::TWO_DISKS)]) {
+        match try_format_failures(&setup, failure) {
+            Ok(tally) => total.lock().expect("no thread panics with it").add(&tally),
+            Err(what) => {
+                eprintln!("formatting: {what}\nreproduce with: cargo run --release -p bedplate-sim -- --failing");
+                failed.store(true, Ordering::SeqCst);
+            }
+        }
+    }
     let run = || {
         while let Some((directed, failure, for_ever)) = usize::try_from(next.fetch_add(1, Ordering::SeqCst)).ok().and_then(|at| work.get(at)) {
             match try_failures(&Setup::DISK, &(directed.steps)(), *failure, *for_ever, arguments.stride.max(1)) {

@@ -16,7 +16,7 @@ use crate::workload::{Change, On, Setup, Step};
 /// Size of a fresh volume in bytes.
 const SIZE: u64 = 48 << 20;
 /// Size to which its device may grow.
-const SIZE_MAX: u64 = 64 << 20;
+pub(crate) const SIZE_MAX: u64 = 64 << 20;
 /// Size of a log's own device in bytes: its head, and the smallest ring.
 const LOG_SIZE: u64 = (64 << 10) + (1 << 20);
 /// What the device held before it was formatted, so that a stale block shows.
@@ -59,6 +59,14 @@ impl History {
         Self { bed, before: model.view(), done: Vec::new(), first, model }
     }
 
+    /// Adds a step that was carried out.
+    pub(crate) fn push(&mut self, done: Done) {
+        // What changed nothing (a rename onto itself) logs nothing, so a sync of what it touched promises nothing more.
+        let changed = self.done.last().map_or(&self.before, |last| &last.view).names != done.view.names;
+        let touched = if changed { done.touched } else { Vec::new() };
+        self.done.push(Done { touched, ..done });
+    }
+
     /// The first operation after which a cut is judged (the volume is formatted and mounted).
     #[must_use]
     pub fn first_operation(&self) -> usize {
@@ -69,6 +77,28 @@ impl History {
     #[must_use]
     pub fn operations(&self) -> usize {
         self.bed.operation_count()
+    }
+}
+
+/// Carries out a step that does not mount, on the file system and in the model.
+pub(crate) fn carry_out(stage: &mut Stage, model: &mut Model, step: &Step) -> std::result::Result<Outcome, String> {
+    let before = model.clone();
+    match stage.carry_out(step) {
+        Ok(outcome) => {
+            compare_outcome(model, step, &outcome)?;
+            model.apply(step, &outcome).map_err(|why| format!("it succeeded, but {why}"))?;
+            Ok(outcome)
+        }
+        // A full volume is no fault, and changes nothing (S-34); how full it is the model does not know.
+        Err(error) if error.kind == ErrorKind::NoSpace => Ok(Outcome::default()),
+        Err(error) => match model.apply(step, &Outcome::default()) {
+            // A step that cannot be carried out changes nothing and promises nothing.
+            Err(_) => {
+                *model = before;
+                Ok(Outcome::default())
+            }
+            Ok(()) => Err(format!("it failed and nothing speaks against it: {error}")),
+        },
     }
 }
 
@@ -101,15 +131,25 @@ fn fresh(setup: &Setup) -> (Snapshot, Option<Snapshot>) {
     static MADE: OnceLock<Made> = OnceLock::new();
     let mut made = MADE.get_or_init(Made::default).lock().unwrap_or_else(PoisonError::into_inner);
     let make = || {
-        let log = setup.separate_log.then(|| stale(LOG_SIZE));
-        let bed = Bed::over(&stale(SIZE_MAX), log.as_ref(), geometry(setup), 0);
-        bed.data().start_smaller(SIZE);
+        let bed = stale_bed(setup, 0);
         let wires = bed.connect();
-        let options = FormatOptions { block_size: setup.block_size, log_bytes: Some(1 << 20), ..FormatOptions::default() };
-        FileSystem::format(&wires.data, wires.log.as_ref(), &options).expect("a device without a volume can be formatted");
+        FileSystem::format(&wires.data, wires.log.as_ref(), &format_options(setup)).expect("a device without a volume can be formatted");
         bed.snapshots()
     };
     made.entry((setup.sector, setup.block_size, setup.separate_log)).or_insert_with(make).clone()
+}
+
+/// Makes devices without a volume, full of something else.
+pub(crate) fn stale_bed(setup: &Setup, seed: u64) -> Bed {
+    let log = setup.separate_log.then(|| stale(LOG_SIZE));
+    let bed = Bed::over(&stale(SIZE_MAX), log.as_ref(), geometry(setup), seed);
+    bed.data().start_smaller(SIZE);
+    bed
+}
+
+/// How volumes are made.
+pub(crate) fn format_options(setup: &Setup) -> FormatOptions {
+    FormatOptions { block_size: setup.block_size, log_bytes: Some(1 << 20), ..FormatOptions::default() }
 }
 
 /// Makes the devices of a run, with a fresh volume on them.
@@ -159,43 +199,15 @@ impl Recorder {
             Step::Remount => self.remount()?,
             Step::Kill => self.kill()?,
             Step::Grow(mib) => self.grow(*mib)?,
-            _ => self.plain(step)?,
+            _ => carry_out(self.stage.as_mut().expect("it is mounted"), &mut self.history.model, step)?,
         };
         if number.is_multiple_of(COMPARE_EVERY) {
             self.compare()?;
         }
-        let end = self.history.operations();
-        let view = self.history.model.view();
-        // What changed nothing (a rename onto itself) logs nothing, so a sync of what it touched promises nothing more.
-        let changed = self.history.done.last().map_or(&self.history.before, |last: &Done| &last.view).names != view.names;
-        let touched = if changed { outcome.touched } else { Vec::new() };
-        self.history.done.push(Done { end, view, promise: outcome.promise, touched, moved: outcome.moved, wrote: outcome.wrote });
+        let (end, view) = (self.history.operations(), self.history.model.view());
+        let Outcome { promise, touched, moved, wrote, .. } = outcome;
+        self.history.push(Done { end, view, promise, touched, moved, wrote });
         Ok(())
-    }
-
-    fn plain(&mut self, step: &Step) -> std::result::Result<Outcome, String> {
-        let held_before = self.history.model.clone();
-        match self.stage().carry_out(step) {
-            Ok(outcome) => {
-                compare_outcome(&mut self.history.model, step, &outcome)?;
-                self.history.model.apply(step, &outcome).map_err(|why| format!("it succeeded, but {why}"))?;
-                Ok(outcome)
-            }
-            // A full volume is no fault, and changes nothing (S-34); how full it is the model does not know.
-            Err(error) if error.kind == ErrorKind::NoSpace => Ok(Outcome::default()),
-            Err(error) => match self.history.model.apply(step, &Outcome::default()) {
-                // A step that cannot be carried out changes nothing and promises nothing.
-                Err(_) => {
-                    self.history.model = held_before;
-                    Ok(Outcome::default())
-                }
-                Ok(()) => Err(format!("it failed and nothing speaks against it: {error}")),
-            },
-        }
-    }
-
-    fn stage(&mut self) -> &mut Stage {
-        self.stage.as_mut().expect("it is mounted")
     }
 
     fn see(&self) -> std::result::Result<Seen, String> {
@@ -237,7 +249,7 @@ impl Recorder {
         let device = Arc::clone(self.history.bed.data());
         let size = (device.refresh_size().map_err(|e| e.to_string())? + (u64::from(mib) << 20)).min(SIZE_MAX);
         device.grow(size);
-        let grown = self.stage().fs.grow().map_err(|e| format!("the volume does not grow: {e}"))?;
+        let grown = self.stage.as_ref().expect("it is mounted").fs.grow().map_err(|e| format!("the volume does not grow: {e}"))?;
         if grown == size { Ok(Outcome::default()) } else { Err(format!("the volume has {grown} bytes after it grew to {size}")) }
     }
 

@@ -16,20 +16,29 @@ const OFFSET_MAX: u64 = 160 << 10;
 #[must_use]
 pub fn generate(seed: u64, count: usize) -> (Setup, Vec<Step>) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-    let sector = pick(&mut rng, &[512, 512, 4096]);
-    let block_size = pick(&mut rng, &[512, 1024, 4096, 4096, 4096, 16384]).max(sector);
-    let untorn_unit = pick(&mut rng, &[sector, sector, 16384]);
-    let (volatile_cache, separate_log) = (rng.random_range(0..8) != 0, rng.random_range(0..3) == 0);
-    let setup = Setup { sector, block_size, untorn_unit, volatile_cache, separate_log };
+    let setup = setup(&mut rng);
     let mut steps = vec![Step::Create(0, 0), Step::Create(1, 0)];
     while steps.len() < count {
-        let step = step(&mut rng, u64::from(block_size));
+        let step = step(&mut rng, u64::from(setup.block_size));
         steps.push(step);
     }
     (setup, steps)
 }
 
-fn pick<T: Copy>(rng: &mut Xoshiro256PlusPlus, from: &[T]) -> T {
+/// The setup of a seed alone.
+pub(crate) fn generate_setup(seed: u64) -> Setup {
+    setup(&mut Xoshiro256PlusPlus::seed_from_u64(seed))
+}
+
+fn setup(rng: &mut Xoshiro256PlusPlus) -> Setup {
+    let sector = pick(rng, &[512, 512, 4096]);
+    let block_size = pick(rng, &[512, 1024, 4096, 4096, 4096, 16384]).max(sector);
+    let untorn_unit = pick(rng, &[sector, sector, 16384]);
+    let (volatile_cache, separate_log) = (rng.random_range(0..8) != 0, rng.random_range(0..3) == 0);
+    Setup { sector, block_size, untorn_unit, volatile_cache, separate_log }
+}
+
+pub(super) fn pick<T: Copy>(rng: &mut Xoshiro256PlusPlus, from: &[T]) -> T {
     from[rng.random_range(0..from.len())]
 }
 
@@ -89,12 +98,12 @@ fn set_untorn(rng: &mut Xoshiro256PlusPlus, file: Option<u8>, dir: u8, block: u6
     Step::SetUntorn(file, dir, Some(unit).filter(|_| rng.random_range(0..5) != 0))
 }
 
-fn mode(rng: &mut Xoshiro256PlusPlus) -> IoMode {
+pub(super) fn mode(rng: &mut Xoshiro256PlusPlus) -> IoMode {
     pick(rng, &[IoMode::Concurrent, IoMode::Concurrent, IoMode::Direct, IoMode::Cached, IoMode::ConcurrentCache])
 }
 
 /// An offset: mostly at the border of a block, of a sector, or anywhere.
-fn offset(rng: &mut Xoshiro256PlusPlus, block: u64) -> u64 {
+pub(super) fn offset(rng: &mut Xoshiro256PlusPlus, block: u64) -> u64 {
     let anywhere = rng.random_range(0..OFFSET_MAX);
     match rng.random_range(0..4) {
         0 => anywhere,

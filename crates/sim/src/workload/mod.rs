@@ -1,11 +1,14 @@
 //! The language of workloads: what the judge can make a file system do.
 
+mod crowd;
 mod directed;
 mod generate;
 mod past;
 
+pub(crate) use crowd::{SHARED_PAGE_BYTES, SHARED_PAGES, generate_for_thread};
 pub use directed::{DIRECTED, Directed};
 pub use generate::generate;
+pub(crate) use generate::generate_setup;
 
 use fs::{AllocateMode, IoMode, RenameMode};
 use serde::Serialize;

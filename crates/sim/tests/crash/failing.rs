@@ -1,6 +1,6 @@
 //! Errors: here at every ninth call; the release build of the judge lets every one fail (`--failing`).
 
-use sim::{DIRECTED, Failure, FailureTally, Setup, try_failures};
+use sim::{DIRECTED, Failure, FailureTally, Setup, try_failures, try_format_failures};
 
 fn every_call_fails(failure: Failure, for_ever: bool) {
     let mut total = FailureTally::default();
@@ -36,4 +36,25 @@ fn s_33_no_space_is_left_below_the_device_at_any_call() {
 fn s_33_a_flush_fails_at_any_call() {
     every_call_fails(Failure::Flush, false);
     every_call_fails(Failure::Flush, true);
+}
+
+/// With a log on a device of its own it is the log's device that fails.
+#[test]
+fn s_33_a_log_device_fails_at_any_call() {
+    for name in ["log wrap and metadata commits", "log of an earlier incarnation", "sync of a new directory"] {
+        let directed = DIRECTED.iter().find(|directed| directed.name == name).expect("it has this name");
+        for failure in [Failure::Write, Failure::Flush] {
+            let tally = try_failures(&Setup::TWO_DISKS, &(directed.steps)(), failure, false, 9).unwrap_or_else(|what| panic!("{name}: {what}"));
+            assert!(tally.runs > 0 && tally.states > 0, "{name}: {failure:?} strikes");
+        }
+    }
+}
+
+/// What is left of a volume that could not be formatted is none, or an empty one.
+#[test]
+fn formatting_fails_at_any_call() {
+    for (setup, failure) in [Setup::DISK, Setup::TWO_DISKS].into_iter().flat_map(|setup| Failure::ALL.map(|failure| (setup, failure))) {
+        let tally = try_format_failures(&setup, failure).unwrap_or_else(|what| panic!("{what}"));
+        assert!(tally.runs > 0, "{failure:?} strikes");
+    }
 }

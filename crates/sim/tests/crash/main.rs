@@ -5,4 +5,5 @@
 mod devices;
 mod failing;
 mod planted;
+mod threads;
 mod workloads;

@@ -1,0 +1,31 @@
+//! Many threads at once, and the power is cut under them.
+
+use fs::PlantedBug;
+use sim::{ThreadsViolation, try_threads};
+
+const STEPS: usize = 40;
+const CUTS: usize = 30;
+
+fn search(seeds: std::ops::Range<u64>, begin: &(dyn Fn() + Sync)) -> Result<u64, Box<ThreadsViolation>> {
+    seeds.into_iter().try_fold(0, |states, seed| Ok(states + try_threads(seed, 3, STEPS, CUTS, begin)?.states))
+}
+
+/// S-1, S-2, S-3, S-4, S-6, S-9, S-54: what each of three threads was promised is there, whatever the others were doing.
+#[test]
+fn s_1_s_2_s_3_s_4_s_6_s_9_s_54_three_threads_lose_nothing() {
+    match search(1..9, &|| {}) {
+        Ok(states) => assert_eq!(states, 8 * CUTS as u64),
+        Err(violation) => panic!("{violation}"),
+    }
+}
+
+/// Mistakes of a kind that one thread alone cannot make, or hides by its own next flush.
+#[test]
+fn what_is_wrong_between_threads_is_found() {
+    for bug in [PlantedBug::JoinedTooLate, PlantedBug::ReuseBeforeSealed, PlantedBug::MissingFlush] {
+        match search(1..100, &|| fs::plant(Some(bug))) {
+            Err(violation) => println!("{bug:?}: found with seed {}: {}", violation.seed, violation.what),
+            Ok(states) => panic!("{bug:?} went unnoticed in {states} states"),
+        }
+    }
+}
