@@ -90,7 +90,8 @@ fn place(assembly: &mut Assembly, found: &[Found], at: usize, device: &Found) ->
             return Err(diverged(newest, device));
         }
         if config.volume_on(index).is_none() {
-            let message = format!("{} is outdated: another member took its place in the group {group} while it was away", device.name);
+            let message =
+                format!("{} is outdated: while it was away, another member took its place in the group {group} or its volume left it", device.name);
             return Err(Error::new(ErrorKind::Outdated, message));
         }
         assembly.returned.push(index);
@@ -108,7 +109,7 @@ mod tests {
         let member = |n: u8| Member { id: Id([n; 16]), path: format!("/dev/{n}"), size_bytes: 8 << 20, state: MemberState::Active, since: 1 };
         let extent = |member| Layout::Extent(Extent { member, start: 4 << 20, len: 4 << 20 });
         let layout = Layout::Mirror(Mirror::new(vec![extent(0), extent(1)]));
-        let volumes = vec![VolumeConfig { role: Role::Data, region_bytes: 1 << 20, layout }];
+        let volumes = vec![VolumeConfig { role: Role::Data, region_bytes: 1 << 20, layout, relayout: None }];
         Config {
             id: Id([99; 16]),
             name: "tank".into(),

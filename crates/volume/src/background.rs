@@ -8,12 +8,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::group::Inner;
+use crate::relayout::Stepped;
 use crate::{Error, ErrorKind, Result};
 
 /// How often the dirty region log is tidied while there is something in it.
 const TIDY: Duration = Duration::from_secs(3);
 /// How long a failed step rests.
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// How long a step of a relayout waits for whom it did not want to wait for.
+const REST_WHEN_BUSY: Duration = Duration::from_millis(20);
 
 pub(crate) fn start(inner: &Arc<Inner>) -> Result<JoinHandle<()>> {
     let inner = Arc::clone(inner);
@@ -41,7 +44,7 @@ impl Worker {
                 }
                 Ok(None) => TIDY,
                 Err(error) => {
-                    tracing::warn!(group = self.inner.shared.name, %error, "the members cannot be brought up to date; trying again");
+                    tracing::warn!(group = self.inner.shared.name, %error, "the members cannot be brought up to date, or what they hold moved; trying again");
                     REST_AFTER_FAILURE
                 }
             };
@@ -60,7 +63,7 @@ impl Worker {
             if let Some(region) = core.next_pending(*from) {
                 // One that cannot be read now does not keep the others waiting.
                 *from = region + 1;
-                core.sync_region(region)?;
+                core.sync_region(&core.spaces.get(), region)?;
                 self.inner.estimate.lock().note(core.region_bytes());
                 rest = Some(rest.unwrap_or(Duration::ZERO) + if busy { start.elapsed() } else { Duration::ZERO });
             }
@@ -68,6 +71,22 @@ impl Worker {
         if rest.is_none() {
             self.inner.estimate.lock().end();
             self.inner.finish()?;
+            rest = self.move_on()?;
+        }
+        Ok(rest)
+    }
+
+    /// Takes a step of a relayout. Returns as [`step`](Self::step).
+    fn move_on(&self) -> Result<Option<Duration>> {
+        let mut rest = None;
+        for core in self.inner.cores.iter().filter(|core| core.spaces.peek().relayout.is_some()) {
+            let (start, busy) = (Instant::now(), core.is_busy());
+            rest = match self.inner.step(core)? {
+                Stepped::Idle => rest,
+                Stepped::Busy => Some(REST_WHEN_BUSY),
+                Stepped::Moved(_) if busy => Some(start.elapsed()),
+                Stepped::Moved(_) | Stepped::Over => Some(Duration::ZERO),
+            };
         }
         Ok(rest)
     }
@@ -87,8 +106,7 @@ impl Worker {
         if calls.stop || rest.is_zero() {
             return calls.stop;
         }
-        let nothing_dirty =
-            || self.inner.cores.iter().all(|core| core.redundancy.as_ref().is_none_or(|redundancy| redundancy.regions.count_dirty() == 0));
+        let nothing_dirty = || self.inner.cores.iter().all(|core| core.count_with(crate::regions::DIRTY) == 0);
         if rest < TIDY {
             bell.wake.wait_for(&mut calls, rest);
         } else if calls.work || !nothing_dirty() {

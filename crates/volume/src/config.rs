@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use crate::relayout::{Direction, Relayout};
 use crate::wire::{Fault, Reader, put_text};
 use crate::{Concat, Extent, Id, Layout, Mirror, Raid5, Stripe};
 
@@ -56,8 +57,10 @@ pub struct VolumeConfig {
     pub role: Role,
     /// The unit of the dirty region log in bytes, a power of two.
     pub region_bytes: u64,
-    /// Where its addresses live.
+    /// Where its addresses live; while they move, where they come from.
     pub layout: Layout,
+    /// Where they move and how far they are.
+    pub relayout: Option<Relayout>,
 }
 
 /// What a group is. Every change of it is a new event.
@@ -105,6 +108,41 @@ impl Role {
     }
 }
 
+impl VolumeConfig {
+    /// Returns how many addresses the volume has; while they move, as many as both layouts have.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.relayout.as_ref().map_or(self.layout.size_bytes(), |relayout| relayout.span_bytes(&self.layout))
+    }
+
+    /// Returns the layouts that it may have data on: one, or while its addresses move both and the scratch area.
+    pub(crate) fn layouts(&self) -> impl Iterator<Item = &Layout> {
+        std::iter::once(&self.layout).chain(self.relayout.iter().flat_map(|relayout| [&relayout.next, &relayout.scratch]))
+    }
+
+    /// Returns the indices of the members that it has extents on, in order.
+    pub(crate) fn members(&self) -> Vec<usize> {
+        let mut members: Vec<usize> = self.layouts().flat_map(Layout::extents).map(|extent| extent.member.into()).collect();
+        members.sort_unstable();
+        members.dedup();
+        members
+    }
+
+    /// Says whether the loss of a member need not be the loss of data, everywhere or in the part that has more copies.
+    pub(crate) fn is_redundant(&self) -> bool {
+        self.layout.is_redundant() || self.relayout.as_ref().is_some_and(|relayout| relayout.next.is_redundant())
+    }
+
+    /// Returns whether every byte has a copy on a member that is `good`: wherever it lives now.
+    fn survives(&self, good: &dyn Fn(u16) -> bool) -> bool {
+        let Some(relayout) = &self.relayout else { return self.layout.survives(good) };
+        let (moved, staged) = (relayout.moved_bytes(&self.layout), relayout.staged_bytes);
+        let left = self.size_bytes() - moved - staged;
+        let parts = [(left, &self.layout), (moved, &relayout.next), (staged, &relayout.scratch)];
+        parts.into_iter().all(|(bytes, layout)| bytes == 0 || layout.survives(good))
+    }
+}
+
 impl Config {
     /// Returns the index of a member.
     #[must_use]
@@ -127,12 +165,13 @@ impl Config {
     /// Returns whether every byte of every volume has a copy on an active member other than those `lost`.
     pub(crate) fn survives_without(&self, lost: &[usize]) -> bool {
         let good = |member: u16| self.members[usize::from(member)].state == MemberState::Active && !lost.contains(&usize::from(member));
-        self.volumes.iter().all(|volume| volume.layout.survives(&good))
+        self.volumes.iter().all(|volume| volume.survives(&good))
     }
 
-    /// Returns the volume that has an extent on a member.
-    pub(crate) fn volume_on(&self, index: usize) -> Option<&VolumeConfig> {
-        self.volumes.iter().find(|volume| volume.layout.extents().iter().any(|extent| usize::from(extent.member) == index))
+    /// Returns the volume that has an extent on a member, or will.
+    #[must_use]
+    pub fn volume_on(&self, index: usize) -> Option<&VolumeConfig> {
+        self.volumes.iter().find(|volume| volume.members().contains(&index))
     }
 
     /// Appends the part of the label that all members share.
@@ -153,10 +192,18 @@ impl Config {
             out.extend(volume.region_bytes.to_le_bytes());
             encode_layout(&volume.layout, out);
         }
+        for volume in self.volumes.iter().filter(|_| self.has_relayout()) {
+            encode_relayout(volume.relayout.as_ref(), out);
+        }
     }
 
-    /// Reads what [`encode`](Self::encode) wrote, and believes none of it.
-    pub(crate) fn decode(reader: &mut Reader<'_>, id: Id, event: u64, clean: bool) -> Result<Self, Fault> {
+    /// Says whether a volume is between two layouts, which labels of the first version do not know.
+    pub(crate) fn has_relayout(&self) -> bool {
+        self.volumes.iter().any(|volume| volume.relayout.is_some())
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote in a label of a version, and believes none of it.
+    pub(crate) fn decode(reader: &mut Reader<'_>, version: u32, id: Id, event: u64, clean: bool) -> Result<Self, Fault> {
         let start = reader.at();
         let (members, volumes) = (reader.u16("the number of members")?, reader.u16("the number of volumes")?);
         if usize::from(members) > MEMBERS_MAX || members == 0 || usize::from(volumes) > VOLUMES_MAX {
@@ -165,7 +212,10 @@ impl Config {
         let data_start = reader.u64("the start of data")?;
         let name = reader.text("the name of the group")?;
         let members = (0..members).map(|_| decode_member(reader)).collect::<Result<Vec<_>, _>>()?;
-        let volumes = (0..volumes).map(|_| decode_volume(reader)).collect::<Result<Vec<_>, _>>()?;
+        let mut volumes = (0..volumes).map(|_| decode_volume(reader)).collect::<Result<Vec<_>, _>>()?;
+        for volume in volumes.iter_mut().filter(|_| version > 1) {
+            volume.relayout = decode_relayout(reader)?;
+        }
         let config = Self { id, name, event, clean, data_start, members, volumes };
         config.fault().map_or(Ok(config), |what| Err(Fault::new(start, what)))
     }
@@ -186,7 +236,34 @@ impl Config {
     }
 
     fn extent_fault(&self) -> Option<String> {
-        let mut extents: Vec<Extent> = self.volumes.iter().flat_map(|volume| volume.layout.extents()).collect();
+        let all = |layout: fn(&VolumeConfig) -> &Layout| self.volumes.iter().flat_map(|volume| layout(volume).extents()).collect::<Vec<_>>();
+        let now = all(|volume| &volume.layout);
+        let next = all(|volume| volume.relayout.as_ref().map_or(&volume.layout, |relayout| &relayout.next));
+        // Where a volume comes from may be where it goes; another volume may be at neither.
+        self.places_fault(now).or_else(|| self.places_fault(next)).or_else(|| self.scratch_fault()).or_else(|| self.neighbour_fault())
+    }
+
+    fn scratch_fault(&self) -> Option<String> {
+        let mut members: Vec<u16> = self
+            .volumes
+            .iter()
+            .filter_map(|volume| volume.relayout.as_ref())
+            .flat_map(|relayout| relayout.scratch.extents())
+            .map(|extent| extent.member)
+            .collect();
+        members.sort_unstable();
+        let twice = members.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        let bad = twice.or(members.last().copied().filter(|last| usize::from(*last) >= self.members.len()));
+        bad.map(|member| format!("a scratch area lies twice on member {member}, or there is no such member"))
+    }
+
+    fn neighbour_fault(&self) -> Option<String> {
+        let [one, two] = &self.volumes[..] else { return None };
+        let shared = one.members().into_iter().find(|member| self.has_relayout() && two.members().contains(member));
+        shared.map(|member| format!("two volumes lie on member {member}, and one of them is between two layouts"))
+    }
+
+    fn places_fault(&self, mut extents: Vec<Extent>) -> Option<String> {
         for extent in &extents {
             let Some(member) = self.members.get(usize::from(extent.member)) else {
                 return Some(format!("an extent lies on member {}, and there are {}", extent.member, self.members.len()));
@@ -206,10 +283,12 @@ fn volume_fault(volume: &VolumeConfig) -> Option<String> {
     if !volume.region_bytes.is_power_of_two() || volume.region_bytes < REGION_BYTES_MIN {
         return Some(format!("regions of {} bytes are not possible", volume.region_bytes));
     }
-    if volume.layout.size_bytes().div_ceil(volume.region_bytes) > crate::drl::REGIONS_MAX {
-        return Some(format!("a dirty region log holds {} regions at most", crate::drl::REGIONS_MAX));
+    let sizes = std::iter::once(&volume.layout).chain(volume.relayout.iter().map(|relayout| &relayout.next)).map(Layout::size_bytes);
+    if sizes.max().unwrap_or(0).div_ceil(volume.region_bytes) > crate::drl::REGIONS_MAX {
+        let (regions, region) = (crate::drl::REGIONS_MAX, volume.region_bytes);
+        return Some(format!("a dirty region log holds {regions} regions at most, here of {region} bytes"));
     }
-    volume.layout.fault()
+    volume.layout.fault().or_else(|| volume.relayout.as_ref().and_then(|relayout| relayout.fault(&volume.layout)))
 }
 
 fn decode_member(reader: &mut Reader<'_>) -> Result<Member, Fault> {
@@ -230,7 +309,34 @@ fn decode_volume(reader: &mut Reader<'_>) -> Result<VolumeConfig, Fault> {
         2 => Role::Log,
         code => return Err(Fault::new(at, format!("{code} is no role of a volume"))),
     };
-    Ok(VolumeConfig { role, region_bytes: reader.u64("the region size")?, layout: decode_layout(reader, 0)? })
+    Ok(VolumeConfig { role, region_bytes: reader.u64("the region size")?, layout: decode_layout(reader, 0)?, relayout: None })
+}
+
+fn encode_relayout(relayout: Option<&Relayout>, out: &mut Vec<u8>) {
+    let Some(relayout) = relayout else { return out.push(0) };
+    let downward = if relayout.direction == Direction::Downward { 2 } else { 0 };
+    out.push(1 | downward | if relayout.paused { 4 } else { 0 });
+    for field in [relayout.position, relayout.staged_bytes, relayout.grain_bytes, relayout.step_bytes_max] {
+        out.extend(field.to_le_bytes());
+    }
+    encode_layout(&relayout.next, out);
+    encode_layout(&relayout.scratch, out);
+}
+
+fn decode_relayout(reader: &mut Reader<'_>) -> Result<Option<Relayout>, Fault> {
+    let at = reader.at();
+    let flags = reader.u8("the flags of a relayout")?;
+    if flags > 7 || (flags > 0 && flags & 1 == 0) {
+        return Err(Fault::new(at, format!("{flags} are no flags of a relayout")));
+    }
+    if flags == 0 {
+        return Ok(None);
+    }
+    let direction = if flags & 2 == 0 { Direction::Upward } else { Direction::Downward };
+    let (position, staged_bytes) = (reader.u64("the position of a relayout")?, reader.u64("the bytes in a scratch area")?);
+    let (grain_bytes, step_bytes_max) = (reader.u64("the grain of a relayout")?, reader.u64("the step of a relayout")?);
+    let (next, scratch) = (decode_layout(reader, 0)?, decode_layout(reader, 0)?);
+    Ok(Some(Relayout { next, direction, position, staged_bytes, scratch, grain_bytes, step_bytes_max, paused: flags & 4 != 0 }))
 }
 
 fn encode_layout(layout: &Layout, out: &mut Vec<u8>) {

@@ -15,15 +15,17 @@ use block::{AlignedBuf, ErrorKind, Geometry, Operation, RequestKind, Result};
 use parking_lot::Mutex;
 
 use crate::drl::Drl;
-use crate::layout::Run;
+use crate::layout::{Locate, Run};
 use crate::live::Live;
 use crate::parallel::{Job, Lanes};
 use crate::parity::Parity;
 use crate::plan::{self, Share};
 use crate::regions::{Obstacle, Regions};
+use crate::relayout::Travel;
 use crate::shared::{Lives, Shared};
+use crate::space::{NAP, Space, Spaces};
 use crate::stats::VolumeMeter;
-use crate::{Layout, MemberState, Role};
+use crate::{MemberState, Role};
 
 /// The most that one round of parallel requests moves, because it passes through buffers of our own.
 const ROUND_BYTES: usize = 8 << 20;
@@ -43,19 +45,20 @@ pub(crate) struct Redundancy {
 pub(crate) struct Core {
     pub shared: Arc<Shared>,
     pub role: Role,
+    /// Its place among the volumes of the group.
+    pub ordinal: usize,
     pub name: String,
-    pub layout: Layout,
     pub geometry: Geometry,
-    pub size_bytes: u64,
-    pub redundancy: Option<Redundancy>,
+    /// Where its addresses live.
+    pub spaces: Spaces,
     /// What a RAID-5 keeps besides.
     pub parity: Option<Parity>,
-    /// The indices of the members that it has extents on.
-    pub members: Vec<usize>,
     /// Whether reads may take any copy: not when a group that was not closed in order is only looked at.
     pub settled: bool,
     pub lanes: Lanes,
     pub meter: VolumeMeter,
+    /// A leaf lock.
+    pub travel: Mutex<Travel>,
     pub latched: AtomicBool,
     pub latch: Mutex<Option<block::Error>>,
 }
@@ -67,9 +70,9 @@ impl Core {
 
     /// Checks a range against size, block and access.
     #[inline]
-    pub fn check(&self, operation: Operation, offset: u64, len: u64) -> Result<()> {
-        let block = u64::from(self.geometry.logical_block_size);
-        let fits = offset <= self.size_bytes && len <= self.size_bytes - offset;
+    pub fn check(&self, space: &Space, operation: Operation, offset: u64, len: u64) -> Result<()> {
+        let (block, size_bytes) = (u64::from(self.geometry.logical_block_size), space.size_bytes);
+        let fits = offset <= size_bytes && len <= size_bytes - offset;
         if (offset | len) & (block - 1) == 0 && fits && (operation == Operation::Read || !self.geometry.read_only) {
             return Ok(());
         }
@@ -78,7 +81,7 @@ impl Core {
                 self.error(ErrorKind::ReadOnly, operation, Some(offset), "the volume is open for reading only".into())
             }
             () if !fits => {
-                let detail = format!("{len} bytes from there pass the end of the volume at byte {}", self.size_bytes);
+                let detail = format!("{len} bytes from there pass the end of the volume at byte {size_bytes}");
                 self.error(ErrorKind::OutOfRange, operation, Some(offset), detail)
             }
             () => {
@@ -106,7 +109,7 @@ impl Core {
         self.latch.lock().clone().map_or(Ok(()), Err)
     }
 
-    fn latch(&self, error: &block::Error) {
+    pub fn latch(&self, error: &block::Error) {
         self.latch.lock().get_or_insert_with(|| error.clone());
         self.latched.store(true, Ordering::Release);
     }
@@ -124,25 +127,30 @@ impl Core {
     }
 
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.check(Operation::Read, offset, buf.len() as u64)?;
+        self.read_in(&self.spaces.get(), buf, offset)
+    }
+
+    /// Reads by a space that the caller holds.
+    pub fn read_in(&self, space: &Space, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.check(space, Operation::Read, offset, buf.len() as u64)?;
         self.check_buffer(Operation::Read, offset, buf)?;
         if buf.is_empty() {
             return Ok(());
         }
-        self.settle_regions(offset, buf.len() as u64)?;
+        self.settle_regions(space, offset, buf.len() as u64)?;
         let lives = self.shared.lives();
-        let run = self.layout.locate(offset);
+        let run = space.locate(offset);
         if run.len >= buf.len() as u64 {
-            return self.read_run(&lives, &run, buf, offset);
+            return self.read_run(space, &lives, &run, buf, offset);
         }
         for (at, part) in (offset..).step_by(ROUND_BYTES).zip(buf.chunks_mut(ROUND_BYTES)) {
-            self.read_round(&lives, part, at)?;
+            self.read_round(space, &lives, part, at)?;
         }
         Ok(())
     }
 
     /// Reads a run from the best copy, and from the others when that fails.
-    fn read_run(&self, lives: &Lives, run: &Run, buf: &mut [u8], address: u64) -> Result<()> {
+    fn read_run(&self, space: &Space, lives: &Lives, run: &Run, buf: &mut [u8], address: u64) -> Result<()> {
         let Some((live, offset)) = plan::choose(lives, run, self.settled) else {
             return match &self.parity {
                 Some(parity) => self.read_without(parity, buf, address, None),
@@ -151,21 +159,22 @@ impl Core {
         };
         match (live.read(buf, offset), &self.parity) {
             (Err(error), Some(parity)) => self.read_without(parity, buf, address, Some(error)),
-            (result, _) => self.second_chance(result, lives, run, buf, address, live),
-        }
-    }
-
-    #[inline]
-    fn second_chance(&self, result: Result<()>, lives: &Lives, run: &Run, buf: &mut [u8], address: u64, live: &Arc<Live>) -> Result<()> {
-        match result {
-            Err(error) if run.copies().len() > 1 => self.read_elsewhere(lives, run, buf, address, live, error),
-            result => result,
+            (Err(error), None) if run.copies().len() > 1 => self.read_elsewhere(space, lives, run, buf, address, (live, error)),
+            (result, _) => result,
         }
     }
 
     /// Reads another copy than the one that failed, and makes the failed one good from it; a member that cannot be made good leaves.
     #[cold]
-    fn read_elsewhere(&self, lives: &Lives, run: &Run, buf: &mut [u8], address: u64, bad: &Arc<Live>, first: block::Error) -> Result<()> {
+    fn read_elsewhere(
+        &self,
+        space: &Space,
+        lives: &Lives,
+        run: &Run,
+        buf: &mut [u8],
+        address: u64,
+        (bad, first): (&Arc<Live>, block::Error),
+    ) -> Result<()> {
         let other = run.copies().iter().filter_map(|copy| Some((plan::live_of(lives, copy.member)?, copy.offset)));
         let mut other = other.filter(|(live, _)| live.is_active() && !Arc::ptr_eq(live, bad));
         if !other.any(|(live, offset)| live.read(buf, offset).is_ok()) {
@@ -175,7 +184,7 @@ impl Core {
         if self.shared.read_only {
             return Ok(());
         }
-        match self.rewrite(lives, bad, address, buf.len()) {
+        match self.rewrite(space, lives, bad, address, buf.len()) {
             Ok(true) => bad.note_corrected(),
             Ok(false) => {}
             Err(error) => self.settle(vec![(Arc::clone(bad), error)])?,
@@ -184,8 +193,8 @@ impl Core {
     }
 
     /// Writes what another copy holds over a range of a member that it could not read. Nothing happens in a region that is busy now.
-    fn rewrite(&self, lives: &Lives, bad: &Arc<Live>, address: u64, len: usize) -> Result<bool> {
-        let Some(redundancy) = &self.redundancy else { return Ok(false) };
+    fn rewrite(&self, space: &Space, lives: &Lives, bad: &Arc<Live>, address: u64, len: usize) -> Result<bool> {
+        let Some(redundancy) = &space.redundancy else { return Ok(false) };
         let (first, last) = redundancy.regions.span(address, len as u64);
         for region in first..=last {
             if !redundancy.regions.lock(region, PATIENCE) {
@@ -193,16 +202,16 @@ impl Core {
             }
             let (start, size) = redundancy.regions.range(region);
             let (from, to) = (start.max(address), (start + size).min(address + len as u64));
-            let result = self.copy_over(lives, bad, from, to - from);
+            let result = self.copy_over(space, lives, bad, from, to - from);
             redundancy.regions.unlock(region, 0);
             result?;
         }
         Ok(true)
     }
 
-    fn copy_over(&self, lives: &Lives, bad: &Arc<Live>, at: u64, len: u64) -> Result<()> {
+    fn copy_over(&self, space: &Space, lives: &Lives, bad: &Arc<Live>, at: u64, len: u64) -> Result<()> {
         let mut bytes = AlignedBuf::zeroed(len as usize);
-        plan::runs(&self.layout, at, 0, len as usize, |run, address, from, len| {
+        plan::runs(space, at, 0, len as usize, |run, address, from, len| {
             let good = run.copies().iter().filter_map(|copy| Some((plan::live_of(lives, copy.member)?, copy.offset)));
             let read = good
                 .filter(|(live, _)| live.is_active() && !Arc::ptr_eq(live, bad))
@@ -214,11 +223,11 @@ impl Core {
     }
 
     /// Reads a range that lies on several members.
-    fn read_round(&self, lives: &Lives, buf: &mut [u8], at: u64) -> Result<()> {
+    fn read_round(&self, space: &Space, lives: &Lives, buf: &mut [u8], at: u64) -> Result<()> {
         let mut shares = Vec::new();
-        if let Err(address) = plan::read(&self.layout, lives, self.settled, at, 0, buf.len(), &mut shares) {
+        if let Err(address) = plan::read(space, lives, self.settled, at, 0, buf.len(), &mut shares) {
             let has_parity = self.parity.is_some();
-            return if has_parity { self.read_runs(lives, buf, at) } else { Err(self.no_copy(Operation::Read, address)) };
+            return if has_parity { self.read_runs(space, lives, buf, at) } else { Err(self.no_copy(Operation::Read, address)) };
         }
         let own = shares.pop().expect("a range that is not empty lies somewhere");
         let jobs = shares.iter().map(|share| job(share, RequestKind::Read, AlignedBuf::zeroed(share.len()))).collect();
@@ -235,50 +244,51 @@ impl Core {
         }
         for piece in failed.into_iter().flat_map(|share| &share.pieces) {
             let part = &mut buf[piece.from..piece.from + piece.len];
-            self.read_runs(lives, part, at + piece.from as u64)?;
+            self.read_runs(space, lives, part, at + piece.from as u64)?;
         }
         Ok(())
     }
 
     /// Reads run after run, each with its own second chance.
-    fn read_runs(&self, lives: &Lives, buf: &mut [u8], at: u64) -> Result<()> {
-        plan::runs(&self.layout, at, 0, buf.len(), |run, address, from, len| self.read_run(lives, run, &mut buf[from..from + len], address))
+    fn read_runs(&self, space: &Space, lives: &Lives, buf: &mut [u8], at: u64) -> Result<()> {
+        plan::runs(space, at, 0, buf.len(), |run, address, from, len| self.read_run(space, lives, run, &mut buf[from..from + len], address))
     }
 
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        self.check(Operation::Write, offset, buf.len() as u64)?;
+        let space = self.spaces.get_for_write(offset, buf.len() as u64);
+        self.check(&space, Operation::Write, offset, buf.len() as u64)?;
         self.check_buffer(Operation::Write, offset, buf)?;
         if buf.is_empty() {
             return Ok(());
         }
         self.check_latch()?;
-        self.enter(offset, buf.len() as u64)?;
-        let result = self.write_entered(buf, offset);
-        self.leave(offset, buf.len() as u64);
+        self.enter(&space, offset, buf.len() as u64)?;
+        let result = self.write_entered(&space, buf, offset);
+        self.leave(&space, offset, buf.len() as u64);
         result
     }
 
-    fn write_entered(&self, buf: &[u8], offset: u64) -> Result<()> {
+    fn write_entered(&self, space: &Space, buf: &[u8], offset: u64) -> Result<()> {
         if let Some(parity) = &self.parity {
             return self.write_rows(parity, offset, buf);
         }
         let lives = self.shared.lives();
-        let run = self.layout.locate(offset);
+        let run = space.locate(offset);
         if run.len >= buf.len() as u64 && run.copies().len() == 1 {
             let live = plan::live_of(&lives, run.copies()[0].member).ok_or_else(|| self.no_copy(Operation::Write, offset))?;
             return live.write(buf, run.copies()[0].offset);
         }
         for (at, part) in (offset..).step_by(ROUND_BYTES).zip(buf.chunks(ROUND_BYTES)) {
-            self.write_round(&lives, part, at)?;
+            let mut shares = Vec::new();
+            plan::write(space, &lives, at, 0, part.len(), &mut shares).map_err(|address| self.no_copy(Operation::Write, address))?;
+            self.write_shares(shares, part)?;
         }
         Ok(())
     }
 
-    /// Writes a range to all its copies at once.
-    fn write_round(&self, lives: &Lives, buf: &[u8], at: u64) -> Result<()> {
-        let mut shares = Vec::new();
-        plan::write(&self.layout, lives, at, 0, buf.len(), &mut shares).map_err(|address| self.no_copy(Operation::Write, address))?;
-        let own = shares.pop().expect("a range that is not empty lies somewhere");
+    /// Writes what each member gets of a buffer, all at once.
+    pub fn write_shares(&self, mut shares: Vec<Share>, buf: &[u8]) -> Result<()> {
+        let Some(own) = shares.pop() else { return Ok(()) };
         let jobs = shares.iter().map(|share| job(share, RequestKind::Write, share.gather(buf))).collect();
         let (done, own_written) = self.lanes.run(jobs, || write_share(&own, buf));
         let mut failures: Vec<_> = done.into_iter().filter_map(|done| Some((done.live, done.result.err()?))).collect();
@@ -291,7 +301,7 @@ impl Core {
         // I-PAR-2: what was written without a record is durable on the others before anybody counts as failed.
         let _still = self.parity.as_ref().filter(|_| !failures.is_empty()).map(|parity| self.hold_rows(parity, &mut failures));
         for (live, error) in failures {
-            if self.redundancy.is_none() {
+            if self.spaces.peek().redundancy.is_none() {
                 return Err(error);
             }
             // I-VOL-1: what the member missed is acknowledged only when nobody will ever read it from there.
@@ -310,9 +320,14 @@ impl Core {
     }
 
     pub fn flush(&self) -> Result<()> {
+        self.flush_in(&self.spaces.get())
+    }
+
+    /// Flushes by a space that the caller holds.
+    pub fn flush_in(&self, space: &Space) -> Result<()> {
         self.check_latch()?;
         let lives = self.shared.lives();
-        let mut needy: Vec<&Arc<Live>> = self
+        let mut needy: Vec<&Arc<Live>> = space
             .members
             .iter()
             .filter_map(|member| lives[*member].as_ref())
@@ -337,24 +352,26 @@ impl Core {
 
     /// Writes zeros to every copy of a range.
     pub fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        self.check(Operation::Write, offset, len)?;
-        self.check_latch()?;
+        self.check(&self.spaces.get(), Operation::Write, offset, len)?;
         self.each_part(offset, len, |at, len| {
-            self.enter(at, len)?;
-            let result = self.zero_entered(at, len);
-            self.leave(at, len);
+            let space = self.spaces.get_for_write(at, len);
+            self.check(&space, Operation::Write, at, len)?;
+            self.check_latch()?;
+            self.enter(&space, at, len)?;
+            let result = self.zero_entered(&space, at, len);
+            self.leave(&space, at, len);
             result
         })
     }
 
-    fn zero_entered(&self, at: u64, len: u64) -> Result<()> {
+    fn zero_entered(&self, space: &Space, at: u64, len: u64) -> Result<()> {
         if let Some(parity) = &self.parity {
             let zeros = AlignedBuf::zeroed(len.min(ROUND_BYTES as u64) as usize);
             return plan_parts(at, len, ROUND_BYTES as u64).try_for_each(|(at, len)| self.write_rows(parity, at, &zeros[..len]));
         }
         let lives = self.shared.lives();
         let mut shares = Vec::new();
-        plan::write(&self.layout, &lives, at, 0, len as usize, &mut shares).map_err(|address| self.no_copy(Operation::Write, address))?;
+        plan::write(space, &lives, at, 0, len as usize, &mut shares).map_err(|address| self.no_copy(Operation::Write, address))?;
         let mut failures = Vec::new();
         for share in shares {
             let mut zeroed = share.segments().into_iter().map(|segment| share.live.write_zeroes(segment.offset, segment.len.into()));
@@ -367,14 +384,16 @@ impl Core {
 
     /// Hands the hint on where there is one copy of everything; copies that the device may let differ afterwards would not be copies.
     pub fn discard(&self, offset: u64, len: u64) -> Result<bool> {
-        self.check(Operation::Discard, offset, len)?;
-        if self.redundancy.is_some() {
-            return Ok(false);
-        }
         let (lives, mut taken) = (self.shared.lives(), false);
+        self.check(&self.spaces.get(), Operation::Discard, offset, len)?;
         self.each_part(offset, len, |at, len| {
+            let space = self.spaces.get_for_write(at, len);
+            self.check(&space, Operation::Discard, at, len)?;
+            if space.redundancy.is_some() {
+                return Ok(());
+            }
             let mut shares = Vec::new();
-            plan::write(&self.layout, &lives, at, 0, len as usize, &mut shares).map_err(|address| self.no_copy(Operation::Discard, address))?;
+            plan::write(&*space, &lives, at, 0, len as usize, &mut shares).map_err(|address| self.no_copy(Operation::Discard, address))?;
             for share in &shares {
                 for segment in share.segments() {
                     taken |= share.live.discard(segment.offset, segment.len.into())?;
@@ -392,14 +411,14 @@ impl Core {
     }
 
     /// Counts a write into its regions: bits durable, copies in agreement, nobody copying.
-    pub fn enter(&self, offset: u64, len: u64) -> Result<()> {
-        let Some(redundancy) = &self.redundancy else { return Ok(()) };
+    pub fn enter(&self, space: &Space, offset: u64, len: u64) -> Result<()> {
+        let Some(redundancy) = &space.redundancy else { return Ok(()) };
         if len == 0 {
             return Ok(());
         }
         let (first, last) = redundancy.regions.span(offset, len);
         for region in first..=last {
-            if let Err(error) = self.enter_region(redundancy, region, last) {
+            if let Err(error) = self.enter_region(space, redundancy, region, last) {
                 (first..region).for_each(|entered| redundancy.regions.leave(entered));
                 return Err(error);
             }
@@ -408,29 +427,29 @@ impl Core {
     }
 
     #[inline]
-    fn enter_region(&self, redundancy: &Redundancy, region: u64, last: u64) -> Result<()> {
+    fn enter_region(&self, space: &Space, redundancy: &Redundancy, region: u64, last: u64) -> Result<()> {
         while let Err(obstacle) = redundancy.regions.enter(region) {
             match obstacle {
-                Obstacle::Clean => self.mark(redundancy, region, last)?,
-                Obstacle::Unsynced => drop(self.sync_region(region)?),
-                Obstacle::Locked => std::thread::sleep(Duration::from_micros(50)),
+                Obstacle::Clean => self.mark(space, redundancy, region, last)?,
+                Obstacle::Unsynced => drop(self.sync_region(space, region)?),
+                Obstacle::Locked => std::thread::sleep(NAP),
             }
         }
         Ok(())
     }
 
-    pub fn leave(&self, offset: u64, len: u64) {
-        let Some(redundancy) = self.redundancy.as_ref().filter(|_| len > 0) else { return };
+    pub fn leave(&self, space: &Space, offset: u64, len: u64) {
+        let Some(redundancy) = space.redundancy.as_ref().filter(|_| len > 0) else { return };
         let (first, last) = redundancy.regions.span(offset, len);
         (first..=last).for_each(|region| redundancy.regions.leave(region));
     }
 
     /// Makes the bits of regions durable on every member that takes writes.
-    pub fn mark(&self, redundancy: &Redundancy, first: u64, last: u64) -> Result<()> {
+    pub fn mark(&self, space: &Space, redundancy: &Redundancy, first: u64, last: u64) -> Result<()> {
         let mut log = redundancy.log.lock();
         let pages = log.change(first..=last, true);
         if !pages.is_empty()
-            && let Err(error) = self.write_log(&log, &pages, true)
+            && let Err(error) = self.write_log(space, &log, &pages, true)
         {
             let undone: Vec<u64> = (first..=last).filter(|region| !redundancy.regions.is_dirty(*region)).collect();
             log.change(undone, false);
@@ -444,10 +463,10 @@ impl Core {
     }
 
     /// Writes pages of the dirty region log to every member that takes writes.
-    pub fn write_log(&self, log: &Drl, pages: &[usize], durable: bool) -> Result<()> {
+    pub fn write_log(&self, space: &Space, log: &Drl, pages: &[usize], durable: bool) -> Result<()> {
         let lives = self.shared.lives();
         let mut failures = Vec::new();
-        for live in self.members.iter().filter_map(|member| lives[*member].as_ref()).filter(|live| live.takes_writes()) {
+        for live in space.members.iter().filter_map(|member| lives[*member].as_ref()).filter(|live| live.takes_writes()) {
             let written = log.write(&*live.device, pages).and_then(|()| if durable { live.device.flush() } else { Ok(()) });
             failures.extend(written.err().map(|error| (Arc::clone(live), error)));
         }
@@ -456,13 +475,13 @@ impl Core {
 
     /// Makes the regions of a range agree that a crash left in doubt.
     #[inline]
-    pub fn settle_regions(&self, offset: u64, len: u64) -> Result<()> {
-        let Some(redundancy) = &self.redundancy else { return Ok(()) };
+    pub fn settle_regions(&self, space: &Space, offset: u64, len: u64) -> Result<()> {
+        let Some(redundancy) = &space.redundancy else { return Ok(()) };
         let (first, last) = redundancy.regions.span(offset, len);
         for region in first..=last {
             while redundancy.regions.is_unsynced(region) {
-                if !self.sync_region(region)? {
-                    std::thread::sleep(Duration::from_micros(50));
+                if !self.sync_region(space, region)? {
+                    std::thread::sleep(NAP);
                 }
             }
         }

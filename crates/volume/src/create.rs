@@ -129,5 +129,5 @@ fn volume(role: Role, new: &NewGroup, layout: Layout) -> Result<VolumeConfig> {
         let least = REGION_BYTES_MIN.max(least);
         return Err(Error::invalid(format!("regions of {region_bytes} bytes are not possible here: take a power of two from {least} on")));
     }
-    Ok(VolumeConfig { role, region_bytes, layout })
+    Ok(VolumeConfig { role, region_bytes, layout, relayout: None })
 }

@@ -25,7 +25,7 @@ impl BlockDevice for VolumeDevice {
     }
 
     fn size_bytes(&self) -> u64 {
-        self.core.size_bytes
+        self.core.spaces.peek().size_bytes
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
@@ -53,17 +53,16 @@ impl BlockDevice for VolumeDevice {
     }
 
     fn engine(&self) -> EngineReport {
-        let lives = self.core.shared.lives();
-        let reports: Vec<EngineReport> =
-            self.core.members.iter().filter_map(|member| lives[*member].as_ref()).map(|live| live.device.engine()).collect();
+        let (space, lives) = (self.core.spaces.peek(), self.core.shared.lives());
+        let reports: Vec<EngineReport> = space.members.iter().filter_map(|member| lives[*member].as_ref()).map(|live| live.device.engine()).collect();
         let fallback = reports.iter().find_map(|report| report.fallback.clone());
         let slowest = reports.iter().find(|report| report.fallback.is_some()).or(reports.first());
         EngineReport { name: slowest.map_or("volume", |report| report.name), fallback }
     }
 
     fn counters(&self) -> DeviceCounters {
-        let lives = self.core.shared.lives();
-        let counters = self.core.members.iter().filter_map(|member| lives[*member].as_ref()).map(|live| live.device.counters());
+        let (space, lives) = (self.core.spaces.peek(), self.core.shared.lives());
+        let counters = space.members.iter().filter_map(|member| lives[*member].as_ref()).map(|live| live.device.counters());
         counters.fold(DeviceCounters::default(), |sum, one| DeviceCounters {
             reads: sum.reads + one.reads,
             read_bytes: sum.read_bytes + one.read_bytes,

@@ -22,8 +22,9 @@ use crate::parallel::Lanes;
 use crate::parity::Parity;
 use crate::regions::{BEHIND, Regions, UNSYNCED};
 use crate::shared::{Lives, Shared};
+use crate::space::{Space, Spaces};
 use crate::stats::VolumeMeter;
-use crate::{Config, Error, ErrorKind, Label, MemberState, MemberStatistics, PlexStatistics, Result, Role, VolumeConfig, VolumeStatistics};
+use crate::{Config, Error, ErrorKind, Label, Layout, MemberState, MemberStatistics, PlexStatistics, Result, Role, VolumeConfig, VolumeStatistics};
 
 /// How to open a group.
 #[derive(Debug, Clone)]
@@ -90,12 +91,14 @@ pub(crate) struct Inner {
     pub maintenance: Mutex<()>,
     /// A leaf lock.
     pub estimate: Mutex<Estimate>,
+    /// As that, of a relayout. A leaf lock.
+    pub moving: Mutex<Estimate>,
 }
 
 /// What the rate of a resynchronisation or rebuild is told from.
 #[derive(Debug, Default)]
 pub(crate) struct Estimate {
-    began: Option<Instant>,
+    pub began: Option<Instant>,
     copied_bytes: u64,
 }
 
@@ -111,7 +114,8 @@ impl Estimate {
         *self = Self::default();
     }
 
-    fn seconds_left(&self, pending_bytes: u64) -> Option<u64> {
+    /// Returns how long the rest takes.
+    pub fn seconds_left(&self, pending_bytes: u64) -> Option<u64> {
         let elapsed_ms = u64::try_from(self.began?.elapsed().as_millis()).ok()?;
         (pending_bytes > 0 && self.copied_bytes > 0)
             .then(|| (pending_bytes / 1024).saturating_mul(elapsed_ms) / (self.copied_bytes / 1024).max(1) / 1000)
@@ -133,7 +137,7 @@ impl Group {
         let assembly = assemble(&found)?;
         refuse_missing(&assembly, options)?;
         let inner = Arc::new(open(&assembly, devices, options)?);
-        let background = options.background && !options.read_only && inner.cores.iter().any(|core| core.redundancy.is_some());
+        let background = options.background && !options.read_only;
         let thread = if background { Some(crate::background::start(&inner)?) } else { None };
         Ok(Self { open: Arc::new(Closer { inner, thread: Mutex::new(thread), closed: Mutex::new(false) }) })
     }
@@ -178,7 +182,7 @@ impl Group {
             let own = members.iter().filter_map(|member| told.get(*member)?.as_ref());
             PlexStatistics { statistics: own.fold(MemberStatistics::default(), |sum, one| sum.plus(one)), members }
         };
-        core.layout.plexes().into_iter().map(plex).collect()
+        core.spaces.peek().layout.plexes().into_iter().map(plex).collect()
     }
 
     /// Sets the statistics to zero.
@@ -192,8 +196,9 @@ impl Group {
     pub fn progress(&self) -> SyncProgress {
         let mut progress = SyncProgress::default();
         for core in &self.open.inner.cores {
-            if let Some(redundancy) = &core.redundancy {
-                progress.total_bytes += core.size_bytes;
+            let space = core.spaces.peek();
+            if let Some(redundancy) = &space.redundancy {
+                progress.total_bytes += space.size_bytes;
                 progress.pending_bytes += core.pending() * redundancy.regions.range(0).1;
             }
         }
@@ -234,7 +239,7 @@ impl Group {
     /// # Errors
     /// `Foreign` when the device is a member already, `Invalid` when the group is full or the device too small, `Device`.
     pub fn add_spare(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
-        self.open.inner.add_spare(device)?;
+        self.open.inner.add(device, MemberState::Spare)?;
         self.open.inner.shared.bell.ring();
         Ok(())
     }
@@ -296,8 +301,7 @@ impl Inner {
             core.clean_up()?;
             core.clean_up()?;
         }
-        let doubt = |core: &Arc<Core>| core.redundancy.as_ref().is_some_and(|redundancy| redundancy.regions.count_with(UNSYNCED) > 0);
-        if self.cores.iter().any(doubt) {
+        if self.cores.iter().any(|core| core.count_with(UNSYNCED) > 0) {
             return Ok(());
         }
         self.shared.change(|config| {
@@ -363,72 +367,73 @@ fn open(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>], options: &ImportO
     let config = shared.config();
     let cores = config.volumes.iter().enumerate().map(|(ordinal, volume)| open_volume(&shared, &config, ordinal, volume, was_clean));
     let cores = cores.collect::<Result<Vec<_>>>()?;
-    Ok(Inner { shared, cores, maintenance: Mutex::new(()), estimate: Mutex::default() })
+    Ok(Inner { shared, cores, maintenance: Mutex::new(()), estimate: Mutex::default(), moving: Mutex::default() })
 }
 
 fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &VolumeConfig, was_clean: bool) -> Result<Arc<Core>> {
     let lives = shared.lives();
-    let mut members: Vec<usize> = volume.layout.extents().iter().map(|extent| extent.member.into()).collect();
-    members.sort_unstable();
-    members.dedup();
-    let geometry = geometry(volume, &lives, &members, shared.read_only);
+    let members = volume.members();
+    let geometry = geometry(volume, &lives, shared.read_only);
     let block = u64::from(geometry.logical_block_size);
-    if volume.layout.unit_bytes().is_some_and(|unit| !unit.is_multiple_of(block)) {
+    if volume.layouts().filter_map(Layout::unit_bytes).any(|unit| !unit.is_multiple_of(block)) {
         let message = format!("group {}: a member has blocks of {block} bytes now, of which the stripe unit is no multiple", config.name);
         return Err(Error::invalid(message));
     }
-    let size_bytes = volume.layout.size_bytes();
+    if volume.relayout.as_ref().is_some_and(|relayout| !relayout.is_walkable(&volume.layout)) {
+        let message = format!("group {}: the relayout in the label would overwrite what it still needs: the label is damaged", config.name);
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
     let name = if volume.role == Role::Data { config.name.clone() } else { format!("{}/{}", config.name, volume.role.name()) };
     let whole = members.iter().all(|member| lives[*member].as_ref().is_some_and(|live| live.is_active()));
-    if matches!(volume.layout, crate::Layout::Raid5(_)) && shared.read_only && !was_clean && !whole {
+    if matches!(volume.layout, Layout::Raid5(_)) && shared.read_only && !was_clean && !whole {
         let message = format!(
             "group {} was not closed in order and a member is missing: its parity log has to be written back first, so import it for writing",
             config.name
         );
         return Err(Error::new(ErrorKind::Missing, message));
     }
-    let mut core = Core {
+    let core = Core {
         shared: Arc::clone(shared),
         role: volume.role,
+        ordinal,
         name,
-        layout: volume.layout.clone(),
         geometry,
-        size_bytes: size_bytes - size_bytes % block,
-        redundancy: None,
+        spaces: Spaces::new(Space::new(volume, block)),
         parity: match &volume.layout {
-            crate::Layout::Raid5(raid5) => Some(Parity::new(raid5.clone(), config.id, ordinal)),
+            Layout::Raid5(raid5) => Some(Parity::new(raid5.clone(), config.id, ordinal)),
             _ => None,
         },
-        members,
         settled: was_clean || !shared.read_only,
         lanes: Lanes::default(),
         meter: VolumeMeter::default(),
+        travel: Mutex::default(),
         latched: false.into(),
         latch: Mutex::new(None),
     };
-    if volume.layout.is_redundant() && !shared.read_only {
-        core.redundancy = Some(redundancy(config, ordinal, volume, &core, &lives, was_clean)?);
+    if volume.is_redundant() && !shared.read_only {
+        let redundancy = Arc::new(redundancy(config, volume, &core, &lives, was_clean)?);
+        core.spaces.change(|space| space.redundancy = Some(Arc::clone(&redundancy)));
         if let Some(parity) = &core.parity {
             core.recover_parity(parity)?;
         }
-        let redundancy = core.redundancy.as_ref().expect("it was just set");
         let log = redundancy.log.lock();
-        core.write_log(&log, &log.pages(), true)?;
+        core.write_log(&core.spaces.get(), &log, &log.pages(), true)?;
     }
     Ok(Arc::new(core))
 }
 
 /// Joins the members' dirty region logs and says what follows from them.
-fn redundancy(config: &Config, ordinal: usize, volume: &VolumeConfig, core: &Core, lives: &Lives, was_clean: bool) -> Result<Redundancy> {
-    let regions = Regions::new(core.size_bytes, volume.region_bytes);
-    let mut log = Drl::new(config.id, ordinal, volume.layout.size_bytes().div_ceil(volume.region_bytes));
-    for live in core.members.iter().filter_map(|member| lives[*member].as_ref()) {
+fn redundancy(config: &Config, volume: &VolumeConfig, core: &Core, lives: &Lives, was_clean: bool) -> Result<Redundancy> {
+    let space = core.spaces.get();
+    let regions = Regions::new(space.size_bytes, volume.region_bytes);
+    let mut log = Drl::new(config.id, core.ordinal, volume.size_bytes().div_ceil(volume.region_bytes));
+    for live in space.members.iter().filter_map(|member| lives[*member].as_ref()) {
         if let Err(error) = log.absorb(&*live.device) {
             // Its bits are durable on the others too.
             core.shared.fail(live, &error)?;
         }
     }
-    let behind = core.members.iter().any(|member| config.members[*member].state == MemberState::Stale);
+    let behind = space.members.iter().any(|member| config.members[*member].state == MemberState::Stale);
     let flags = if was_clean { 0 } else { UNSYNCED } | if behind { BEHIND } else { 0 };
     for region in log.dirty().filter(|region| *region < regions.count()) {
         regions.set_dirty(region);
@@ -437,26 +442,31 @@ fn redundancy(config: &Config, ordinal: usize, volume: &VolumeConfig, core: &Cor
     Ok(Redundancy { regions, log: Mutex::new(log) })
 }
 
-/// Combines what the members state: the strictest of everything.
-fn geometry(volume: &VolumeConfig, lives: &Lives, members: &[usize], read_only: bool) -> Geometry {
-    let all: Vec<Geometry> = members.iter().filter_map(|member| lives[*member].as_ref()).map(|live| live.device.geometry()).collect();
+/// Combines what the members state: the strictest of everything, in all layouts that the volume is in.
+pub(crate) fn geometry(volume: &VolumeConfig, lives: &Lives, read_only: bool) -> Geometry {
+    let all: Vec<Geometry> = volume.members().into_iter().filter_map(|member| lives[member].as_ref()).map(|live| live.device.geometry()).collect();
     let most = |field: &dyn Fn(&Geometry) -> u32| all.iter().map(field).max().unwrap_or(512);
     let logical_block_size = most(&|geometry| geometry.logical_block_size);
     // A write that an untorn unit holds stays on one member, at an offset that is a multiple of its length there too.
-    let untorn = all.iter().map(|geometry| geometry.untorn_unit).min().unwrap_or(512);
-    let kept_by_unit = volume.layout.unit_bytes().map_or(u64::MAX, |unit| 1 << unit.trailing_zeros());
-    let kept_by_starts = volume.layout.extents().iter().map(|extent| 1_u64 << extent.start.trailing_zeros().min(62)).min().unwrap_or(512);
-    let lengths = if matches!(volume.layout, crate::Layout::Concat(_)) { volume.layout.extents() } else { Vec::new() };
-    let kept_by_lengths = lengths.iter().map(|extent| 1_u64 << extent.len.trailing_zeros().min(62)).min().unwrap_or(u64::MAX);
-    // A row that is written whole is not logged, so nothing is promised of it when a member is lost in the same moment.
-    let untorn = if matches!(volume.layout, crate::Layout::Raid5(_)) { logical_block_size } else { untorn };
-    let untorn = u64::from(untorn).min(kept_by_unit).min(kept_by_starts).min(kept_by_lengths) as u32;
+    let untorn = u64::from(all.iter().map(|geometry| geometry.untorn_unit).min().unwrap_or(512));
+    let untorn =
+        volume.layouts().map(|layout| if matches!(layout, Layout::Raid5(_)) { 0 } else { kept_whole(layout).min(untorn) }).min().unwrap_or(0);
     Geometry {
         logical_block_size,
         physical_block_size: most(&|geometry| geometry.physical_block_size),
         buffer_align: most(&|geometry| geometry.buffer_align),
-        untorn_unit: untorn.max(logical_block_size),
+        // A row that is written whole is not logged, so nothing is promised of it when a member is lost in the same moment.
+        untorn_unit: (untorn as u32).max(logical_block_size),
         volatile_cache: all.iter().any(|geometry| geometry.volatile_cache),
         read_only: read_only || all.iter().any(|geometry| geometry.read_only),
     }
+}
+
+/// Returns the largest length of which every aligned range lies on one member, aligned there too.
+fn kept_whole(layout: &Layout) -> u64 {
+    let by_unit = layout.unit_bytes().map_or(1 << 31, |unit| 1 << unit.trailing_zeros().min(31));
+    let power = |bytes: u64| 1_u64 << bytes.trailing_zeros().min(31);
+    let by_starts = layout.extents().iter().map(|extent| power(extent.start)).min().unwrap_or(512);
+    let lengths = if matches!(layout, Layout::Concat(_)) { layout.extents() } else { Vec::new() };
+    lengths.iter().map(|extent| power(extent.len)).min().unwrap_or(u64::MAX).min(by_unit).min(by_starts)
 }

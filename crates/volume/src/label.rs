@@ -5,7 +5,7 @@
 //!   1 MiB      label B
 //!   2 MiB      dirty region logs, 256 KiB for each volume
 //!   2.5 MiB    parity logs, 512 KiB for each volume
-//!   3.5 MiB    kept free for the journal of a relayout
+//!   3.5 MiB    scratch area of a relayout, 512 KiB
 //!   data_start data
 //! ```
 //! An update writes A, flushes, writes B, flushes: at every moment one copy is whole. The copy with the larger event counts.
@@ -25,7 +25,8 @@ pub(crate) const SLOT_BYTES: usize = 64 << 10;
 pub(crate) const DATA_START_MIN: u64 = 4 << 20;
 
 const MAGIC: &[u8; 8] = b"BEDPGRUP";
-const VERSION: u32 = 1;
+/// The newest version. A label is of version 2 only while a volume is between two layouts, so that older software reads every other.
+const VERSION: u32 = 2;
 /// Magic, version, checksum and length stand before what only this version knows.
 const HEAD_BYTES: usize = 72;
 /// Events are counted: none that is further away ever was, and there is always a next one.
@@ -65,7 +66,7 @@ impl Label {
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
         let mut out = Vec::with_capacity(4096);
         out.extend(MAGIC);
-        out.extend(VERSION.to_le_bytes());
+        out.extend(if self.config.has_relayout() { VERSION } else { 1 }.to_le_bytes());
         out.extend([0; 8]);
         out.extend(u32::from(self.config.clean).to_le_bytes());
         out.extend(self.config.id.0);
@@ -115,7 +116,7 @@ impl Label {
             return Err(Fault::new(56, format!("there was no event {event}")).into());
         }
         reader.take(8, "the rest of the head")?;
-        let config = Config::decode(&mut reader, group, event, flags & 1 != 0)?;
+        let config = Config::decode(&mut reader, version, group, event, flags & 1 != 0)?;
         if config.index_of(member).is_none() {
             return Err(Fault::new(40, "the group has no such member").into());
         }

@@ -5,6 +5,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
+use crate::relayout::{Direction, Relayout, SCRATCH_BYTES, SCRATCH_START};
 use crate::{Concat, Extent, Layout, Member, MemberState, Mirror, Role, Stripe, VolumeConfig};
 
 fn config() -> Config {
@@ -22,8 +23,13 @@ fn config() -> Config {
         data_start: DATA_START_MIN,
         members,
         volumes: vec![
-            VolumeConfig { role: Role::Data, region_bytes: 1 << 20, layout: Layout::Stripe(Stripe::new(65_536, vec![pair(0, 1), pair(2, 3)])) },
-            VolumeConfig { role: Role::Log, region_bytes: 1 << 20, layout: Layout::Concat(Concat::new(vec![pair(4, 5)])) },
+            VolumeConfig {
+                role: Role::Data,
+                region_bytes: 1 << 20,
+                layout: Layout::Stripe(Stripe::new(65_536, vec![pair(0, 1), pair(2, 3)])),
+                relayout: None,
+            },
+            VolumeConfig { role: Role::Log, region_bytes: 1 << 20, layout: Layout::Concat(Concat::new(vec![pair(4, 5)])), relayout: None },
         ],
     }
 }
@@ -51,6 +57,56 @@ fn a_label_comes_back_from_its_device() {
     assert_eq!(Label::read(&*device).unwrap_err().kind, ErrorKind::NotAMember);
 }
 
+/// A label between two layouts.
+fn moving() -> Label {
+    let mut label = label();
+    let extent = |member, start, len| Layout::Extent(Extent { member, start, len });
+    let next = Layout::Stripe(Stripe::new(32 << 10, (0..4).map(|member| extent(member, DATA_START_MIN, 32 << 20)).collect()));
+    label.config.volumes[0].relayout = Some(Relayout {
+        next,
+        direction: Direction::Downward,
+        position: 48 << 20,
+        staged_bytes: 1 << 20,
+        scratch: Layout::Mirror(Mirror::new((0..2).map(|member| extent(member, SCRATCH_START, SCRATCH_BYTES)).collect())),
+        grain_bytes: 1 << 20,
+        step_bytes_max: 4 << 20,
+        paused: true,
+    });
+    label
+}
+
+#[test]
+fn a_relayout_comes_back_and_makes_the_label_one_of_version_2() {
+    let mut label = moving();
+    label.config.volumes[0].relayout.as_mut().unwrap().staged_bytes = 512 << 10;
+    label.config.volumes[0].relayout.as_mut().unwrap().grain_bytes = 512 << 10;
+    let bytes = label.encode().unwrap();
+    assert_eq!((bytes[8], Label::decode(&bytes)), (2, Ok(label)));
+    type Change = &'static dyn Fn(&mut Relayout);
+    let broken: [(&str, Change); 6] = [
+        ("scratch area", &|_| ()),
+        ("not possible", &|r| r.position = 1 << 40),
+        ("between steps", &|r| (r.position, r.staged_bytes) = (12345, 0)),
+        ("not possible", &|r| r.grain_bytes = 0),
+        ("scratch area begins", &|r| (r.scratch, r.staged_bytes) = (r.next.clone(), 0)),
+        ("does not lie", &|r| (r.next, r.staged_bytes) = (Layout::Extent(Extent { member: 0, start: 0, len: 64 << 20 }), 0)),
+    ];
+    for (word, change) in broken {
+        let mut label = moving();
+        change(label.config.volumes[0].relayout.as_mut().unwrap());
+        let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else { panic!("{word}") };
+        assert!(fault.what.contains(word), "{word}: {fault:?}");
+    }
+}
+
+/// What the first version wrote is read, and written again as it was.
+#[test]
+fn a_label_of_version_1_is_what_it_was() {
+    let stored = include_bytes!("../tests/labels/version-1.bin");
+    assert_eq!(Label::decode(stored), Ok(label()));
+    assert_eq!(label().encode().unwrap(), stored);
+}
+
 #[test]
 fn one_copy_is_enough_and_the_newer_counts() {
     let device = MemoryDevice::new(8 << 20);
@@ -70,13 +126,13 @@ fn one_copy_is_enough_and_the_newer_counts() {
 fn a_newer_version_is_refused_by_name() {
     let device = MemoryDevice::new(8 << 20);
     let mut bytes = label().encode().unwrap();
-    bytes[8] = 2;
+    bytes[8] = 3;
     let mut buf = AlignedBuf::zeroed(4096);
     buf[..bytes.len()].copy_from_slice(&sealed(bytes));
     device.write_at(&buf, 0).unwrap();
     let error = Label::read(&*device).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NewerFormat);
-    assert!(error.message.contains("memory") && error.message.contains("version 2"), "{error}");
+    assert!(error.message.contains("memory") && error.message.contains("version 3"), "{error}");
 }
 
 /// I-LAB-1: a group that no label is able to name is refused.

@@ -13,10 +13,7 @@
 //! | `regions`, `drl`, `sync` | which regions may differ between copies, in memory and on the members, and making them agree |
 //! | `scrub`, `pages/` | comparing copies, and asking a database's page which one is right |
 //! | `shared`, `membership`, `group`, `background` | members leave, come, take each other's places; import and close |
-//!
-//! What comes next has its place: a relayout is a second layout in a volume's configuration with the address up to which it counts;
-//! `Core::layout` is asked in one place for reads and one for writes, both of which have entered their regions, so a region that is locked can
-//! be moved.
+//! | `space`, `relayout/` | where addresses live at a moment, and moving them to another layout while the volume is in use |
 #![forbid(unsafe_code)]
 
 mod assemble;
@@ -41,9 +38,11 @@ mod parity;
 mod plan;
 mod queue;
 mod regions;
+mod relayout;
 mod scrub;
 mod shape;
 mod shared;
+mod space;
 mod stats;
 mod sync;
 mod volume;
@@ -57,6 +56,7 @@ pub use id::Id;
 pub use label::Label;
 pub use layout::{COPIES_MAX, Concat, Copy, Extent, Layout, Mirror, Raid5, Run, Stripe};
 pub use pages::{HEAD_BYTES, Innodb, PageFormat, Postgres, Sqlite, page_formats};
+pub use relayout::{Direction, Relayout, RelayoutProgress, RelayoutState, Target};
 pub use scrub::{Difference, Judge, ScrubReport, Undecided};
 pub use shape::{Arrangement, Shape, UNIT_BYTES_DEFAULT};
 pub use stats::{MemberStatistics, OperationStatistics, PlexStatistics, VolumeStatistics};

@@ -14,18 +14,19 @@ use crate::group::Inner;
 use crate::live::Live;
 use crate::regions::BEHIND;
 use crate::shared::Lives;
-use crate::{Config, Error, Label, Member, MemberState, Result};
+use crate::{Config, Error, Label, Layout, Member, MemberState, Result};
 
 impl Inner {
-    pub fn add_spare(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
+    /// Adds a member without data: a spare, or an active one that brings room.
+    pub fn add(&self, device: &Arc<dyn BlockDevice>, state: MemberState) -> Result<()> {
         let _members_stay = self.maintenance.lock();
         refuse_member(device)?;
         self.shared.change_members(|config, lives| {
             if config.members.len() >= MEMBERS_MAX {
                 return Err(Error::invalid(format!("group {} has {MEMBERS_MAX} members, and more do not fit a label", config.name)));
             }
-            let member = member_of(&**device, MemberState::Spare, config.event + 1)?;
-            lives.push(Some(Live::new(member.id, Arc::clone(device), MemberState::Spare)));
+            let member = member_of(&**device, state, config.event + 1)?;
+            lives.push(Some(Live::new(member.id, Arc::clone(device), state)));
             config.members.push(member);
             Ok(())
         })
@@ -38,8 +39,13 @@ impl Inner {
             return Err(Error::invalid(format!("group {} has no member {index}", config.name)));
         };
         // Members with data come first, so nobody's index changes whose data a layout names.
-        if let Some(path) = (index..config.members.len()).find(|at| config.volume_on(*at).is_some()).map(|at| &config.members[at].path) {
-            return Err(Error::invalid(format!("{path} holds data of the group {}: replace it instead of removing it", config.name)));
+        if let Some(at) = (index..config.members.len()).find(|at| config.volume_on(*at).is_some()) {
+            let (group, path, holds) = (&config.name, &member.path, &config.members[at].path);
+            return Err(Error::invalid(if at == index {
+                format!("{path} holds data of the group {group}: replace it instead of removing it")
+            } else {
+                format!("{path} stands before {holds} in the group {group}, which holds data: it stays, and a relayout may use its room")
+            }));
         }
         let lives = self.shared.lives();
         self.shared.change_members(|config, lives| {
@@ -97,18 +103,18 @@ impl Inner {
 
     /// Lets `change` put another device in the place of a member.
     fn take_place(&self, index: usize, change: impl FnOnce(&mut Config, &mut Lives)) -> Result<()> {
-        let concerned: Vec<_> = self.cores.iter().filter(|core| core.members.contains(&index)).collect();
-        for core in &concerned {
-            let Some(redundancy) = &core.redundancy else {
+        let concerned: Vec<_> = self.cores.iter().map(|core| (core, core.spaces.get())).filter(|(_, space)| space.members.contains(&index)).collect();
+        for (core, space) in &concerned {
+            let Some(redundancy) = &space.redundancy else {
                 return Err(Error::invalid(format!("volume {} has one copy of everything: its members cannot be replaced", core.name)));
             };
-            for region in core.regions_on(index) {
-                core.mark(redundancy, region, region)?;
+            for region in core.regions_on(space, index) {
+                core.mark(space, redundancy, region, region)?;
             }
         }
         // I-PAR-2: as when a member fails, and nothing is written to rows until the new one takes part.
         let mut failures = Vec::new();
-        let still: Vec<_> = concerned.iter().filter_map(|core| Some(core.hold_rows(core.parity.as_ref()?, &mut failures))).collect();
+        let still: Vec<_> = concerned.iter().filter_map(|(core, _)| Some(core.hold_rows(core.parity.as_ref()?, &mut failures))).collect();
         if let Some((_, error)) = failures.pop() {
             return Err(error.into());
         }
@@ -117,13 +123,13 @@ impl Inner {
             Ok(())
         })?;
         drop(still);
-        for core in &concerned {
-            let redundancy = core.redundancy.as_ref().expect("it was just found");
-            for region in core.regions_on(index) {
+        for (core, space) in &concerned {
+            let redundancy = space.redundancy.as_ref().expect("it was just found");
+            for region in core.regions_on(space, index) {
                 redundancy.regions.set(region, BEHIND);
             }
             let log = redundancy.log.lock();
-            core.write_log(&log, &log.pages(), true)?;
+            core.write_log(space, &log, &log.pages(), true)?;
         }
         Ok(())
     }
@@ -133,11 +139,12 @@ impl Inner {
         let _members_stay = self.maintenance.lock();
         for core in &self.cores {
             let config = self.shared.config();
-            let stale: Vec<usize> = core.members.iter().copied().filter(|index| config.members[*index].state == MemberState::Stale).collect();
+            let space = core.spaces.get();
+            let stale: Vec<usize> = space.members.iter().copied().filter(|index| config.members[*index].state == MemberState::Stale).collect();
             if stale.is_empty() || core.pending() > 0 {
                 continue;
             }
-            core.flush()?;
+            core.flush_in(&space)?;
             core.parity.as_ref().map_or(Ok(()), |parity| core.checkpoint_parity(parity))?;
             self.shared.change(|config| {
                 for index in stale {
@@ -154,7 +161,7 @@ impl Inner {
 }
 
 fn needed_bytes(config: &Config, index: usize) -> u64 {
-    let extents = config.volumes.iter().flat_map(|volume| volume.layout.extents());
+    let extents = config.volumes.iter().flat_map(|volume| volume.layouts().flat_map(Layout::extents));
     extents.filter(|extent| usize::from(extent.member) == index).map(|extent| extent.start + extent.len).max().unwrap_or(0)
 }
 

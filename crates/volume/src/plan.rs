@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use block::{AlignedBuf, Segment};
 
-use crate::Layout;
-use crate::layout::Run;
+use crate::layout::{Locate, Run};
 use crate::live::Live;
 use crate::shared::Lives;
 
@@ -88,7 +87,7 @@ pub(crate) fn choose<'a>(lives: &'a Lives, run: &Run, settled: bool) -> Option<(
 }
 
 /// Adds what a read of `len` bytes at `at` asks of the members. Returns the address of a byte of which no copy is left.
-pub(crate) fn read(layout: &Layout, lives: &Lives, settled: bool, at: u64, from: usize, len: usize, shares: &mut Vec<Share>) -> Result<(), u64> {
+pub(crate) fn read(layout: &impl Locate, lives: &Lives, settled: bool, at: u64, from: usize, len: usize, shares: &mut Vec<Share>) -> Result<(), u64> {
     runs(layout, at, from, len, |run, address, from, len| {
         let (live, offset) = choose(lives, run, settled).ok_or(address)?;
         add(shares, live, Piece { offset, from, len });
@@ -97,7 +96,7 @@ pub(crate) fn read(layout: &Layout, lives: &Lives, settled: bool, at: u64, from:
 }
 
 /// Adds what a write of `len` bytes at `at` asks of the members: of every copy. Returns the address of a byte of which no copy is left.
-pub(crate) fn write(layout: &Layout, lives: &Lives, at: u64, from: usize, len: usize, shares: &mut Vec<Share>) -> Result<(), u64> {
+pub(crate) fn write(layout: &impl Locate, lives: &Lives, at: u64, from: usize, len: usize, shares: &mut Vec<Share>) -> Result<(), u64> {
     runs(layout, at, from, len, |run, address, from, len| {
         let mut whole = false;
         for copy in run.copies() {
@@ -112,7 +111,7 @@ pub(crate) fn write(layout: &Layout, lives: &Lives, at: u64, from: usize, len: u
 
 /// Calls `each` with every run of a range: the run, its address, where it stands in the buffer, its length.
 pub(crate) fn runs<E>(
-    layout: &Layout,
+    layout: &impl Locate,
     mut at: u64,
     mut from: usize,
     len: usize,
@@ -129,7 +128,7 @@ pub(crate) fn runs<E>(
     Ok(())
 }
 
-fn add(shares: &mut Vec<Share>, live: &Arc<Live>, piece: Piece) {
+pub(crate) fn add(shares: &mut Vec<Share>, live: &Arc<Live>, piece: Piece) {
     let Some(share) = shares.iter_mut().find(|share| Arc::ptr_eq(&share.live, live)) else {
         return shares.push(Share { live: Arc::clone(live), pieces: vec![piece] });
     };
@@ -146,7 +145,7 @@ mod tests {
     use block::MemoryDevice;
 
     use super::*;
-    use crate::{Extent, Id, MemberState, Mirror, Stripe};
+    use crate::{Extent, Id, Layout, MemberState, Mirror, Stripe};
 
     fn lives(count: u8) -> Lives {
         (0..count).map(|n| Some(Live::new(Id([n; 16]), MemoryDevice::new(1 << 20), MemberState::Active))).collect()

@@ -21,6 +21,7 @@ use crate::live::Live;
 use crate::parallel::Wait;
 use crate::parity::Gathering;
 use crate::plan::{self, Share};
+use crate::space::{NAP, Space};
 
 /// What one member does for a request.
 struct Part {
@@ -44,6 +45,8 @@ struct Flight {
     segments: Vec<Segment>,
     parts: Vec<Part>,
     open: usize,
+    /// What it goes by to its end.
+    space: Arc<Space>,
 }
 
 pub(crate) struct VolumeQueue {
@@ -99,12 +102,12 @@ impl VolumeQueue {
         if !self.queues.is_empty() {
             return Some(0);
         }
-        let lives = self.core.shared.lives();
-        let live = self.core.members.iter().find_map(|member| lives[*member].as_ref()).cloned()?;
+        let (space, lives) = (self.core.spaces.peek(), self.core.shared.lives());
+        let live = space.members.iter().find_map(|member| lives[*member].as_ref()).cloned()?;
         self.queue_at(&live).ok()
     }
 
-    fn check(&self, request: &Request) -> Result<()> {
+    fn check(&self, space: &Space, request: &Request) -> Result<()> {
         let refuse = |kind, detail: &str| Err(self.core.error(kind, operation(request.kind), Some(request.first.offset), detail.to_owned()));
         let segments = || std::iter::once(&request.first).chain(&request.rest);
         match (&request.buf, request.kind) {
@@ -112,7 +115,7 @@ impl VolumeQueue {
             (_, RequestKind::Flush) => refuse(ErrorKind::Unsupported, "a flush takes neither buffer nor segments"),
             (None, _) => refuse(ErrorKind::Unsupported, "the request has no buffer"),
             (Some(buf), kind) => {
-                segments().try_for_each(|segment| self.core.check(operation(kind), segment.offset, segment.len.into()))?;
+                segments().try_for_each(|segment| self.core.check(space, operation(kind), segment.offset, segment.len.into()))?;
                 if segments().map(|segment| segment.len as usize).sum::<usize>() > buf.len() {
                     return refuse(ErrorKind::OutOfRange, "the segments hold more bytes than the buffer");
                 }
@@ -125,10 +128,11 @@ impl VolumeQueue {
     fn start_gathered(&mut self) {
         let core = Arc::clone(&self.core);
         let Some(parity) = &core.parity else { return };
+        let space = core.spaces.get();
         let (writes, others): (VecDeque<Request>, _) = self.pushed.drain(..).partition(|request| request.kind == RequestKind::Write);
         self.pushed = others;
         for request in writes {
-            match self.check(&request) {
+            match self.check(&space, &request) {
                 Ok(()) => self.gathering.push(request),
                 Err(error) => self.done.push(Completion { token: request.token, result: Err(error), buf: request.buf }),
             }
@@ -152,46 +156,64 @@ impl VolumeQueue {
         let mut buf = request.buf.take();
         let meter = &self.core.meter;
         let bytes = segments.iter().map(|segment| u64::from(segment.len)).sum();
-        let result = meter.time(&meter.reads, bytes, || buf.as_mut().map_or(Ok(()), |buf| self.read_segments(&segments, buf)));
+        let result =
+            meter.time(&meter.reads, bytes, || buf.as_mut().map_or(Ok(()), |buf| self.read_segments(&self.core.spaces.get(), &segments, buf)));
         self.done.push(Completion { token: request.token, result, buf });
     }
 
-    fn read_segments(&self, segments: &[Segment], buf: &mut AlignedBuf) -> Result<()> {
+    fn read_segments(&self, space: &Space, segments: &[Segment], buf: &mut AlignedBuf) -> Result<()> {
         let mut from = 0;
         segments.iter().try_for_each(|segment| {
             let mut bytes = AlignedBuf::zeroed(segment.len as usize);
-            self.core.read_at(&mut bytes, segment.offset)?;
+            self.core.read_in(space, &mut bytes, segment.offset)?;
             buf[from..from + bytes.len()].copy_from_slice(&bytes);
             from += bytes.len();
             Ok(())
         })
     }
 
+    /// Takes the space for a request, once nothing that it writes is barred.
+    fn space_for(&mut self, request: &Request) -> Arc<Space> {
+        loop {
+            let writes = std::iter::once(&request.first).chain(&request.rest).filter(|_| request.kind == RequestKind::Write);
+            if let Some(space) = self.core.spaces.try_for_writes(writes.map(|segment| (segment.offset, segment.len.into()))) {
+                return space;
+            }
+            // What is under way here may be what is waited for. A queue that fails says so when it is asked for completions.
+            let _told_then = self.poll(false);
+            std::thread::sleep(NAP);
+        }
+    }
+
     fn start(&mut self, request: Request) {
-        let prepared = self.check(&request).and_then(|()| self.prepare(&request));
+        let space = self.space_for(&request);
+        let prepared = self.check(&space, &request).and_then(|()| self.prepare(&space, &request));
         match prepared {
-            Ok(shares) => self.launch(request, shares),
-            Err(_) if self.core.parity.is_some() && request.kind == RequestKind::Read && self.check(&request).is_ok() => self.read_now(request),
+            Ok(shares) => self.launch(space, request, shares),
+            Err(_) if self.core.parity.is_some() && request.kind == RequestKind::Read && self.check(&space, &request).is_ok() => {
+                drop(space);
+                self.read_now(request);
+            }
             Err(error) => self.done.push(Completion { token: request.token, result: Err(error), buf: request.buf }),
         }
     }
 
     /// Enters the regions of a request and plans it.
-    fn prepare(&mut self, request: &Request) -> Result<Vec<Share>> {
+    fn prepare(&mut self, space: &Space, request: &Request) -> Result<Vec<Share>> {
         let segments: Vec<Segment> = std::iter::once(request.first).chain(request.rest.iter().copied()).filter(|segment| segment.len > 0).collect();
         let core = Arc::clone(&self.core);
         match request.kind {
             RequestKind::Flush => {
                 let lives = core.shared.lives();
-                let needy = core.members.iter().filter_map(|member| lives[*member].clone());
+                let needy = space.members.iter().filter_map(|member| lives[*member].clone());
                 let needy = needy.filter(|live| live.takes_writes() && live.needs_flush().is_some());
                 return Ok(needy.map(|live| Share { live, pieces: Vec::new() }).collect());
             }
-            RequestKind::Read => segments.iter().try_for_each(|segment| core.settle_regions(segment.offset, segment.len.into()))?,
+            RequestKind::Read => segments.iter().try_for_each(|segment| core.settle_regions(space, segment.offset, segment.len.into()))?,
             RequestKind::Write => {
                 for (entered, segment) in segments.iter().enumerate() {
-                    if let Err(error) = core.enter(segment.offset, segment.len.into()) {
-                        leave(&core, &segments[..entered]);
+                    if let Err(error) = core.enter(space, segment.offset, segment.len.into()) {
+                        leave(&core, space, &segments[..entered]);
                         return Err(error);
                     }
                 }
@@ -202,12 +224,12 @@ impl VolumeQueue {
         for segment in &segments {
             let len = segment.len as usize;
             let planned = match request.kind {
-                RequestKind::Read => plan::read(&core.layout, &lives, core.settled, segment.offset, from, len, &mut shares),
-                _ => plan::write(&core.layout, &lives, segment.offset, from, len, &mut shares),
+                RequestKind::Read => plan::read(space, &lives, core.settled, segment.offset, from, len, &mut shares),
+                _ => plan::write(space, &lives, segment.offset, from, len, &mut shares),
             };
             if let Err(address) = planned {
                 if request.kind == RequestKind::Write {
-                    leave(&core, &segments);
+                    leave(&core, space, &segments);
                 }
                 return Err(core.no_copy(operation(request.kind), address));
             }
@@ -217,14 +239,14 @@ impl VolumeQueue {
     }
 
     /// Hands the parts of a request to the members.
-    fn launch(&mut self, mut request: Request, shares: Vec<Share>) {
+    fn launch(&mut self, space: Arc<Space>, mut request: Request, shares: Vec<Share>) {
         let slot = self.flights.iter().position(Option::is_none).expect("no more are flying than there are slots");
         let segments: Vec<Segment> = std::iter::once(request.first).chain(request.rest.drain(..)).collect();
         let kind = request.kind;
         // One member, all of the buffer in one go: no copy.
         let whole = shares.len() == 1 && kind != RequestKind::Flush && is_in_order(&shares[0]);
-        let mut flight =
-            Flight { token: request.token, start: Instant::now(), kind, buf: request.buf, segments, parts: Vec::new(), open: shares.len() };
+        let (token, start, open) = (request.token, Instant::now(), shares.len());
+        let mut flight = Flight { token, start, kind, buf: request.buf, segments, parts: Vec::new(), open, space };
         let mut outgoing = Vec::with_capacity(shares.len());
         for share in shares {
             let buf = match (&flight.buf, kind) {
@@ -315,7 +337,7 @@ impl VolumeQueue {
                 let settled = self.core.settle(failures);
                 // I-QUE-1: a flight finishes once, and its regions were entered once.
                 assert_eq!(flight.open, 0, "a write leaves its regions when all parts have ended");
-                leave(&self.core, &flight.segments);
+                leave(&self.core, &flight.space, &flight.segments);
                 settled
             }
             RequestKind::Read if failures.is_empty() => Ok(()),
@@ -327,11 +349,11 @@ impl VolumeQueue {
     #[cold]
     fn read_again(&self, flight: &mut Flight, mut failures: Vec<(Arc<Live>, block::Error)>) -> Result<()> {
         let first = failures.swap_remove(0).1;
-        if self.core.redundancy.is_none() && self.core.parity.is_none() {
+        if flight.space.redundancy.is_none() && self.core.parity.is_none() {
             return Err(first);
         }
         let Some(buf) = &mut flight.buf else { return Err(first) };
-        self.read_segments(&flight.segments, buf)
+        self.read_segments(&flight.space, &flight.segments, buf)
     }
 
     /// Collects what members completed; waits for at least one where `wait` says so and one is on its way.
@@ -378,8 +400,8 @@ fn is_in_order(share: &Share) -> bool {
     })
 }
 
-fn leave(core: &Core, segments: &[Segment]) {
-    segments.iter().for_each(|segment| core.leave(segment.offset, segment.len.into()));
+fn leave(core: &Core, space: &Space, segments: &[Segment]) {
+    segments.iter().for_each(|segment| core.leave(space, segment.offset, segment.len.into()));
 }
 
 fn operation(kind: RequestKind) -> Operation {

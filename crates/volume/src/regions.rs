@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const WRITERS: u32 = 0xffff;
 /// The region's bit in the dirty region log is durable.
-const DIRTY: u32 = 1 << 16;
+pub(crate) const DIRTY: u32 = 1 << 16;
 /// Written since the last clean-up looked.
 const TOUCHED: u32 = 1 << 17;
 /// Somebody copies the region between its members; writes wait.
@@ -151,6 +151,13 @@ impl Regions {
         state.compare_exchange(now, now & !DIRTY, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
+    /// Knows of every region what others knew, but for who is under way in it.
+    pub fn take_over(&self, others: &Self) {
+        for (own, theirs) in self.states.iter().zip(&others.states) {
+            own.store(theirs.load(Ordering::Acquire) & !(WRITERS | LOCKED), Ordering::Release);
+        }
+    }
+
     /// Returns the first region from `from` on that has one of the flags.
     pub fn next_with(&self, flags: u32, from: u64) -> Option<u64> {
         let from = usize::try_from(from).unwrap_or(usize::MAX).min(self.states.len());
@@ -160,10 +167,6 @@ impl Regions {
     /// Returns how many regions have one of the flags.
     pub fn count_with(&self, flags: u32) -> u64 {
         self.states.iter().filter(|state| state.load(Ordering::Relaxed) & flags != 0).count() as u64
-    }
-
-    pub fn count_dirty(&self) -> u64 {
-        self.count_with(DIRTY)
     }
 }
 
@@ -197,7 +200,7 @@ mod tests {
         regions.leave(0);
         assert!(!regions.retire(0), "it was touched");
         assert!(regions.retire(0));
-        assert_eq!((regions.enter(0), regions.count_dirty()), (Err(Obstacle::Clean), 0));
+        assert_eq!((regions.enter(0), regions.count_with(DIRTY)), (Err(Obstacle::Clean), 0));
         regions.set(5, UNSYNCED);
         assert_eq!((regions.enter(5), regions.next_with(UNSYNCED, 0), regions.next_with(UNSYNCED, 6)), (Err(Obstacle::Unsynced), Some(5), None));
     }

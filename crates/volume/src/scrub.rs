@@ -10,9 +10,10 @@ use std::time::Duration;
 use block::AlignedBuf;
 
 use crate::core::Core;
-use crate::layout::Run;
+use crate::layout::{Locate, Run};
 use crate::live::Live;
 use crate::plan::live_of;
+use crate::space::Space;
 use crate::{Group, Result, Role};
 
 /// Knows which of several copies is right.
@@ -74,16 +75,18 @@ impl Group {
     pub fn scrub(&self, repair: bool, judge: &dyn Judge, progress: &mut dyn FnMut(u64)) -> Result<ScrubReport> {
         let mut report = ScrubReport::default();
         for core in &self.open.inner.cores {
-            let Some(redundancy) = &core.redundancy else { continue };
-            for region in 0..redundancy.regions.count() {
+            for region in 0.. {
+                // Taken anew for every region: one that is moved meanwhile is compared where it is now.
+                let space = core.spaces.get();
+                let Some(redundancy) = space.redundancy.as_ref().filter(|redundancy| region < redundancy.regions.count()) else { break };
                 let (start, len) = redundancy.regions.range(region);
-                core.settle_regions(start, len)?;
+                core.settle_regions(&space, start, len)?;
                 let locked = (0..TRIES).any(|_| redundancy.regions.lock(region, Duration::from_millis(10)));
                 if !locked {
                     report.skipped_regions += 1;
                     continue;
                 }
-                let scrubbed = core.scrub_range(start..start + len, repair, judge, &mut report);
+                let scrubbed = core.scrub_range(&space, start..start + len, repair, judge, &mut report);
                 redundancy.regions.unlock(region, 0);
                 scrubbed?;
                 progress(len);
@@ -103,19 +106,19 @@ struct Held {
 
 impl Core {
     /// Compares a range of a region that the caller has locked.
-    fn scrub_range(&self, range: Range<u64>, repair: bool, judge: &dyn Judge, report: &mut ScrubReport) -> block::Result<()> {
+    fn scrub_range(&self, space: &Space, range: Range<u64>, repair: bool, judge: &dyn Judge, report: &mut ScrubReport) -> block::Result<()> {
         if let Some(parity) = &self.parity {
             return self.scrub_rows(parity, &range, repair, report);
         }
         let mut at = range.start;
         while at < range.end {
-            let run = self.layout.locate(at);
+            let run = space.locate(at);
             let len = run.len.min(range.end - at).min(CHUNK_BYTES as u64) as usize;
             let held = self.read_copies(&run, len);
             if held.len() > 1 {
                 report.compared_bytes += len as u64;
                 for part in differing(&held, len, self.geometry.logical_block_size as usize) {
-                    report.differences.push(self.settle_difference(at, part, &held, repair, judge)?);
+                    report.differences.push(self.settle_difference(space, at, part, &held, repair, judge)?);
                 }
             }
             at += len as u64;
@@ -135,14 +138,22 @@ impl Core {
             .collect()
     }
 
-    fn settle_difference(&self, at: u64, part: Range<usize>, held: &[Held], repair: bool, judge: &dyn Judge) -> block::Result<Difference> {
+    fn settle_difference(
+        &self,
+        space: &Space,
+        at: u64,
+        part: Range<usize>,
+        held: &[Held],
+        repair: bool,
+        judge: &dyn Judge,
+    ) -> block::Result<Difference> {
         let range = at + part.start as u64..at + part.end as u64;
         let readable: Vec<usize> = (0..held.len()).filter(|copy| held[*copy].bytes.is_some()).collect();
         let content = |copy: usize| held[copy].bytes.as_ref().map(|bytes| &bytes[part.clone()]);
         let agree = readable.windows(2).all(|pair| content(pair[0]) == content(pair[1]));
         let right = match readable.first() {
             Some(first) if agree => Some(*first),
-            Some(_) => self.ask(judge, &range, held),
+            Some(_) => self.ask(space, judge, &range, held),
             None => None,
         };
         let mut repaired = false;
@@ -169,13 +180,13 @@ impl Core {
     }
 
     /// Asks who knows. Copies are numbered as in this run; elsewhere the copy on the same member is meant, or the one with the same number.
-    fn ask(&self, judge: &dyn Judge, range: &Range<u64>, held: &[Held]) -> Option<usize> {
+    fn ask(&self, space: &Space, judge: &dyn Judge, range: &Range<u64>, held: &[Held]) -> Option<usize> {
         let lives = self.shared.lives();
         let mut read = |copy: usize, address: u64, buf: &mut [u8]| {
-            if self.check(block::Operation::Read, address, buf.len() as u64).is_err() {
+            if self.check(space, block::Operation::Read, address, buf.len() as u64).is_err() {
                 return false;
             }
-            let read = crate::plan::runs(&self.layout, address, 0, buf.len(), |run, _, from, len| {
+            let read = crate::plan::runs(space, address, 0, buf.len(), |run, _, from, len| {
                 let same = run.copies().iter().find(|one| usize::from(one.member) == held[copy].member);
                 let place = same.or(run.copies().get(copy)).ok_or(())?;
                 let live = live_of(&lives, place.member).ok_or(())?;

@@ -136,6 +136,8 @@ impl Shared {
             if !next.survives_without(&failed) {
                 let path = &next.members[*first].path;
                 let message = format!("group {} is not whole without {path}, whose label cannot be written: {error}", self.name);
+                // Some labels may say what does not count: what is said next must be newer.
+                config.event = next.event;
                 return Err(Error { kind: ErrorKind::Broken, message, source: error.source.clone() });
             }
             next.event += 1;

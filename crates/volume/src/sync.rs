@@ -7,11 +7,12 @@ use std::time::Duration;
 use block::{AlignedBuf, Operation, Result};
 
 use crate::core::{Core, Redundancy};
-use crate::layout::Run;
+use crate::layout::{Locate, Run};
 use crate::live::Live;
 use crate::plan::live_of;
 use crate::regions::{BEHIND, UNSYNCED};
 use crate::shared::Lives;
+use crate::space::Space;
 
 /// How much is copied at once.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -21,17 +22,17 @@ impl Core {
     ///
     /// After a crash every active copy is as good as another: what was durable is on all of them, what was not may be any of them. What is
     /// chosen has to stay, so the copies are durable before anybody reads the region.
-    pub fn sync_region(&self, region: u64) -> Result<bool> {
-        let Some(redundancy) = &self.redundancy else { return Ok(true) };
+    pub fn sync_region(&self, space: &Space, region: u64) -> Result<bool> {
+        let Some(redundancy) = &space.redundancy else { return Ok(true) };
         if !redundancy.regions.lock(region, Duration::from_millis(10)) {
             return Ok(false);
         }
-        let result = self.copy_region(redundancy, region);
+        let result = self.copy_region(space, redundancy, region);
         redundancy.regions.unlock(region, if result.is_ok() { UNSYNCED | BEHIND } else { 0 });
         result.map(|()| true)
     }
 
-    fn copy_region(&self, redundancy: &Redundancy, region: u64) -> Result<()> {
+    fn copy_region(&self, space: &Space, redundancy: &Redundancy, region: u64) -> Result<()> {
         let in_doubt = redundancy.regions.has(region, UNSYNCED);
         let behind = redundancy.regions.has(region, BEHIND);
         let (start, len) = redundancy.regions.range(region);
@@ -43,7 +44,7 @@ impl Core {
         let mut changed = BTreeSet::new();
         let (mut at, end) = (start, start + len);
         while at < end {
-            let run = self.layout.locate(at);
+            let run = space.locate(at);
             let len = run.len.min(end - at).min(CHUNK_BYTES as u64) as usize;
             let lives = self.shared.lives();
             changed.extend(self.sync_run(&lives, &run, at, len, in_doubt, behind)?);
@@ -100,32 +101,33 @@ impl Core {
     /// Takes bits of regions back that nobody wrote to lately and whose copies are durable. Returns how many. Nothing while a member misses
     /// writes: its bits stay.
     pub fn clean_up(&self) -> Result<u64> {
-        let Some(redundancy) = &self.redundancy else { return Ok(0) };
+        let space = self.spaces.get();
+        let Some(redundancy) = &space.redundancy else { return Ok(0) };
         let mut log = redundancy.log.lock();
         let retired: Vec<u64> = log.dirty().filter(|region| redundancy.regions.retire(*region)).collect();
         if retired.is_empty() {
             return Ok(0);
         }
-        let flushed = self.flush();
+        let flushed = self.flush_in(&space);
         // A member that left just now may lack what was written before; one that leaves later has it durably.
-        if flushed.is_err() || !self.is_whole() {
+        if flushed.is_err() || !self.is_whole(&space) {
             retired.iter().for_each(|region| redundancy.regions.set_dirty(*region));
             return flushed.map(|()| 0);
         }
         let pages = log.change(retired.iter().copied(), false);
-        self.write_log(&log, &pages, false)?;
+        self.write_log(&space, &log, &pages, false)?;
         Ok(retired.len() as u64)
     }
 
     /// Says whether every member of the volume is there and up to date.
-    pub fn is_whole(&self) -> bool {
+    pub fn is_whole(&self, space: &Space) -> bool {
         let lives = self.shared.lives();
-        self.members.iter().all(|member| lives[*member].as_ref().is_some_and(|live| live.is_active()))
+        space.members.iter().all(|member| lives[*member].as_ref().is_some_and(|live| live.is_active()))
     }
 
     /// Returns the regions that have an extent on a member.
-    pub fn regions_on(&self, member: usize) -> Vec<u64> {
-        let Some(redundancy) = &self.redundancy else { return Vec::new() };
+    pub fn regions_on(&self, space: &Space, member: usize) -> Vec<u64> {
+        let Some(redundancy) = &space.redundancy else { return Vec::new() };
         if self.parity.is_some() {
             return (0..redundancy.regions.count()).collect();
         }
@@ -134,7 +136,7 @@ impl Core {
             let (mut at, len) = redundancy.regions.range(region);
             let end = at + len;
             while at < end {
-                let run = self.layout.locate(at);
+                let run = space.locate(at);
                 if run.copies().iter().any(|copy| usize::from(copy.member) == member) {
                     regions.push(region);
                     break;
@@ -147,28 +149,37 @@ impl Core {
 
     /// Returns the size of a region in bytes.
     pub fn region_bytes(&self) -> u64 {
-        self.redundancy.as_ref().map_or(0, |redundancy| redundancy.regions.range(0).1)
+        self.spaces.peek().redundancy.as_ref().map_or(0, |redundancy| redundancy.regions.range(0).1)
     }
 
     /// Returns how many regions a member still has to be brought up to date in, or are in doubt after a crash.
     pub fn pending(&self) -> u64 {
-        self.redundancy.as_ref().map_or(0, |redundancy| redundancy.regions.count_with(BEHIND | UNSYNCED))
+        self.count_with(BEHIND | UNSYNCED)
+    }
+
+    /// Returns how many regions have one of the flags.
+    pub fn count_with(&self, flags: u32) -> u64 {
+        self.spaces.peek().redundancy.as_ref().map_or(0, |redundancy| redundancy.regions.count_with(flags))
     }
 
     /// Returns the next region from `from` on, round and round, that is not up to date everywhere.
     pub fn next_pending(&self, from: u64) -> Option<u64> {
-        let pending = |from| self.redundancy.as_ref()?.regions.next_with(BEHIND | UNSYNCED, from);
+        let space = self.spaces.peek();
+        let pending = |from| space.redundancy.as_ref()?.regions.next_with(BEHIND | UNSYNCED, from);
         pending(from).or_else(|| pending(0))
     }
 
     /// Makes every pending region agree that can be read. Returns the first error of those that cannot.
     pub fn sync_all(&self) -> Result<()> {
         let (mut from, mut unread) = (0, std::collections::BTreeMap::new());
-        while let Some(redundancy) = &self.redundancy {
+        loop {
+            // Taken anew for every region, so that a relayout need not wait for all.
+            let space = self.spaces.get();
+            let Some(redundancy) = &space.redundancy else { break };
             let pending =
                 |from| (from..redundancy.regions.count()).find(|at| redundancy.regions.has(*at, BEHIND | UNSYNCED) && !unread.contains_key(at));
             let Some(region) = pending(from).or_else(|| pending(0)) else { break };
-            if let Err(error) = self.sync_region(region) {
+            if let Err(error) = self.sync_region(&space, region) {
                 unread.insert(region, error);
             }
             from = region + 1;
@@ -178,7 +189,7 @@ impl Core {
 
     /// Says whether anybody uses the members now.
     pub fn is_busy(&self) -> bool {
-        let lives = self.shared.lives();
-        self.members.iter().filter_map(|member| lives[*member].as_ref()).any(|live| live.is_busy())
+        let (space, lives) = (self.spaces.peek(), self.shared.lives());
+        space.members.iter().filter_map(|member| lives[*member].as_ref()).any(|live| live.is_busy())
     }
 }

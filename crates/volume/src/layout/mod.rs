@@ -17,11 +17,13 @@
 //! * I-LAY-1: a run is never empty and never passes the end of any node that it goes through.
 
 mod concat;
+mod inverse;
 mod mirror;
 mod raid5;
 mod stripe;
 
 pub use concat::Concat;
+pub(crate) use inverse::Leaf;
 pub use mirror::Mirror;
 pub use raid5::Raid5;
 pub use stripe::Stripe;
@@ -98,10 +100,24 @@ impl Run {
         }
     }
 
+    /// Returns the run, cut after `len` bytes.
     #[inline]
-    fn at_most(mut self, len: u64) -> Self {
+    pub(crate) fn at_most(mut self, len: u64) -> Self {
         self.len = self.len.min(len);
         self
+    }
+}
+
+/// What addresses are resolved by: a layout, or a volume between two of them.
+pub(crate) trait Locate {
+    /// Resolves an address, which lies within.
+    fn locate(&self, at: u64) -> Run;
+}
+
+impl Locate for Layout {
+    #[inline]
+    fn locate(&self, at: u64) -> Run {
+        Self::locate(self, at)
     }
 }
 
@@ -211,6 +227,34 @@ impl Layout {
         }
     }
 
+    /// Returns the layout that keeps the first `size` bytes, or a little more where a unit or a row is cut. Nothing changes its place.
+    #[must_use]
+    pub(crate) fn truncated(&self, size: u64) -> Self {
+        match self {
+            Self::Extent(extent) => Self::Extent(Extent { len: extent.len.min(size), ..*extent }),
+            Self::Mirror(mirror) => Self::Mirror(Mirror::new(mirror.plexes().iter().map(|plex| plex.truncated(size)).collect())),
+            Self::Stripe(stripe) => {
+                let column = size.div_ceil(stripe.unit_bytes() * stripe.columns().len() as u64) * stripe.unit_bytes();
+                Self::Stripe(Stripe::new(stripe.unit_bytes(), stripe.columns().iter().map(|one| one.truncated(column)).collect()))
+            }
+            Self::Raid5(raid5) => {
+                let column = size.div_ceil(raid5.row_bytes()) * raid5.unit_bytes();
+                Self::Raid5(Raid5::new(raid5.unit_bytes(), raid5.columns().iter().map(|one| one.truncated(column)).collect()))
+            }
+            Self::Concat(concat) => {
+                let (mut left, mut parts) = (size, Vec::new());
+                for part in concat.parts() {
+                    if left == 0 {
+                        break;
+                    }
+                    parts.push(part.truncated(left));
+                    left = left.saturating_sub(part.size_bytes());
+                }
+                if parts.len() == 1 { parts.remove(0) } else { Self::Concat(Concat::new(parts)) }
+            }
+        }
+    }
+
     /// Returns the stripe unit, where there is one.
     #[must_use]
     pub fn unit_bytes(&self) -> Option<u64> {
@@ -312,6 +356,24 @@ mod tests {
                     assert!(inside && taken.insert((member, offset)));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_truncated_layout_keeps_every_place_that_it_keeps() {
+        let pair = |a, b| Layout::Mirror(Mirror::new(vec![extent(a, 4096, 70_000), extent(b, 8192, 65_536)]));
+        let layouts = [
+            Layout::Concat(Concat::new(vec![extent(0, 4096, 5000), extent(1, 0, 3000)])),
+            Layout::Stripe(Stripe::new(4096, vec![pair(0, 1), pair(2, 3)])),
+            Layout::Raid5(Raid5::new(4096, (0..5).map(|m| extent(m, 512, 20_000)).collect())),
+        ];
+        for layout in layouts {
+            for size in [1, 4096, 4999, 5000, 5001, layout.size_bytes()] {
+                let cut = layout.truncated(size);
+                assert!(cut.fault().is_none() && (size..=size + 20_000).contains(&cut.size_bytes()), "{layout:?} cut to {size}");
+                (0..size).step_by(500).for_each(|at| assert_eq!(cut.locate(at).copies(), layout.locate(at).copies()));
+            }
+            assert_eq!(layout.truncated(layout.size_bytes()).size_bytes(), layout.size_bytes());
         }
     }
 

@@ -141,7 +141,8 @@ impl Gathering {
         core.meter.end(flight.requests.len() as u64);
         for request in std::mem::take(&mut flight.requests) {
             let bytes = segments(&request).map(|segment| u64::from(segment.len)).sum();
-            segments(&request).for_each(|segment| core.leave(segment.offset, segment.len.into()));
+            // The space of a RAID-5 stays what it is.
+            segments(&request).for_each(|segment| core.leave(&core.spaces.peek(), segment.offset, segment.len.into()));
             core.meter.writes.note(flight.start, bytes, result.is_ok());
             done.push(Completion { token: request.token, result: result.clone(), buf: request.buf });
         }
@@ -162,9 +163,10 @@ impl Core {
 
 /// Enters the regions of a request; one that cannot is over.
 fn entered(core: &Core, request: Request, done: &mut Vec<Completion>) -> Option<Request> {
-    let enter = |(count, segment): (usize, &Segment)| Some((count, core.enter(segment.offset, segment.len.into()).err()?));
+    let space = core.spaces.peek();
+    let enter = |(count, segment): (usize, &Segment)| Some((count, core.enter(&space, segment.offset, segment.len.into()).err()?));
     let Some((count, error)) = segments(&request).enumerate().find_map(enter) else { return Some(request) };
-    segments(&request).take(count).for_each(|segment| core.leave(segment.offset, segment.len.into()));
+    segments(&request).take(count).for_each(|segment| core.leave(&space, segment.offset, segment.len.into()));
     core.meter.writes.note(Instant::now(), 0, false);
     done.push(Completion { token: request.token, result: Err(error), buf: request.buf });
     None

@@ -113,8 +113,8 @@ impl Core {
     }
 
     fn flush_all(&self) -> Failures {
-        let lives = self.shared.lives();
-        let open = self.members.iter().filter_map(|member| lives[*member].as_ref()).filter(|live| live.takes_writes());
+        let (space, lives) = (self.spaces.peek(), self.shared.lives());
+        let open = space.members.iter().filter_map(|member| lives[*member].as_ref()).filter(|live| live.takes_writes());
         open.filter_map(|live| Some((Arc::clone(live), live.flush().err()?))).collect()
     }
 }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use super::tested::{self, Arrangement, Group, ImportOptions, NewGroup, Shape};
 use block::{
     AlignedBuf, BlockDevice, Completion, CrashChoice, DeviceCounters, DeviceQueue, EngineReport, Geometry, MemoryDevice, QueueOptions, Request,
     Result, SimulatedDevice,
 };
 use parking_lot::Mutex;
-use volume::{Arrangement, Group, ImportOptions, NewGroup, Shape};
 
 pub const MEMBER_BYTES: u64 = (4 << 20) + (1 << 20);
 pub const REGION_BYTES: u64 = 64 << 10;
@@ -149,7 +149,7 @@ impl Bed {
     pub fn create(&self, shape: Shape, plexes: usize, spares: usize) {
         let mut devices = self.devices();
         let spares = devices.split_off(devices.len() - spares);
-        volume::create(&new_group(shape, plexes, devices, spares)).unwrap();
+        tested::create(&new_group(shape, plexes, devices, spares)).unwrap();
         self.settle();
     }
 
@@ -236,4 +236,25 @@ pub fn stamp_of(sector: &[u8], address: u64) -> u64 {
         assert!((write == 0 && at == 0 && number == 0) || (at == address && number == write), "sector {address} is torn or misplaced");
     }
     write
+}
+
+/// A write or a flush, and the clock when it had been acknowledged.
+pub struct Acknowledged {
+    pub write: Option<(u64, usize, u64)>,
+    pub begun: usize,
+    pub ended: usize,
+}
+
+/// What a sector may show after a cut: what was durable, and everything written after.
+pub fn allowed(history: &[Acknowledged], at: u64, cut: usize) -> Vec<u64> {
+    let covered = history.iter().filter(|entry| entry.write.is_none() && entry.ended <= cut).map(|entry| entry.begun).max().unwrap_or(0);
+    let touches = |entry: &&Acknowledged| entry.write.is_some_and(|(offset, len, _)| (offset..offset + len as u64).contains(&at));
+    let number = |entry: &Acknowledged| entry.write.map_or(0, |(_, _, number)| number);
+    let durable = history.iter().filter(touches).filter(|entry| entry.ended <= covered).map(number).max().unwrap_or(0);
+    let later = history.iter().filter(touches).filter(|entry| entry.ended > covered && entry.begun <= cut).map(number);
+    std::iter::once(durable).chain(later).collect()
+}
+
+pub fn ticks(bed: &Bed) -> usize {
+    bed.clock.lock().last().map_or(0, |now| now.iter().sum())
 }

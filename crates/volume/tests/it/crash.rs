@@ -7,26 +7,9 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use volume::{Group, ImportOptions, Layout, Role, Shape};
 
-use super::bed::{Bed, quiet, stamp_of, stamped};
+use super::bed::{Acknowledged, Bed, allowed, quiet, stamp_of, stamped, ticks};
 
 const SHAPES: [(Shape, usize); 5] = [(Shape::Concat, 2), (Shape::Stripe, 3), (Shape::Mirror, 3), (Shape::StripeMirror, 4), (Shape::MirrorStripe, 4)];
-
-/// A write or a flush, and the clock when it had been acknowledged.
-pub struct Acknowledged {
-    pub write: Option<(u64, usize, u64)>,
-    pub begun: usize,
-    pub ended: usize,
-}
-
-/// What a sector may show after a cut: what was durable, and everything written after.
-pub fn allowed(history: &[Acknowledged], at: u64, cut: usize) -> Vec<u64> {
-    let covered = history.iter().filter(|entry| entry.write.is_none() && entry.ended <= cut).map(|entry| entry.begun).max().unwrap_or(0);
-    let touches = |entry: &&Acknowledged| entry.write.is_some_and(|(offset, len, _)| (offset..offset + len as u64).contains(&at));
-    let number = |entry: &Acknowledged| entry.write.map_or(0, |(_, _, number)| number);
-    let durable = history.iter().filter(touches).filter(|entry| entry.ended <= covered).map(number).max().unwrap_or(0);
-    let later = history.iter().filter(touches).filter(|entry| entry.ended > covered && entry.begun <= cut).map(number);
-    std::iter::once(durable).chain(later).collect()
-}
 
 fn write_queued(queue: &mut dyn DeviceQueue, offset: u64, buf: AlignedBuf) {
     let first = Segment { offset, len: buf.len() as u32 };
@@ -34,10 +17,6 @@ fn write_queued(queue: &mut dyn DeviceQueue, offset: u64, buf: AlignedBuf) {
     let mut done = Vec::new();
     queue.complete(1, &mut done).unwrap();
     done.remove(0).result.unwrap();
-}
-
-pub fn ticks(bed: &Bed) -> usize {
-    bed.clock.lock().last().map_or(0, |now| now.iter().sum())
 }
 
 /// Writes and flushes; numbers writes from `steps.start` on.

@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+use ::volume as tested;
+
 mod bed;
 mod crash;
 mod data;

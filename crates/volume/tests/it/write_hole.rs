@@ -7,8 +7,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use volume::{ErrorKind, Group, ImportOptions, Layout, Role, Shape};
 
-use super::bed::{Bed, Clock, quiet, stamp_of, stamped};
-use super::crash::{Acknowledged, allowed, ticks};
+use super::bed::{Acknowledged, Bed, Clock, allowed, quiet, stamp_of, stamped, ticks};
 use super::parity::assert_parity;
 
 const UNIT: usize = 16 << 10;

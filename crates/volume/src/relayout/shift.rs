@@ -1,0 +1,214 @@
+//! One step: a range of addresses moves from where it lives to another place, durably, and then lives there.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use block::{AlignedBuf, Operation};
+
+use super::planted::{Mistake, is_planted};
+use super::{Direction, Relayout};
+use crate::core::Core;
+use crate::layout::{Locate, Run};
+use crate::plan::{self, Piece, live_of};
+use crate::space::Space;
+use crate::{Layout, Result};
+
+/// How much is copied at once.
+const CHUNK_BYTES: u64 = 4 << 20;
+/// How long writes to a step's range wait at first for those who went by an older space, and at most.
+const PATIENCE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+/// How a step ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stepped {
+    /// So many bytes live elsewhere now, the scratch area included.
+    Moved(u64),
+    /// Operations under way did not end in time.
+    Busy,
+    /// Everything is in the next layout.
+    Over,
+    /// There is nothing to do: no relayout, or one that is paused.
+    Idle,
+}
+
+/// What a volume remembers between steps. A leaf lock guards it.
+#[derive(Debug)]
+pub(crate) struct Travel {
+    patience: Duration,
+    /// What the last step failed with.
+    pub trouble: Option<String>,
+}
+
+impl Default for Travel {
+    fn default() -> Self {
+        Self { patience: PATIENCE.0, trouble: None }
+    }
+}
+
+/// A step that was chosen.
+struct Step<'a> {
+    range: Range<u64>,
+    /// Where it goes, and the address of that layout's first byte.
+    to: (&'a Layout, u64),
+    /// How the relayout stands afterwards.
+    after: Relayout,
+}
+
+impl Relayout {
+    fn choose<'a>(&'a self, layout: &Layout) -> Step<'a> {
+        let arrive = |range: Range<u64>| {
+            let position = if self.direction == Direction::Upward { range.end } else { range.start };
+            Step { range, to: (&self.next, 0), after: Self { position, staged_bytes: 0, ..self.clone() } }
+        };
+        if self.staged_bytes > 0 {
+            return arrive(self.staged());
+        }
+        let small = self.step(layout, self.scratch.size_bytes().min(self.step_bytes_max));
+        if let Some(range) = [self.step(layout, self.step_bytes_max), small.clone()].into_iter().find(|range| !overlaps(layout, &self.next, range)) {
+            return arrive(range);
+        }
+        let after = Self { staged_bytes: small.end - small.start, ..self.clone() };
+        Step { to: (&self.scratch, small.start), range: small, after }
+    }
+}
+
+/// Returns the places of a range, sorted: member, offset, length, address.
+fn places(layout: &impl Locate, range: &Range<u64>) -> Vec<(u16, u64, u64, u64)> {
+    let (mut at, mut places) = (range.start, Vec::new());
+    while at < range.end {
+        let run = layout.locate(at).at_most(range.end - at);
+        places.extend(run.copies().iter().map(|copy| (copy.member, copy.offset, run.len, at)));
+        at += run.len;
+    }
+    places.sort_unstable();
+    places
+}
+
+/// Says whether the new places of a range hold bytes of that range that belong elsewhere.
+fn overlaps(from: &impl Locate, to: &impl Locate, range: &Range<u64>) -> bool {
+    let (old, new) = (places(from, range), places(to, range));
+    let mut first = 0;
+    for (member, offset, len, at) in new {
+        while first < old.len() && (old[first].0, old[first].1 + old[first].2) <= (member, offset) {
+            first += 1;
+        }
+        let meets = |place: &&(u16, u64, u64, u64)| place.0 == member && place.1 < offset + len;
+        // The same address at the same place is no overlap.
+        if old[first..].iter().take_while(meets).any(|place| place.3.wrapping_sub(place.1) != at.wrapping_sub(offset)) {
+            return true;
+        }
+    }
+    false
+}
+
+impl Core {
+    /// Takes the next step.
+    ///
+    /// # Errors
+    /// When the range cannot be copied: it lives where it did. When the labels cannot say where it lives: nothing is written to the volume any
+    /// more.
+    pub fn relayout_step(&self) -> Result<Stepped> {
+        let space = self.spaces.get();
+        let Some(relayout) = space.relayout.clone() else { return Ok(Stepped::Idle) };
+        if relayout.is_over(&space.layout) {
+            return Ok(Stepped::Over);
+        }
+        if relayout.paused {
+            return Ok(Stepped::Idle);
+        }
+        let step = relayout.choose(&space.layout);
+        drop(space);
+        let patience = self.travel.lock().patience;
+        self.spaces.change(|space| space.barred = Some(step.range.clone()).filter(|_| !is_planted(Mistake::WritesNotHeld)));
+        if !self.spaces.drain(patience) {
+            self.spaces.change(|space| space.barred = None);
+            self.travel.lock().patience = (patience * 2).min(PATIENCE.1);
+            return Ok(Stepped::Busy);
+        }
+        let moved = self.shift(&step);
+        let arrived = moved.is_ok();
+        self.spaces.change(|space| {
+            space.barred = None;
+            if arrived {
+                space.relayout = Some(step.after.clone());
+            }
+        });
+        *self.travel.lock() = Travel { trouble: moved.as_ref().err().map(ToString::to_string), ..Travel::default() };
+        moved.map(|()| Stepped::Moved(step.range.end - step.range.start))
+    }
+
+    /// Copies a range that nobody writes to, and lets the labels say where it lives.
+    fn shift(&self, step: &Step<'_>) -> Result<()> {
+        let space = self.spaces.get();
+        let (start, len) = (step.range.start, step.range.end - step.range.start);
+        self.settle_regions(&space, start, len)?;
+        if let Some(redundancy) = &space.redundancy {
+            // What a member that is away misses of the copy is in the log as what it misses of writes.
+            let (first, last) = redundancy.regions.span(start, len);
+            self.mark(&space, redundancy, first, last)?;
+        }
+        let arrival = Arrival { space: &space, to: step.to.0, base: step.to.1 };
+        // I-RLY-1: of other ranges that was proven before the walk began.
+        assert!(!overlaps(&*space, &arrival, &step.range), "a step overwrites nothing that lives there");
+        let mut buf = AlignedBuf::zeroed(len.min(CHUNK_BYTES) as usize);
+        let mut at = start;
+        while at < step.range.end {
+            let part = &mut buf[..(step.range.end - at).min(CHUNK_BYTES) as usize];
+            self.copy_to(&arrival, part, at)?;
+            at += part.len() as u64;
+        }
+        if !is_planted(Mistake::LabelsBeforeFlush) {
+            self.flush_in(&space)?;
+        }
+        // I-RLY-2
+        assert!(space.barred.as_ref() == Some(&step.range) || is_planted(Mistake::WritesNotHeld), "nobody writes to what was copied");
+        self.say(step)
+    }
+
+    /// Lets the labels say where a range lives. Some may say so and others not when that fails: both places hold the same, and stay so, because
+    /// nothing is written any more.
+    fn say(&self, step: &Step<'_>) -> Result<()> {
+        let said = self.shared.change(|config| {
+            config.volumes[self.ordinal].relayout = Some(step.after.clone());
+            Ok(())
+        });
+        if let Err(error) = &said {
+            let detail = format!("the labels cannot say how far the relayout is: {error}");
+            self.latch(&self.error(block::ErrorKind::Io, Operation::Write, Some(step.range.start), detail));
+        }
+        said
+    }
+
+    /// Copies a part of a step to all places that do not hold it yet.
+    fn copy_to(&self, arrival: &Arrival<'_>, part: &mut [u8], at: u64) -> block::Result<()> {
+        let (space, lives, mut shares) = (arrival.space, self.shared.lives(), Vec::new());
+        plan::runs(arrival, at, 0, part.len(), |run, address, from, len| {
+            let now = space.locate(address);
+            let good = run.copies().iter().any(|copy| live_of(&lives, copy.member).is_some_and(|live| live.is_active()));
+            for copy in run.copies().iter().filter(|copy| !now.copies().contains(copy)) {
+                if let Some(live) = live_of(&lives, copy.member).filter(|live| live.takes_writes()) {
+                    plan::add(&mut shares, live, Piece { offset: copy.offset, from, len });
+                }
+            }
+            if good { Ok(()) } else { Err(self.no_copy(Operation::Write, address)) }
+        })?;
+        if shares.is_empty() {
+            return Ok(());
+        }
+        self.read_in(space, part, at)?;
+        self.write_shares(shares, part)
+    }
+}
+
+/// The new places of addresses, in runs that go no further than those of the present ones.
+struct Arrival<'a> {
+    space: &'a Space,
+    to: &'a Layout,
+    base: u64,
+}
+
+impl Locate for Arrival<'_> {
+    fn locate(&self, at: u64) -> Run {
+        self.to.locate(at - self.base).at_most(self.space.locate(at).len)
+    }
+}

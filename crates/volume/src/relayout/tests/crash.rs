@@ -1,0 +1,194 @@
+//! Power cuts after every operation of every member.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use ::block::{BlockDevice, Completion, DeviceCounters, DeviceQueue, EngineReport, Geometry, QueueOptions, Request};
+use rand::SeedableRng;
+
+use super::*;
+use crate::relayout::planted::{Mistake, with_mistake};
+
+/// Moves everything with a workload meanwhile.
+fn run(transition: &Transition, seed: u64) -> Scene {
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let (mut scene, group) = Scene::begin(transition, seed);
+    scene.bed.settle();
+    // The clock begins anew.
+    scene.history.iter_mut().for_each(|entry| (entry.begun, entry.ended) = (0, 0));
+    let mut steps = 0;
+    while group.relayout_progress().is_some() {
+        scene.work(&group, &mut rng);
+        group.run_relayout(&mut |_| false).unwrap();
+        steps += 1;
+    }
+    scene.work(&group, &mut rng);
+    let device = group.volume(Role::Data).unwrap();
+    scene.check(&*device, "in the end");
+    assert!(steps > 2 || transition.used_bytes != ALL, "{}: {steps} steps", transition.name);
+    drop(device);
+    drop(group);
+    scene
+}
+
+/// How many moments of a relayout are cut, spread over all of them, unless the environment asks for every one.
+const CUTS: usize = 96;
+const EVERY_CUT: &str = "BEDPLATE_EVERY_CUT";
+
+/// Cuts the power, in one of six ways each, and once in a while goes on to the end from there.
+fn cut(scene: &Scene, cuts: usize) -> usize {
+    let moments = scene.bed.moments();
+    let step = if std::env::var_os(EVERY_CUT).is_some() { 1 } else { moments.len().div_ceil(cuts) | 1 };
+    let mut states = 0;
+    for moment in moments.iter().step_by(step) {
+        states += 1;
+        let choice = states as u64 % 6;
+        let context = format!("{}, cut at {moment:?}, choice {choice}", scene.transition.name);
+        judge(scene, &scene.bed.after_cut(moment, choice), moment.iter().sum(), states % 16 == 3, &context);
+    }
+    states
+}
+
+/// S-90, I-RLY-1, I-RLY-2
+#[test]
+fn s_90_a_power_cut_after_any_operation_of_a_relayout_loses_nothing() {
+    let mut states = 0;
+    for (at, transition) in transitions().iter().enumerate() {
+        states += cut(&run(transition, 60 + at as u64), CUTS);
+    }
+    println!("power cuts during relayouts: {states} states tried, 0 violations");
+}
+
+/// I-RLY-2: labels that run ahead of what is durable are found.
+#[test]
+fn i_rly_2_a_label_before_the_flush_would_be_found() {
+    let transition = &transitions()[0];
+    let scene = with_mistake(Some(Mistake::LabelsBeforeFlush), || run(transition, 60));
+    let found = catch_unwind(AssertUnwindSafe(|| cut(&scene, usize::MAX)));
+    assert!(found.is_err(), "nobody noticed");
+}
+
+/// A member that lets somebody else write to the volume while it is being copied to.
+#[derive(Debug)]
+struct Meddled {
+    inner: Arc<dyn BlockDevice>,
+    tell: mpsc::SyncSender<bool>,
+    wait: Arc<parking_lot::Mutex<mpsc::Receiver<()>>>,
+}
+
+impl BlockDevice for Meddled {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> ::block::Result<()> {
+        self.inner.read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> ::block::Result<()> {
+        // Only a copy writes so much at once; a write that is held up ends when the step has.
+        if buf.len() > 8192 && offset >= crate::relayout::SCRATCH_START && self.tell.try_send(true).is_ok() {
+            let _held_up = self.wait.lock().recv_timeout(Duration::from_millis(300));
+        }
+        self.inner.write_at(buf, offset)
+    }
+    fn flush(&self) -> ::block::Result<()> {
+        self.inner.flush()
+    }
+    fn write_zeroes(&self, offset: u64, len: u64) -> ::block::Result<()> {
+        self.inner.write_zeroes(offset, len)
+    }
+    fn discard(&self, offset: u64, len: u64) -> ::block::Result<bool> {
+        self.inner.discard(offset, len)
+    }
+    fn queue(&self, _: &QueueOptions) -> ::block::Result<Box<dyn DeviceQueue>> {
+        Ok(Box::new(Calls { inner: Arc::clone(&self.inner), done: Vec::new() }))
+    }
+    fn engine(&self) -> EngineReport {
+        self.inner.engine()
+    }
+    fn counters(&self) -> DeviceCounters {
+        self.inner.counters()
+    }
+}
+
+/// A queue that completes what is pushed at once.
+struct Calls {
+    inner: Arc<dyn BlockDevice>,
+    done: Vec<Completion>,
+}
+
+impl DeviceQueue for Calls {
+    fn depth_max(&self) -> usize {
+        64
+    }
+    fn in_flight(&self) -> usize {
+        self.done.len()
+    }
+    fn push(&mut self, request: Request) -> std::result::Result<(), Request> {
+        let mut queue = self.inner.queue(&QueueOptions::default()).unwrap();
+        queue.push(request)?;
+        queue.complete(1, &mut self.done).unwrap();
+        Ok(())
+    }
+    fn submit(&mut self) -> ::block::Result<()> {
+        Ok(())
+    }
+    fn complete(&mut self, _: usize, out: &mut Vec<Completion>) -> ::block::Result<usize> {
+        let count = self.done.len();
+        out.append(&mut self.done);
+        Ok(count)
+    }
+    fn take_buffer(&mut self) -> Option<AlignedBuf> {
+        None
+    }
+    fn give_buffer(&mut self, _: AlignedBuf) {}
+}
+
+/// Writes to one place again and again from another thread, in the middle of the copies, and returns how many sectors lost their last write.
+fn lost_writes(mistake: Option<Mistake>) -> usize {
+    let (ask, asked) = mpsc::sync_channel(0);
+    let (reply, replied) = mpsc::channel();
+    let wait = Arc::new(parking_lot::Mutex::new(replied));
+    let member = || MemoryDevice::new(super::super::bed::MEMBER_BYTES);
+    let meddled = |_| Arc::new(Meddled { inner: member(), tell: ask.clone(), wait: Arc::clone(&wait) }) as Arc<dyn BlockDevice>;
+    let devices: Vec<Arc<dyn BlockDevice>> = (0..3).map(meddled).collect();
+    crate::create(&new_group(Shape::Stripe, 2, devices[..2].to_vec(), Vec::new())).unwrap();
+    let group = Group::import(&devices[..2], &quiet()).unwrap();
+    group.add_member(&devices[2]).unwrap();
+    let target = Target { columns: Some(3), step_bytes_max: Some(1 << 20), ..Target::default() };
+    group.relayout(Role::Data, &target, 2 << 20).unwrap();
+    let device = group.volume(Role::Data).unwrap();
+    let (mut last, meddler) = (vec![0; 4096], Arc::clone(&device));
+    let writer = std::thread::spawn(move || {
+        for number in 1.. {
+            if asked.recv() != Ok(true) {
+                return last;
+            }
+            for at in (0..4096_u64).step_by(64) {
+                meddler.write_at(&stamped(at * 512, 512, number), at * 512).unwrap();
+                last[at as usize] = number;
+            }
+            // Nobody may be waiting any more.
+            let _told = reply.send(());
+        }
+        last
+    });
+    with_mistake(mistake, || group.run_relayout(&mut |_| true)).unwrap();
+    let now = seen(&*device, 2 << 20);
+    ask.send(false).unwrap();
+    let last: Vec<u64> = writer.join().unwrap();
+    now.iter().zip(last).filter(|((_, number), last)| number != last).count()
+}
+
+/// I-RLY-2: writes that arrive while their range is copied are in the new place; that they were not would be found.
+#[test]
+fn i_rly_2_writes_wait_for_the_copy_of_their_range() {
+    assert_eq!(lost_writes(None), 0);
+    assert!(lost_writes(Some(Mistake::WritesNotHeld)) > 0, "nobody noticed");
+}

@@ -1,0 +1,176 @@
+//! Pauses, turns, new openings and threads that write meanwhile, at any moment; and what is refused.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ::block::{QueueOptions, RequestKind, Segment};
+use rand::SeedableRng;
+
+use super::*;
+use crate::{ErrorKind, RelayoutState};
+
+/// S-91
+#[test]
+fn s_91_a_relayout_pauses_goes_on_and_turns_at_any_step() {
+    let (mut turns, mut pauses, mut openings) = (0, 0, 0);
+    for (at, transition) in transitions().iter().enumerate() {
+        for seed in 0..6 {
+            let mut rng = Xoshiro256PlusPlus::seed_from_u64(700 + seed);
+            let (mut scene, mut group) = Scene::begin(transition, 100 * at as u64 + seed);
+            let before = group.config().volumes[0].layout.clone();
+            let (mut steps, mut forward) = (0, true);
+            while group.relayout_progress().is_some() {
+                steps += 1;
+                match rng.random_range(0..10) {
+                    0 | 1 if steps < 60 => {
+                        group.reverse_relayout().unwrap();
+                        (forward, turns) = (!forward, turns + 1);
+                    }
+                    2 if steps < 60 => {
+                        group.pause_relayout(true).unwrap();
+                        let moved = group.relayout_progress().unwrap().moved_bytes;
+                        group.run_relayout(&mut |_| true).unwrap();
+                        let progress = group.relayout_progress();
+                        assert!(progress.is_none_or(|now| now.state == RelayoutState::Paused && now.moved_bytes == moved));
+                        if group.relayout_progress().is_some() {
+                            group.pause_relayout(false).unwrap();
+                        }
+                        pauses += 1;
+                    }
+                    3 => {
+                        drop(group);
+                        group = scene.bed.import();
+                        openings += 1;
+                    }
+                    4..7 => scene.work(&group, &mut rng),
+                    _ => group.run_relayout(&mut |_| false).unwrap(),
+                }
+            }
+            let device = group.volume(Role::Data).unwrap();
+            scene.check(&*device, "in the end");
+            let layout = &group.config().volumes[0].layout;
+            assert_eq!(layout == &before, !forward, "{}: it ended where it went last", transition.name);
+            assert_eq!(device.size_bytes(), layout.size_bytes());
+            group.sync().unwrap();
+            let wrong = group.scrub(false, &crate::Undecided, &mut |_| ()).unwrap().differences;
+            assert_eq!(wrong.iter().find(|one| one.range.start < scene.used_bytes), None);
+        }
+    }
+    println!("relayouts: {turns} turns, {pauses} pauses, {openings} openings anew, 0 violations");
+}
+
+/// S-94: threads and queues write all the time while the background thread moves everything.
+#[test]
+fn s_94_nobody_notices_a_relayout_in_the_background() {
+    let bed = Bed::new(3, 77);
+    let devices = bed.devices();
+    crate::create(&new_group(Shape::Stripe, 2, devices[..2].to_vec(), Vec::new())).unwrap();
+    let group = Group::import(&devices[..2], &ImportOptions::default()).unwrap();
+    group.add_member(&devices[2]).unwrap();
+    let device = group.volume(Role::Data).unwrap();
+    let (over, parts) = (AtomicBool::new(false), device.size_bytes() / 4);
+    std::thread::scope(|scope| {
+        for part in 0..4 {
+            let (device, over) = (&device, &over);
+            scope.spawn(move || {
+                let mut rng = Xoshiro256PlusPlus::seed_from_u64(part);
+                let (mut model, mut queue) = (HashMap::new(), device.queue(&QueueOptions::default()).unwrap());
+                let (mut round, mut done) = (0, Vec::new());
+                while !over.load(Ordering::Acquire) || round < 50 {
+                    round += 1;
+                    // Several at once, to places that do not meet.
+                    for lane in 0..4 {
+                        let offset = part * parts + lane * (parts / 4) + rng.random_range(0..parts / 4 / 4096) * 4096;
+                        let first = Segment { offset, len: 4096 };
+                        queue
+                            .push(::block::Request {
+                                token: lane,
+                                kind: RequestKind::Write,
+                                buf: Some(stamped(offset, 4096, round)),
+                                first,
+                                rest: Vec::new(),
+                            })
+                            .unwrap();
+                        model.insert(offset, round);
+                    }
+                    queue.complete(4, &mut done).unwrap();
+                    assert!(done.drain(..).all(|completion| completion.result.is_ok()));
+                    let (offset, number) = model.iter().next().map(|(at, number)| (*at, *number)).unwrap();
+                    let mut buf = AlignedBuf::zeroed(4096);
+                    device.read_at(&mut buf, offset).unwrap();
+                    assert_eq!(stamp_of(&buf[..512], offset), number);
+                }
+                for (offset, number) in model {
+                    let mut buf = AlignedBuf::zeroed(4096);
+                    device.read_at(&mut buf, offset).unwrap();
+                    assert_eq!(stamp_of(&buf[3584..], offset + 3584), number, "at {offset}");
+                }
+            });
+        }
+        let target = Target { columns: Some(3), unit_bytes: Some(4096), step_bytes_max: Some(STEP), ..Target::default() };
+        group.relayout(Role::Data, &target, device.size_bytes()).unwrap();
+        while group.relayout_progress().is_some() {
+            std::thread::yield_now();
+        }
+        over.store(true, Ordering::Release);
+    });
+    assert_eq!(group.config().volumes[0].layout.name(), "stripe");
+    assert_eq!(device.size_bytes(), 3 << 20);
+}
+
+/// S-93
+#[test]
+fn s_93_a_volume_grows_and_shrinks_and_keeps_what_is_used() {
+    let bed = Bed::new(3, 78);
+    let devices = bed.devices();
+    crate::create(&new_group(Shape::Concat, 2, devices[..1].to_vec(), Vec::new())).unwrap();
+    let group = Group::import(&devices[..1], &quiet()).unwrap();
+    let device = group.volume(Role::Data).unwrap();
+    device.write_at(&stamped(0, 1 << 20, 1), 0).unwrap();
+    let error = group.grow(Role::Data, Some(3 << 20)).unwrap_err();
+    assert!(error.kind == ErrorKind::Invalid && error.message.contains("volume add"), "{error}");
+    devices[1..].iter().for_each(|device| group.add_member(device).unwrap());
+    group.grow(Role::Data, None).unwrap();
+    assert!(group.grow(Role::Data, Some(1 << 20)).unwrap_err().message.contains("shrink"));
+    assert_eq!((device.size_bytes(), group.relayout_progress()), (3 << 20, None), "nothing had to move");
+    device.write_at(&stamped(2 << 20, 4096, 2), 2 << 20).unwrap();
+    let shrunk = Target { size_bytes: Some(2 << 20), ..Target::default() };
+    let error = group.relayout(Role::Data, &shrunk, (2 << 20) + 4096).unwrap_err();
+    assert!(error.message.contains("in use by the file system"), "{error}");
+    group.relayout(Role::Data, &shrunk, 2 << 20).unwrap();
+    assert_eq!(device.size_bytes(), 2 << 20);
+    assert!(device.read_at(&mut AlignedBuf::zeroed(4096), 2 << 20).is_err());
+    assert!(seen(&*device, 1 << 20).iter().all(|(_, number)| *number == 1));
+    // A member that nothing lies on any more can go.
+    group.remove(2).unwrap();
+    assert_eq!(group.config().members.len(), 2);
+    drop((device, group));
+    let group = Group::import(&devices[..2], &quiet()).unwrap();
+    assert_eq!(group.volume(Role::Data).unwrap().size_bytes(), 2 << 20);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_way_that_can() {
+    let refusal = |shape, members: usize, target: Target| {
+        let bed = Bed::new(members, 79);
+        bed.create(shape, 2, 0);
+        let group = bed.import();
+        let error = group.relayout(Role::Data, &target, group.volume(Role::Data).unwrap().size_bytes()).unwrap_err();
+        assert_eq!((error.kind, group.relayout_progress()), (ErrorKind::Invalid, None));
+        error.message
+    };
+    let to = Target::default();
+    let stripe = Target { shape: Some(Shape::Stripe), ..to };
+    assert!(refusal(Shape::Concat, 2, stripe).contains("would overwrite"));
+    assert!(refusal(Shape::Stripe, 2, Target { columns: Some(4), ..to }).contains("volume add"));
+    assert!(refusal(Shape::Stripe, 3, Target { columns: Some(2), ..to }).contains("shrink the volume first"));
+    assert!(refusal(Shape::Stripe, 2, Target { unit_bytes: Some(1000), ..to }).contains("multiple of 512"));
+    assert!(refusal(Shape::Stripe, 2, Target { plexes: Some(5), ..to }).contains("1 to 4 plexes"));
+    assert!(refusal(Shape::Mirror, 2, Target { shape: Some(Shape::Raid5), ..to }).contains("RAID-5"));
+    assert!(refusal(Shape::Raid5, 3, stripe).contains("new group"));
+    let bed = Bed::new(2, 79);
+    bed.create(Shape::Stripe, 2, 0);
+    let group = bed.import();
+    assert!(group.pause_relayout(true).unwrap_err().message.contains("no relayout"));
+    group.relayout(Role::Data, &Target { unit_bytes: Some(32 << 10), ..to }, 0).unwrap();
+    assert!(group.relayout(Role::Data, &to, 0).unwrap_err().message.contains("under way"));
+}
