@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bedplate::{FileSystem, Group, Id, MountOptions, Role, WeakGroup};
+use bedplate::{FileSystem, Group, Id, MountOptions, Role, Shape, Target, WeakGroup};
 use serde::{Deserialize, Serialize};
 
 use crate::device::{self, Access};
@@ -31,6 +31,10 @@ pub enum Request {
     Spare(PathBuf),
     /// Put a device in the place of a member.
     Replace(usize, PathBuf),
+    /// Add a member that brings room.
+    Add(PathBuf),
+    /// Let a volume become something else, or change how that goes.
+    Relayout(Turn),
     /// Let go of a member without data.
     Remove(usize),
     /// Compare all copies.
@@ -38,6 +42,33 @@ pub enum Request {
         /// Make copies good that are known to be wrong.
         repair: bool,
     },
+}
+
+/// What is asked of a relayout.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Turn {
+    /// Begin.
+    Begin(Wish),
+    /// Wait, or go on.
+    Pause(bool),
+    /// Go back.
+    Reverse,
+}
+
+/// What a volume is to become; what is not said stays as it is.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Wish {
+    /// The volume for the intent log is meant.
+    pub log: bool,
+    /// The arrangement, by its name.
+    pub layout: Option<String>,
+    pub columns: Option<usize>,
+    pub unit_bytes: Option<u64>,
+    pub plexes: Option<usize>,
+    pub size_bytes: Option<u64>,
+    pub step_bytes_max: Option<u64>,
+    /// Only the size changes, and not downward.
+    pub grow: bool,
 }
 
 /// What comes back.
@@ -120,14 +151,28 @@ fn heard(stream: &UnixStream) -> Result<Request> {
 
 /// Asks whoever has the group open; opens it for the length of the request where nobody has.
 pub fn request(located: &Located, request: &Request) -> Result<Reply> {
+    request_with(located, request, &mut |_, _| ())
+}
+
+/// As [`request`], and tells how many bytes of how many a relayout has moved that this process carries out.
+pub fn request_with(located: &Located, request: &Request, moved: &mut dyn FnMut(u64, u64)) -> Result<Reply> {
     if let Ok(stream) = UnixStream::connect_addr(&address(located.config.id)?) {
         return ask(stream, request);
     }
     // A scrub settles what a crash left in doubt, so it opens for writing even where it repairs nothing.
     let access = if matches!(request, Request::Status { .. }) { Access::ReadOnly } else { Access::ReadWrite };
     let group = group::open(located, access, false)?;
+    // Nobody else will move it.
+    let moves = matches!(request, Request::Relayout(Turn::Begin(_) | Turn::Pause(false) | Turn::Reverse));
     let fs = matches!(request, Request::Scrub { .. }).then(|| mount_to_look(&group)).flatten();
-    let reply = act(&group, fs.as_ref(), request);
+    let mut reply = act(&group, fs.as_ref(), request);
+    if moves && reply.is_ok() {
+        group.run_relayout(&mut |progress| {
+            moved(progress.moved_bytes, progress.total_bytes);
+            true
+        })?;
+        reply = Ok(Reply::Status(Box::new(Status::of(&group))));
+    }
     if let Some(fs) = fs {
         fs.unmount()?;
     }
@@ -167,6 +212,10 @@ fn act(group: &Group, fs: Option<&FileSystem>, request: &Request) -> Result<Repl
     match request {
         Request::Status { .. } => {}
         Request::Spare(path) => group.add_spare(&open_new(path)?)?,
+        Request::Add(path) => group.add_member(&open_new(path)?)?,
+        Request::Relayout(Turn::Begin(wish)) => begin(group, wish)?,
+        Request::Relayout(Turn::Pause(pause)) => group.pause_relayout(*pause)?,
+        Request::Relayout(Turn::Reverse) => group.reverse_relayout()?,
         Request::Replace(member, path) => group.replace(*member, &open_new(path)?)?,
         Request::Remove(member) => group.remove(*member)?,
         Request::Scrub { repair } => return scrub(group, fs, *repair),
@@ -176,6 +225,26 @@ fn act(group: &Group, fs: Option<&FileSystem>, request: &Request) -> Result<Repl
         group.reset_statistics();
     }
     Ok(Reply::Status(Box::new(status)))
+}
+
+fn begin(group: &Group, wish: &Wish) -> Result<()> {
+    let role = if wish.log { Role::Log } else { Role::Data };
+    if wish.grow {
+        return Ok(group.grow(role, wish.size_bytes)?);
+    }
+    let shape = wish.layout.as_ref().and_then(|wanted| Shape::ALL.into_iter().find(|(_, name)| name == wanted)).map(|(shape, _)| shape);
+    let Wish { columns, unit_bytes, plexes, size_bytes, step_bytes_max, .. } = *wish;
+    let used_bytes = group.volume(role).map(|volume| used_bytes(&volume)).transpose()?.unwrap_or(0);
+    Ok(group.relayout(role, &Target { shape, columns, unit_bytes, plexes, size_bytes, step_bytes_max }, used_bytes)?)
+}
+
+/// Returns how much of a volume its file system uses: all but for what it did not grow to. A volume that holds something else is all in use.
+fn used_bytes(volume: &Arc<dyn bedplate::BlockDevice>) -> Result<u64> {
+    match FileSystem::probe(volume) {
+        Ok(report) => Ok(report.size_bytes),
+        Err(error) if error.kind == bedplate::ErrorKind::NotAVolume => Ok(volume.size_bytes()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn open_new(path: &Path) -> Result<Arc<dyn bedplate::BlockDevice>> {

@@ -199,7 +199,7 @@ fn claim(located: &Located, access: Access) -> Result<Vec<Arc<dyn BlockDevice>>>
     let mut devices = Vec::new();
     for (path, label) in &located.members {
         let member = located.config.members.iter().enumerate().find(|(_, member)| member.id == label.member);
-        let placed = member.filter(|(index, member)| member.state != MemberState::Failed || has_data(&located.config, *index));
+        let placed = member.filter(|(index, member)| member.state != MemberState::Failed || located.config.volume_on(*index).is_some());
         if placed.is_none() {
             tracing::warn!("{} is outdated: it has no place in the group {} any more", path.display(), located.config.name);
             continue;
@@ -207,8 +207,4 @@ fn claim(located: &Located, access: Access) -> Result<Vec<Arc<dyn BlockDevice>>>
         devices.push(block::open(path, &options).map_err(|error| explain_busy(path, error.into()))?);
     }
     Ok(devices)
-}
-
-fn has_data(config: &GroupConfig, index: usize) -> bool {
-    config.volumes.iter().flat_map(|volume| volume.layout.extents()).any(|extent| usize::from(extent.member) == index)
 }

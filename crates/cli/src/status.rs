@@ -3,7 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use bedplate::{Group, GroupConfig, Layout, MemberState, MemberStatistics, OperationStatistics, ScrubReport, format_duration, format_size};
+use bedplate::{
+    Group, GroupConfig, Layout, MemberState, MemberStatistics, OperationStatistics, RelayoutState, ScrubReport, format_duration, format_size,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::names::Names;
@@ -34,6 +36,8 @@ pub struct VolumeStatus {
     pub copies: usize,
     /// The layout line by line; `{n}` stands for member n.
     pub picture: Vec<String>,
+    /// What it is becoming.
+    pub relayout: Option<RelayoutStatus>,
     pub statistics: Option<Operations>,
     /// What each whole copy of it did; one where there is one copy.
     #[serde(default)]
@@ -46,6 +50,22 @@ pub struct PlexStatus {
     /// Its members by their index.
     pub members: Vec<usize>,
     pub statistics: Statistics,
+}
+
+/// A relayout under way.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RelayoutStatus {
+    /// The layout that addresses go to.
+    pub layout: String,
+    /// That layout line by line.
+    pub picture: Vec<String>,
+    /// `running`, `paused`, or what the last step failed with; `waiting` where nobody has the group open.
+    pub state: String,
+    /// How many bytes are there, and how many go.
+    pub moved_bytes: u64,
+    pub total_bytes: u64,
+    /// How long the rest takes at the rate of late.
+    pub seconds_left: Option<u64>,
 }
 
 /// What a volume did, as its users saw it.
@@ -148,6 +168,14 @@ impl Status {
         (status.pending_bytes, status.pending_seconds) = (Some(progress.pending_bytes), progress.seconds_left);
         for (volume, role) in status.volumes.iter_mut().zip(group.config().volumes.iter().map(|volume| volume.role)) {
             let told = group.volume_statistics(role);
+            if let (Some(relayout), Some(progress)) = (&mut volume.relayout, group.relayout_progress()) {
+                relayout.state = match progress.state {
+                    RelayoutState::Running => "running".to_owned(),
+                    RelayoutState::Paused => "paused".to_owned(),
+                    RelayoutState::Failing(why) => format!("failing, tried again: {why}"),
+                };
+                relayout.seconds_left = progress.seconds_left;
+            }
             volume.statistics = told.map(|told| Operations {
                 reads: told.reads.into(),
                 writes: told.writes.into(),
@@ -177,14 +205,21 @@ impl Status {
 
     /// Tells of a group by its labels alone.
     pub fn from_config(config: &GroupConfig) -> Self {
-        let data: Vec<usize> = config.volumes.iter().flat_map(|volume| volume.layout.extents()).map(|extent| usize::from(extent.member)).collect();
         let volumes = config.volumes.iter().map(|volume| VolumeStatus {
             role: volume.role.name().into(),
             layout: volume.layout.name().into(),
-            size_bytes: volume.layout.size_bytes(),
+            size_bytes: volume.size_bytes(),
             unit_bytes: volume.layout.unit_bytes(),
             copies: volume.layout.copies(),
             picture: picture(&volume.layout),
+            relayout: volume.relayout.as_ref().map(|relayout| RelayoutStatus {
+                layout: relayout.next.name().into(),
+                picture: picture(&relayout.next),
+                state: if relayout.paused { "paused" } else { "waiting" }.into(),
+                moved_bytes: relayout.moved_bytes(&volume.layout),
+                total_bytes: volume.size_bytes(),
+                seconds_left: None,
+            }),
             statistics: None,
             plexes: Vec::new(),
         });
@@ -195,7 +230,7 @@ impl Status {
             size_bytes: member.size_bytes,
             state: member.state.name().into(),
             since_event: member.since,
-            has_data: data.contains(&index),
+            has_data: config.volume_on(index).is_some(),
             statistics: None,
         });
         Self {
@@ -256,9 +291,16 @@ impl fmt::Display for Status {
             for line in &volume.picture {
                 writeln!(f, "  {}", self.with_member(line))?;
             }
+            if let Some(relayout) = &volume.relayout {
+                writeln!(f, "  becomes {}, {relayout}", relayout.layout)?;
+                for line in &relayout.picture {
+                    writeln!(f, "  {}", self.with_member(line))?;
+                }
+            }
         }
         for member in self.members.iter().filter(|member| !member.has_data) {
-            writeln!(f, "{}: {}", member.state, member.path)?;
+            let state = if member.state == MemberState::Active.name() { "without data" } else { &member.state };
+            writeln!(f, "{state}: {}", member.path)?;
         }
         if let Some(pending) = self.pending_bytes.filter(|pending| *pending > 0) {
             let seconds =
@@ -266,6 +308,15 @@ impl fmt::Display for Status {
             writeln!(f, "{} to go until all copies agree{seconds}", format_size(pending))?;
         }
         write!(f, "id {}, event {}", self.id, self.event)
+    }
+}
+
+impl fmt::Display for RelayoutStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (moved, total) = (format_size(self.moved_bytes), format_size(self.total_bytes));
+        let percent = self.moved_bytes.saturating_mul(100) / self.total_bytes.max(1);
+        write!(f, "{}: {moved} of {total} moved ({percent} %)", self.state)?;
+        self.seconds_left.map_or(Ok(()), |seconds| write!(f, ", about {} left", format_duration(Duration::from_secs(seconds))))
     }
 }
 

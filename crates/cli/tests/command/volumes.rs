@@ -206,3 +206,73 @@ fn a_mounted_group_tells_its_statistics_and_is_rebuilt_under_the_mount() {
     bedplate(["volume", "import", "--degraded", text(&new)]).succeeds();
     assert_eq!(bedplate(["cat", text(&new), "/file"]).succeeds().stdout().len(), 1 << 20);
 }
+
+/// Makes another image for a group.
+fn another(scratch: &Scratch, name: &str) -> PathBuf {
+    let new = scratch.path(name);
+    std::fs::File::create(&new).unwrap().set_len(40 << 20).unwrap();
+    new
+}
+
+#[test]
+fn a_group_that_nobody_has_mounted_is_laid_out_anew_grows_and_shrinks() {
+    let scratch = Scratch::new();
+    let members = group(&scratch, "stripe", 2, &[]);
+    let first = text(&members[0]);
+    bedplate(["format", first]).succeeds();
+    let content = super::harness::pattern(9 << 20);
+    let file = scratch.file("in", &content);
+    bedplate(["put", first, text(&file), "/file"]).succeeds();
+    assert!(refusal(bedplate(["volume", "relayout", first, "--columns", "3"])).contains("volume add"));
+    assert!(bedplate(["volume", "add", first, text(&another(&scratch, "m2.img"))]).succeeds().stdout().contains("without data: "));
+    let told = bedplate(["volume", "relayout", first, "--columns", "3", "--unit", "16K", "--step", "1M"]).succeeds().stdout();
+    assert!(told.contains("striped over 3 columns in units of 16 KiB, 108 MiB") && !told.contains("becomes"), "{told}");
+    assert!(bedplate(["cat", first, "/file"]).succeeds().stdout_bytes() == content);
+    assert!(bedplate(["grow", first]).succeeds().stdout().contains("108 MiB"));
+    let told = refusal(bedplate(["volume", "shrink", first, "72M"]));
+    assert!(told.contains("in use by the file system"), "{told}");
+    bedplate(["volume", "relayout", first]).fails(2, "--columns");
+    for name in ["m3.img", "m4.img", "m5.img"] {
+        bedplate(["volume", "add", first, text(&another(&scratch, name))]).succeeds();
+    }
+    let told = bedplate(["volume", "relayout", first, "--plexes", "2"]).succeeds().stdout();
+    assert!(told.contains("stripe-mirror") && told.contains("6 members"), "{told}");
+    bedplate(["check", first]).succeeds();
+    assert!(bedplate(["volume", "scrub", first]).succeeds().stdout().contains(" 0 differences"));
+    let told = bedplate(["volume", "relayout", first, "--plexes", "1"]).succeeds().stdout();
+    assert_eq!(told.matches("without data: ").count(), 3, "{told}");
+    assert!(bedplate(["cat", first, "/file"]).succeeds().stdout_bytes() == content);
+}
+
+#[test]
+fn a_mounted_group_is_laid_out_anew_under_the_mount() {
+    if !can_mount("volumes") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let members = group(&scratch, "concat", 1, &[]);
+    let first = text(&members[0]);
+    bedplate(["format", first]).succeeds();
+    let dir = scratch.directory("mnt");
+    bedplate(["mount", first, text(&dir)]).succeeds();
+    let content = super::harness::pattern(8 << 20);
+    std::fs::write(dir.join("file"), &content).unwrap();
+    bedplate(["volume", "add", first, text(&another(&scratch, "m1.img"))]).succeeds();
+    bedplate(["volume", "relayout", first, "--layout", "stripe", "--columns", "2", "--step", "256K"]).succeeds().says("group tank");
+    // It may be over by now: then there is nothing to pause.
+    if bedplate(["volume", "relayout", first, "--pause"]).code() == 0 {
+        let told = bedplate(["volume", "show", first]).succeeds().stdout();
+        assert!(told.contains("becomes stripe, paused: ") && told.contains(" moved ("), "{told}");
+        let told = bedplate(["volume", "show", first, "--json"]).json();
+        assert_eq!(told["volumes"][0]["relayout"]["state"].as_str(), Some("paused"));
+        bedplate(["volume", "relayout", first, "--resume"]).succeeds();
+    }
+    while !bedplate(["volume", "show", first, "--json"]).json()["volumes"][0]["relayout"].is_null() {
+        assert!(std::fs::read(dir.join("file")).unwrap() == content);
+    }
+    bedplate(["grow", text(&dir)]).succeeds().says("72 MiB");
+    std::fs::write(dir.join("more"), &content).unwrap();
+    bedplate(["unmount", first]).succeeds();
+    bedplate(["check", first]).succeeds();
+    assert!(bedplate(["cat", first, "/file"]).succeeds().stdout_bytes() == content);
+}

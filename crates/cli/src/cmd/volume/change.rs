@@ -1,4 +1,4 @@
-//! `bedplate volume import|export|spare|replace|remove`
+//! `bedplate volume import|export|add|spare|replace|remove`
 
 use std::path::{Path, PathBuf};
 
@@ -27,6 +27,15 @@ pub struct ImportArguments {
 pub struct ExportArguments {
     /// Any member, or group:NAME
     group: PathBuf,
+}
+
+/// Add a member that brings room for 'volume relayout' and 'volume grow', mounted or not
+#[derive(Debug, Args)]
+pub struct AddArguments {
+    /// Any member, or group:NAME
+    group: PathBuf,
+    /// The new device
+    device: PathBuf,
 }
 
 /// Add a device that takes the place of a member that fails, mounted or not
@@ -77,6 +86,11 @@ pub fn export(arguments: &ExportArguments, output: &Output) -> Result<()> {
     output.show(&Status::from_config(&closed.config))
 }
 
+pub fn add(arguments: &AddArguments, output: &Output) -> Result<()> {
+    let located = group::named(&arguments.group)?;
+    tell(control::request(&located, &Request::Add(absolute(&arguments.device)?))?, output)
+}
+
 pub fn spare(arguments: &SpareArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
     tell(control::request(&located, &Request::Spare(absolute(&arguments.device)?))?, output)
@@ -93,7 +107,7 @@ pub fn remove(arguments: &RemoveArguments, output: &Output) -> Result<()> {
     tell(control::request(&located, &Request::Remove(index_of(&located, &arguments.member)?))?, output)
 }
 
-fn tell(reply: Reply, output: &Output) -> Result<()> {
+pub fn tell(reply: Reply, output: &Output) -> Result<()> {
     match reply {
         Reply::Status(status) => output.show(&*status),
         Reply::Scrubbed(scrubbed) => output.show(&*scrubbed),

@@ -47,7 +47,7 @@ pub struct Arguments {
 
 /// The layouts by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum LayoutName {
+pub enum LayoutName {
     /// One member behind the other
     Concat,
     /// Units dealt out over all members
@@ -63,7 +63,7 @@ enum LayoutName {
 }
 
 impl LayoutName {
-    fn shape(self) -> Shape {
+    pub fn shape(self) -> Shape {
         match self {
             Self::Concat => Shape::Concat,
             Self::Stripe => Shape::Stripe,

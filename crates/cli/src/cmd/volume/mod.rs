@@ -1,7 +1,8 @@
-//! `bedplate volume create|list|show|import|export|spare|replace|remove|scrub|stat`
+//! `bedplate volume create|list|show|import|export|add|spare|replace|remove|relayout|grow|shrink|scrub|stat`
 
 mod change;
 mod create;
+mod relayout;
 mod scrub;
 mod show;
 
@@ -18,10 +19,13 @@ pub enum Command {
     Show(show::Arguments),
     Import(change::ImportArguments),
     Export(change::ExportArguments),
-    #[command(visible_alias = "add")]
+    Add(change::AddArguments),
     Spare(change::SpareArguments),
     Replace(change::ReplaceArguments),
     Remove(change::RemoveArguments),
+    Relayout(relayout::Arguments),
+    Grow(relayout::GrowArguments),
+    Shrink(relayout::ShrinkArguments),
     Scrub(scrub::Arguments),
     Stat(show::StatArguments),
 }
@@ -33,6 +37,10 @@ pub fn run(command: &Command, output: &Output) -> Result<Exit> {
         Command::Show(arguments) => show::run(arguments, output),
         Command::Import(arguments) => change::import(arguments, output),
         Command::Export(arguments) => change::export(arguments, output),
+        Command::Add(arguments) => change::add(arguments, output),
+        Command::Relayout(arguments) => relayout::run(arguments, output),
+        Command::Grow(arguments) => relayout::grow(arguments, output),
+        Command::Shrink(arguments) => relayout::shrink(arguments, output),
         Command::Spare(arguments) => change::spare(arguments, output),
         Command::Replace(arguments) => change::replace(arguments, output),
         Command::Remove(arguments) => change::remove(arguments, output),

@@ -79,6 +79,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let mut status = of_labels(&located);
     if let Some(live) = control::ask_if_open(&located)? {
         (status.pending_bytes, status.pending_seconds) = (live.pending_bytes, live.pending_seconds);
+        for (volume, live) in status.volumes.iter_mut().zip(live.volumes) {
+            volume.relayout = live.relayout;
+        }
     }
     output.show(&status)
 }

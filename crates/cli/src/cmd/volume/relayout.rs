@@ -1,0 +1,130 @@
+//! `bedplate volume relayout|grow|shrink`
+
+use std::path::PathBuf;
+
+use bedplate::{Shape, parse_size};
+use clap::{Args, ValueEnum};
+
+use super::change::tell;
+use super::create::LayoutName;
+use crate::control::{self, Request, Turn, Wish};
+use crate::failure::{Failure, Result};
+use crate::group;
+use crate::output::Output;
+use crate::progress::Bytes;
+
+/// Lay a volume out anew while it is in use: columns, stripe unit, plexes; what is not said stays as it is
+///
+/// On a mounted volume this begins, and the mount moves everything in the background; 'volume show' tells how far it is. On a volume that is not
+/// mounted the command moves everything itself, and may be interrupted: it goes on with --resume, or with the next mount.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Any member, or group:NAME
+    group: PathBuf,
+    /// Which of the group's volumes
+    #[arg(value_enum, default_value = "data")]
+    volume: VolumeName,
+    /// The arrangement
+    #[arg(long, value_enum)]
+    layout: Option<LayoutName>,
+    /// How many columns; parts of a concatenation
+    #[arg(long, value_name = "N")]
+    columns: Option<usize>,
+    /// The stripe unit
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    unit: Option<u64>,
+    /// How many copies of everything
+    #[arg(long, value_name = "N")]
+    plexes: Option<usize>,
+    /// The most that moves at once, 4M unless set: writes to it wait meanwhile
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    step: Option<u64>,
+    /// Let it wait where it is
+    #[arg(long, conflicts_with_all = ["resume", "reverse", "layout", "columns", "unit", "plexes", "step"])]
+    pause: bool,
+    /// Let it go on
+    #[arg(long, conflicts_with_all = ["reverse", "layout", "columns", "unit", "plexes", "step"])]
+    resume: bool,
+    /// Turn it round: what has moved goes back
+    #[arg(long, conflicts_with_all = ["layout", "columns", "unit", "plexes", "step"])]
+    reverse: bool,
+}
+
+/// The volumes of a group by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum VolumeName {
+    /// The file system's
+    Data,
+    /// The intent log's
+    Log,
+}
+
+/// Make a volume larger: by members that were added, or that grew themselves
+///
+/// The file system on it takes the room over with 'bedplate grow'.
+#[derive(Debug, Args)]
+pub struct GrowArguments {
+    /// Any member, or group:NAME
+    group: PathBuf,
+    /// The size; all that there is room for, unless set
+    #[arg(value_parser = parse_size)]
+    size: Option<u64>,
+}
+
+/// Make a volume smaller, down to what its file system has
+#[derive(Debug, Args)]
+pub struct ShrinkArguments {
+    /// Any member, or group:NAME
+    group: PathBuf,
+    /// The size
+    #[arg(value_parser = parse_size)]
+    size: u64,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
+    let wish = Wish {
+        log: arguments.volume == VolumeName::Log,
+        layout: arguments.layout.map(|layout| name_of(layout.shape()).to_owned()),
+        columns: arguments.columns,
+        unit_bytes: arguments.unit,
+        plexes: arguments.plexes,
+        step_bytes_max: arguments.step,
+        ..Wish::default()
+    };
+    let says_something = arguments.layout.is_some() || [arguments.columns, arguments.plexes].iter().any(Option::is_some) || arguments.unit.is_some();
+    let turn = match (arguments.pause, arguments.resume, arguments.reverse) {
+        (true, _, _) => Turn::Pause(true),
+        (_, true, _) => Turn::Pause(false),
+        (_, _, true) => Turn::Reverse,
+        _ if says_something => Turn::Begin(wish),
+        _ => {
+            let hint = "say what shall change: --layout, --columns, --unit or --plexes; or --pause, --resume or --reverse; 'volume show' tells how far it is";
+            return Err(Failure::usage(hint));
+        }
+    };
+    ask(&arguments.group, turn, output)
+}
+
+pub fn grow(arguments: &GrowArguments, output: &Output) -> Result<()> {
+    ask(&arguments.group, Turn::Begin(Wish { size_bytes: arguments.size, grow: true, ..Wish::default() }), output)
+}
+
+pub fn shrink(arguments: &ShrinkArguments, output: &Output) -> Result<()> {
+    ask(&arguments.group, Turn::Begin(Wish { size_bytes: Some(arguments.size), ..Wish::default() }), output)
+}
+
+fn name_of(shape: Shape) -> &'static str {
+    Shape::ALL.into_iter().find(|(known, _)| *known == shape).map_or("", |(_, name)| name)
+}
+
+fn ask(group: &std::path::Path, turn: Turn, output: &Output) -> Result<()> {
+    let located = group::named(group)?;
+    let (mut bar, mut before) = (None, 0);
+    let reply = control::request_with(&located, &Request::Relayout(turn), &mut |moved, total| {
+        let bar = bar.get_or_insert_with(|| Bytes::new(output, "moving", total));
+        bar.advance(moved.saturating_sub(before));
+        before = moved;
+    })?;
+    drop(bar);
+    tell(reply, output)
+}
