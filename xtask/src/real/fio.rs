@@ -19,7 +19,7 @@ pub struct Job {
 }
 
 /// Page-sized random writes from several processes, a list of them in flight, and sizes that fit nothing.
-const JOBS: [Job; 4] = [
+pub const JOBS: [Job; 4] = [
     Job { name: "pages", arguments: &["--rw=randwrite", "--bs=8k", "--ioengine=psync", "--numjobs=3", "--fsync=64"] },
     Job { name: "mixed", arguments: &["--rw=randwrite", "--bsrange=4k-64k", "--ioengine=psync", "--numjobs=2", "--fdatasync=32"] },
     Job { name: "list", arguments: &["--rw=randwrite", "--bs=16k", "--ioengine=libaio", "--iodepth=16", "--numjobs=2"] },
@@ -34,7 +34,7 @@ const UNALIGNED: Job =
 const MAPPED: Job = Job { name: "mapped", arguments: &["--rw=randwrite", "--bs=4k", "--ioengine=mmap", "--fsync=128"] };
 
 /// Runs `job` on `directory`: writes, reads back, compares.
-fn run(job: &Job, directory: &Path, direct: bool) -> Result<()> {
+pub fn run(job: &Job, directory: &Path, direct: bool) -> Result<()> {
     let mut command = Command::new("fio");
     command.arg(format!("--name={}", job.name)).arg(format!("--directory={}", directory.display())).args(job.arguments);
     command.args(["--size=8M", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--verify_state_save=0", "--randseed=4711"]);

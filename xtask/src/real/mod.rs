@@ -144,6 +144,7 @@ const TESTS: &[Test] = &[
         budget_s: 420,
         run: crashlab::postgres_untorn,
     },
+    Test { name: "volume-relayout", needs: &[Need::Fuse, Need::Program("sqlite3"), Need::Program("fio")], budget_s: 240, run: volumes::relayout },
     Test { name: "volume-member-pulled", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 300, run: volumes::member_pulled },
     Test {
         name: "volume-page-checksums",

@@ -55,7 +55,8 @@ pub fn killed(bed: &Bed, options: &Options, journal: &str, mount_options: &str) 
     bed.check(&image)
 }
 
-fn start(database: &Path, first: u64) -> Result<Client> {
+/// Starts a client.
+pub fn start(database: &Path, first: u64) -> Result<Client> {
     let mut shell = Command::new("stdbuf");
     // Line by line, or the acknowledgements stay in the shell's buffer. FULL does not sync the directory after the removal of a rollback journal,
     // which is the commit: a crash may then undo the last acknowledged transaction on any file system. EXTRA does.
@@ -63,12 +64,13 @@ fn start(database: &Path, first: u64) -> Result<Client> {
     Client::start(&mut shell, first, |n| format!("INSERT INTO ledger VALUES({n}, randomblob(200)); SELECT 'ack {n}';"))
 }
 
-fn query(database: &Path, sql: &str) -> Result<String> {
+/// Asks the database's shell.
+pub fn query(database: &Path, sql: &str) -> Result<String> {
     sh::output(Command::new("sqlite3").args(["-batch", "-bail", "-cmd", ".timeout 30000"]).arg(database).arg(sql), LIMIT)
 }
 
 /// The database is sound and holds every acknowledged row, and none that nobody began.
-fn verify(database: &Path, told: &[Acknowledged]) -> Result<()> {
+pub fn verify(database: &Path, told: &[Acknowledged]) -> Result<()> {
     let verdict = query(database, "PRAGMA integrity_check;")?;
     ensure!(verdict.trim() == "ok", "the integrity check says: {verdict}");
     for Acknowledged { first, count } in told {

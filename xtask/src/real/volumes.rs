@@ -1,3 +1,4 @@
+//! Databases on volumes of several devices that change under them: SQLite and fio while a stripe gets a column and another unit;
 //! PostgreSQL on a mirror while a member is pulled, a spare takes over, and a bit turns on one of the copies.
 
 use std::ffi::OsStr;
@@ -11,7 +12,10 @@ use serde_json::Value;
 
 use super::Options;
 use super::bed::Bed;
+use super::fio;
+use super::ledger::{Acknowledged, Client};
 use super::postgres::{Cluster, mount_options};
+use super::sqlite;
 
 /// How long a spare may take to be filled.
 const REBUILD_LIMIT: Duration = Duration::from_secs(120);
@@ -64,6 +68,64 @@ pub fn member_pulled(bed: &mut Bed, options: &Options) -> Result<()> {
     cluster_is_whole(bed, &mounted.directory)?;
     mounted.unmount(bed)?;
     bed.check(&spare)
+}
+
+/// S-90, S-91, S-94: SQLite commits and fio verifies while columns are added and the unit changes; the server is killed in the middle of it.
+pub fn relayout(bed: &mut Bed, _: &Options) -> Result<()> {
+    let (first, second, third) = (bed.path("first.img"), bed.path("second.img"), bed.path("third.img"));
+    let words = |words: &[&'static str]| words.iter().map(|word| OsStr::new(*word)).collect::<Vec<&OsStr>>();
+    let members = [first.as_os_str(), second.as_os_str()];
+    let create = [words(&["volume", "create", "tank"]), members.to_vec(), words(&["--layout", "stripe", "--size", "260M"])].concat();
+    bed.succeeds(create)?;
+    std::fs::File::create(&third)?.set_len(260 << 20)?;
+    bed.succeeds([OsStr::new("format"), first.as_os_str()])?;
+    let begin = |column: &Path, more: &[&'static str]| -> Result<()> {
+        bed.succeeds([words(&["volume", "add"]), vec![first.as_os_str(), column.as_os_str()]].concat())?;
+        bed.succeeds([words(&["volume", "relayout"]), vec![first.as_os_str()], words(more)].concat()).map(drop)
+    };
+
+    let mut mounted = bed.mount(&first, "mode=concurrent")?;
+    let database = mounted.path("ledger.sqlite");
+    sqlite::query(&database, "PRAGMA journal_mode=DELETE; CREATE TABLE ledger(n INTEGER PRIMARY KEY, payload BLOB);")?;
+    let client = |first| sqlite::start(&database, first);
+    let clients: Vec<Client> = [1, 1_000_001].into_iter().map(client).collect::<Result<_>>()?;
+    clients.iter().try_for_each(|client| client.wait_for(20))?;
+    begin(&third, &["--columns", "3", "--unit", "256K", "--step", "1M"])?;
+    wait_for_move(bed, &first, 20)?;
+    mounted.crash()?;
+    let mut told: Vec<Acknowledged> = clients.into_iter().map(Client::finish).collect();
+    mounted.clear()?;
+
+    let mounted = bed.mount(&first, "mode=concurrent")?;
+    sqlite::verify(&mounted.path("ledger.sqlite"), &told).context("after the kill")?;
+    let clients: Vec<Client> =
+        [2_000_001, 3_000_001].into_iter().map(|first| sqlite::start(&mounted.path("ledger.sqlite"), first)).collect::<Result<_>>()?;
+    for job in &fio::JOBS[..2] {
+        fio::run(job, &mounted.directory, true)?;
+    }
+    wait_for_move(bed, &first, 100)?;
+    told.extend(clients.into_iter().map(Client::finish));
+    sqlite::verify(&mounted.path("ledger.sqlite"), &told).context("in the new layout")?;
+    bed.succeeds([OsStr::new("grow"), mounted.directory.as_os_str()])?;
+    mounted.unmount(bed)?;
+    let sum: u64 = told.iter().map(|client| client.count).sum();
+    println!("    a column more and another unit under {sum} acknowledged transactions and a killed server, none missing");
+    bed.check(&first)
+}
+
+/// Waits until so many percent of a relayout have moved.
+fn wait_for_move(bed: &Bed, group: &Path, percent: u64) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let told = bed.json([OsStr::new("volume"), OsStr::new("show"), group.as_os_str()])?;
+        let relayout = &told["volumes"][0]["relayout"];
+        let bytes = |name: &str| relayout[name].as_u64().unwrap_or(0);
+        if relayout.is_null() || bytes("moved_bytes") * 100 >= bytes("total_bytes") * percent && percent < 100 {
+            return Ok(());
+        }
+        ensure!(start.elapsed() < REBUILD_LIMIT, "the relayout is not over after {} s: {relayout}", REBUILD_LIMIT.as_secs());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Starts the cluster where it is now and looks at all of it.
