@@ -28,6 +28,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "sync of a new directory", steps: new_directory },
     Directed { name: "names move between directories", steps: moves },
     Directed { name: "log wrap and metadata commits", steps: full_log },
+    Directed { name: "metadata outgrow their region", steps: metadata_growth },
     Directed { name: "log of an earlier incarnation", steps: incarnations },
     Directed { name: "growth in flight", steps: growth },
     Directed { name: "modes switch in flight", steps: mode_switches },
@@ -239,6 +240,25 @@ fn full_log() -> Vec<Step> {
         steps.extend([Step::SetAttribute(0, 0, which, 60_000), write(A, u64::from(round) * 4096, 4096, round + 1)]);
         steps.push(if round % 5 == 4 { Step::Sync } else { Step::SyncAll(A) });
     }
+    steps
+}
+
+/// More attributes than the metadata region holds at first (1 MiB): it takes blocks of the volume, twice, while files are written beside it and blocks
+/// that were just freed are free to be taken.
+fn metadata_growth() -> Vec<Step> {
+    let mut steps = vec![Step::Create(0, 0), Step::Create(1, 0), write(A, 0, 262_144, 1), Step::Sync];
+    for round in 0..44u8 {
+        steps.extend([Step::SetAttribute(round % 2, 0, round, 60_000), write(B, u64::from(round) * 4096, 4096, round + 1)]);
+        match round % 11 {
+            3 => steps.push(Step::SyncAll(B)),
+            7 => steps.extend([Step::Allocate(A, Change::Punch, u64::from(round) * 4096, 16_384), Step::Sync]),
+            10 => steps.push(if round < 22 { Step::Remount } else { Step::Kill }),
+            _ => {}
+        }
+    }
+    // What is free again is used again, also for data.
+    steps.extend((0..40).map(|which| Step::RemoveAttribute(which % 2, 0, which)));
+    steps.extend([Step::Sync, Step::Remount, write(A, 0, 131_072, 99), Step::SetAttribute(0, 0, 50, 60_000), Step::SyncAll(A)]);
     steps
 }
 

@@ -1,6 +1,7 @@
 //! What must survive every cut.
 
-use sim::{Cuts, DIRECTED, Effort, Setup, try_seed, try_steps};
+use block::{AlignedBuf, BlockDevice};
+use sim::{Cuts, DIRECTED, Effort, Setup, record, try_seed, try_steps};
 
 /// S-4, S-5, S-6, S-7, S-9, S-16, S-19, S-37, S-38: random workloads in all modes, cut anywhere, also during recovery and in a second life.
 #[test]
@@ -27,4 +28,16 @@ fn s_1_s_2_s_3_s_6_s_10_s_11_s_14_s_15_s_17_s_29_s_30_s_32_directed_workloads_su
             }
         }
     }
+}
+
+/// Only a region that grew was cut while it grew.
+#[test]
+fn the_workload_of_growing_metadata_makes_the_region_grow() {
+    let directed = DIRECTED.iter().find(|directed| directed.name == "metadata outgrow their region").expect("the workload has this name");
+    let history = record(&Setup::DISK, &(directed.steps)()).expect("nothing fails");
+    let mut copy = AlignedBuf::zeroed(4096);
+    history.bed.data().read_at(&mut copy, 0).expect("the device is well");
+    let metadata_bytes = u64::from_le_bytes(copy[72..80].try_into().expect("eight bytes"));
+    let chunks = u32::from_le_bytes(copy[80..84].try_into().expect("four bytes"));
+    assert!(metadata_bytes > 2 << 20 && chunks > 1, "{metadata_bytes} bytes in {chunks} chunks");
 }
