@@ -6,11 +6,12 @@ pub use block::{
     ErrorKind as DeviceErrorKind, Geometry, MemoryDevice, QueueOptions, Request, RequestKind, Segment, create_image,
 };
 pub use fs::{
-    AllocateMode, Attr, CacheCounters, CheckReport, CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, CounterSnapshot, DefragStep,
-    DirEntry, Error, ErrorKind, ExtentInfo, File, FileActivity, FileKind, FilePath, FileSystem, Finding, FindingKind, FormatOptions, FormatReport,
-    Fragmentation, FsInfo, InodeLockSetting, InodeNo, IoMode, Latencies, LatencySnapshot, LogInfo, LostRange, MountOptions, NewFile, OpenOptions,
-    Queue, QueueCompletion, Reason, RecoveryReport, RenameMode, Result, RollbackOptions, RollbackReport, Salvage, SalvagedEntry, SetAttr, Statfs,
-    TUNABLES, Takes, Timestamp, Tunable, TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy, Unit, Untorn, format_duration, format_size,
+    AllocateMode, Attr, CacheCounters, ChangedBlocks, ChangedKind, ChangedRange, CheckReport, CheckpointDifference, CheckpointInfo,
+    CheckpointOptions, CheckpointScope, CheckpointSpace, CloneReport, CloneSource, CounterSnapshot, DefragStep, DifferenceKind, DirEntry, Error,
+    ErrorKind, ExtentInfo, File, FileActivity, FileKind, FilePath, FileSystem, Finding, FindingKind, FormatOptions, FormatReport, Fragmentation,
+    FsInfo, InodeLockSetting, InodeNo, IoMode, Latencies, LatencySnapshot, LogInfo, LostRange, MountOptions, NewFile, OpenOptions, Queue,
+    QueueCompletion, Reason, RecoveryReport, RenameMode, Result, RollbackOptions, RollbackReport, Salvage, SalvagedEntry, SetAttr, Statfs, TUNABLES,
+    Takes, Timestamp, Tunable, TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy, Unit, Untorn, format_duration, format_size,
     parse_duration, parse_size, split_mode_suffix,
 };
 pub use volume::{

@@ -12,9 +12,10 @@ use crate::names::make::Making;
 use crate::state::Fs;
 use crate::superblock::Superblock;
 use crate::{
-    Attr, CheckReport, CheckpointInfo, CheckpointOptions, CheckpointSpace, DefragStep, DirEntry, Error, ErrorKind, File, FileActivity, FileKind,
-    FilePath, FormatOptions, FormatReport, Fragmentation, FsInfo, InodeNo, IoMode, MountOptions, NewFile, OpenOptions, RenameMode, Result,
-    RollbackOptions, RollbackReport, SetAttr, Statfs, Tunable, TunableState, TuneOptions, Untorn, check, format, info, mount,
+    Attr, ChangedBlocks, CheckReport, CheckpointDifference, CheckpointInfo, CheckpointOptions, CheckpointSpace, CloneReport, CloneSource, DefragStep,
+    DirEntry, Error, ErrorKind, File, FileActivity, FileKind, FilePath, FormatOptions, FormatReport, Fragmentation, FsInfo, InodeNo, IoMode,
+    MountOptions, NewFile, OpenOptions, RenameMode, Result, RollbackOptions, RollbackReport, SetAttr, Statfs, Tunable, TunableState, TuneOptions,
+    Untorn, check, format, info, mount,
 };
 
 /// A mounted file system. Cheap to clone; every method may be called from any number of threads.
@@ -356,6 +357,33 @@ impl FileSystem {
     /// `NotFound`; `Busy` naming files that are open, unless forced; `Invalid` when a file has got a name elsewhere since; `NoSpace`, `ReadOnly`.
     pub fn rollback(&self, name: impl AsRef<[u8]>, options: &RollbackOptions) -> Result<RollbackReport> {
         self.inner.fs.rollback(name.as_ref(), options)
+    }
+
+    /// Makes a writable clone, under a new name, of a file or directory: of what a checkpoint shows, or of the present. No data is copied: the blocks
+    /// are shared, and whoever writes some of them goes elsewhere. It is there whole or not at all, also after a crash; durable when it returns.
+    /// What is preallocated and not written is a hole in the clone.
+    ///
+    /// # Errors
+    /// `Exists` target; `NotFound` checkpoint, path or directory of the target; `Invalid` path that leads out of the checkpoint; `NoSpace`, `ReadOnly`.
+    pub fn clone_files(&self, source: &CloneSource, target: impl AsRef<Path>) -> Result<CloneReport> {
+        self.inner.fs.clone_files(source, target.as_ref())
+    }
+
+    /// Returns how a file (by its inode, seen in whichever checkpoint) differs between checkpoint `from` and checkpoint `to`, or the present: the ranges
+    /// to copy, without reading the file. The cost follows from what changed. Of a file that did not exist, all its data.
+    ///
+    /// # Errors
+    /// `NotFound` checkpoint, or file at the second moment; `Invalid` for a file that a checkpoint of named files does not hold.
+    pub fn changed_blocks(&self, file: InodeNo, from: impl AsRef<[u8]>, to: Option<&[u8]>) -> Result<ChangedBlocks> {
+        self.inner.fs.changed_blocks(file, from.as_ref(), to)
+    }
+    /// Returns what differs between checkpoint `from` and checkpoint `to`, or the present, by path. Contents are compared by where they are, not read; the
+    /// cost follows from what changed, and one look at all names to tell the paths.
+    ///
+    /// # Errors
+    /// `NotFound` checkpoint; `Invalid` when one is of named files; `Io`, `Corrupt`.
+    pub fn checkpoint_diff(&self, from: impl AsRef<[u8]>, to: Option<&[u8]>) -> Result<Vec<CheckpointDifference>> {
+        self.inner.fs.checkpoint_diff(from.as_ref(), to)
     }
 
     /// Keeps writes of a file from tearing, also a live one, or those of what is created in a directory from then on; `None` ends it.

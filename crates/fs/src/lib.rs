@@ -44,7 +44,10 @@ mod units;
 
 pub use activity::{FileActivity, FilePath};
 pub use cache::CacheCounters;
-pub use checkpoint::{CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, RollbackOptions, RollbackReport};
+pub use checkpoint::{
+    ChangedBlocks, ChangedKind, ChangedRange, CheckpointDifference, CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, CloneReport,
+    CloneSource, DifferenceKind, RollbackOptions, RollbackReport,
+};
 pub use error::{Error, ErrorKind, Result};
 pub use file::File;
 pub use filesystem::FileSystem;

@@ -15,11 +15,11 @@ use std::time::Instant;
 use block::BlockDevice;
 use uuid::Uuid;
 
-use crate::checkpoint::{self, Capture, Checkpoint, image_extent, split_before_key};
+use crate::checkpoint::{self, Capture, Checkpoint, UNFINISHED, image_extent, split_before_key};
 use crate::log::{LogDeviceHead, LogParts, LogPlace, ReplayReport, replay};
 use crate::meta::{MetaStore, Region, open_tree, stored_position};
-use crate::row::{ExtentRow, Table, inode_key, split_extent_key, split_key};
-use crate::space::{Claim, Claims, Owner, Space, SpaceClass, Want};
+use crate::row::{ExtentRow, InodeRow, Table, inode_key, split_extent_key, split_key};
+use crate::space::{Claim, Claims, Owner, Shared, Space, SpaceClass, Want};
 use crate::state::{EPOCH, Fs, NEXT_INO, Parts};
 use crate::superblock::{ByteRun, Found, Superblock};
 use crate::{BlockNo, Epoch, Error, ErrorKind, FileKind, InodeNo, MountOptions, RecoveryReport, Result, tune};
@@ -80,6 +80,7 @@ pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevic
     }
     if !fs.options.read_only {
         remove_orphans(&fs)?;
+        checkpoint::remove_passing(&fs)?;
     }
     Ok(fs)
 }
@@ -176,12 +177,12 @@ pub(crate) fn attach_log(device: &Arc<dyn BlockDevice>, log: Option<Arc<dyn Bloc
 
 /// Rebuilds the free space from what is in use, and reads the checkpoints; returns the space and the number of extents.
 fn build_space(loaded: &Loaded) -> Result<(Arc<Space>, u64)> {
-    let Claimed { claims, extents } = collect_claims(&loaded.meta, &loaded.found.superblock, |_, error| Err(error))?;
-    let shares = claims.shares();
-    let space = Arc::new(claims.into_space()?);
+    let Claimed { mut claims, extents } = collect_claims(&loaded.meta, &loaded.found.superblock, |_, error| Err(error))?;
+    let Shared { shares, files: cloned, upto: cloned_upto } = claims.shared();
+    let space = Arc::new(claims.into_space(|ino| family(&loaded.meta, ino))?);
     let checkpoints = checkpoint::load(&loaded.meta)?;
     refuse_future(&loaded.meta, &checkpoints)?;
-    loaded.meta.set_capture(Capture { checkpoints, shares, cloned_upto: Epoch(0) });
+    loaded.meta.set_capture(Capture { checkpoints, shares, cloned, cloned_upto });
     Ok((space, extents))
 }
 
@@ -197,6 +198,12 @@ fn refuse_future(meta: &MetaStore, checkpoints: &[Arc<Checkpoint>]) -> Result<()
         newest.row.name.escape_ascii(),
         newest.epoch.0
     )))
+}
+
+/// Returns the family of an inode, as far as its row can be read.
+pub(crate) fn family(meta: &MetaStore, ino: InodeNo) -> InodeNo {
+    let row = meta.get(Table::Inode, &inode_key(ino)).ok().flatten();
+    row.and_then(|row| InodeRow::decode(&row).ok()).map_or(ino, |row| row.family(ino))
 }
 
 /// What is in use.
@@ -219,7 +226,7 @@ pub(crate) fn collect_claims(meta: &MetaStore, superblock: &Superblock, mut bad:
         extents += 1;
         match split_extent_key(key).and_then(|place| Ok((place, ExtentRow::decode(value)?))) {
             Ok(((ino, at), row)) => {
-                claims.mark_used(Claim::new(row.start, row.len.into(), Owner::Extent(ino, at))).or_else(|error| bad(true, error))?;
+                claims.mark_used(Claim::new(row.start, row.len.into(), Owner::Extent(ino, at, row.birth))).or_else(|error| bad(true, error))?;
             }
             Err(error) => bad(false, error)?,
         }
@@ -305,13 +312,13 @@ fn count_rows(meta: &MetaStore, table: Table) -> Result<u64> {
 
 /// Removes what lost its last name while open, and ends truncations that a crash interrupted.
 fn remove_orphans(fs: &Arc<Fs>) -> Result<()> {
-    let mut orphans: Vec<InodeNo> = Vec::new();
-    fs.meta.scan_all(Table::Orphan, |key, _| {
-        orphans.push(split_key(key)?.0);
+    let mut orphans: Vec<(InodeNo, bool)> = Vec::new();
+    fs.meta.scan_all(Table::Orphan, |key, value| {
+        orphans.push((split_key(key)?.0, value == UNFINISHED));
         Ok(ControlFlow::Continue(()))
     })?;
-    for ino in orphans {
-        match remove_orphan(fs, ino) {
+    for (ino, unfinished) in orphans {
+        match remove_orphan(fs, ino, unfinished) {
             // Nothing depends on it but the space it holds, and a check finds it.
             Err(e) if matches!(e.kind, ErrorKind::Corrupt | ErrorKind::NotFound) => tracing::warn!("inode {} is not removed now: {e}", ino.0),
             other => other?,
@@ -320,9 +327,10 @@ fn remove_orphans(fs: &Arc<Fs>) -> Result<()> {
     Ok(())
 }
 
-fn remove_orphan(fs: &Arc<Fs>, ino: InodeNo) -> Result<()> {
+fn remove_orphan(fs: &Arc<Fs>, ino: InodeNo, unfinished: bool) -> Result<()> {
     let inode = fs.inode(ino)?;
     match inode.kind {
+        FileKind::Directory if unfinished => fs.remove_unfinished(&inode),
         _ if inode.lost_name() => fs.reclaim(&inode),
         FileKind::File => crate::io::resume_truncate(fs, &inode),
         _ => Err(Error::corrupt("only a file can wait for the end of a truncation")),

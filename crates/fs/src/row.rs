@@ -183,7 +183,8 @@ pub(crate) struct InodeRow {
     pub(crate) ctime: Timestamp,
     pub(crate) btime: Timestamp,
     pub(crate) io_mode: Option<IoMode>,
-    /// The directory that holds a directory; 0 for everything else.
+    /// Of a directory: the one that holds it. Of a file that came into being as a clone: the file that it is, first of all, a clone of; it may be
+    /// gone. 0 for everything else.
     pub(crate) parent: InodeNo,
     /// The target of a symbolic link; empty for everything else.
     pub(crate) target: Vec<u8>,
@@ -205,6 +206,11 @@ impl InodeRow {
         }
         out.extend_from_slice(&self.target);
         out
+    }
+
+    /// Returns what a file has in common with those that it may share blocks with: the first of them.
+    pub(crate) fn family(&self, ino: InodeNo) -> InodeNo {
+        if self.kind == FileKind::File && self.parent != InodeNo(0) { self.parent } else { ino }
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {

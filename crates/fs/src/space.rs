@@ -25,7 +25,7 @@ mod claims;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use claims::{Claim, Claims, Owner};
+pub(crate) use claims::{Claim, Claims, Owner, Shared};
 
 /// What an allocation is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -51,6 +51,8 @@ pub(crate) struct Fs {
     pub(crate) open_files: InodeList,
     /// The files that may have pages in the library cache.
     pub(crate) cached_files: InodeList,
+    /// Rank 0.4: one clone at a time, and no rollback meanwhile.
+    pub(crate) cloning: Mutex<()>,
     /// Rank 1: one change of names at a time.
     pub(crate) names: Mutex<()>,
     /// Rank 1.2: shared by opens, exclusive while a checkpoint is made, deleted or rolled back to.
@@ -121,6 +123,7 @@ impl Fs {
             inodes: InodeTable::new(),
             open_files: InodeList::default(),
             cached_files: InodeList::default(),
+            cloning: Mutex::new(()),
             names: Mutex::new(()),
             freeze: RwLock::new(()),
             sharing: Sharing::new(parts.epoch),

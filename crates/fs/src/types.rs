@@ -81,7 +81,7 @@ impl From<Timestamp> for SystemTime {
 }
 
 /// What kind of object an inode is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 #[serde(rename_all = "lowercase")]
 pub enum FileKind {

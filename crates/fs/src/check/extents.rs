@@ -6,7 +6,7 @@ use super::notes::Notes;
 use super::past::DELETE;
 use super::settings::epoch;
 use crate::io::Grid;
-use crate::mount::{Claimed, collect_claims};
+use crate::mount::{Claimed, collect_claims, family};
 use crate::row::{ExtentRow, RowChange, Table, split_extent_key};
 use crate::{Epoch, ErrorKind, FileKind, FindingKind, InodeNo, Result};
 
@@ -26,10 +26,14 @@ pub(super) fn check_claims(examined: &mut Examined<'_>) -> Result<()> {
         Ok(())
     })?;
     notes.report.extents = extents;
-    claims.overlaps(|a, b, run| {
-        let message = format!("{} and {} both claim {} blocks from block {}", a.owner(), b.owner(), run.blocks, run.start.0);
-        notes.broken(FindingKind::ExtentOverlap, message, LOOK_AT_BOTH);
-    });
+    let meta = examined.meta;
+    claims.overlaps(
+        |ino| family(meta, ino),
+        |a, b, run| {
+            let message = format!("{} and {} both claim {} blocks from block {}", a.owner(), b.owner(), run.blocks, run.start.0);
+            notes.broken(FindingKind::ExtentOverlap, message, LOOK_AT_BOTH);
+        },
+    );
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use super::notes::Notes;
 use super::past::shows_some_names;
 use super::{Examined, lost};
-use crate::checkpoint::{Checkpoint, CheckpointRow};
+use crate::checkpoint::{Checkpoint, CheckpointRow, UNFINISHED};
 use crate::io::Grid;
 use crate::names::{MODE_BITS, target_is_possible};
 use crate::row::{InodeRow, RowChange, Table, inode_key, split_key};
@@ -32,12 +32,14 @@ pub(super) struct Known {
     /// The file block after its last extent.
     pub(super) blocks_end: u64,
     pub(super) orphan: bool,
+    /// An orphan that goes with all that is in it: a clone that was not finished.
+    pub(super) unfinished: bool,
 }
 
 impl Known {
     fn new(row: InodeRow) -> Self {
         let fixed = row.clone();
-        Self { row, fixed, names: 0, subdirectories: 0, entries: 0, named_in: InodeNo(0), blocks: 0, blocks_end: 0, orphan: false }
+        Self { row, fixed, names: 0, subdirectories: 0, entries: 0, named_in: InodeNo(0), blocks: 0, blocks_end: 0, orphan: false, unfinished: false }
     }
 
     pub(super) fn is_directory(&self) -> bool {
@@ -106,9 +108,9 @@ fn check_values(ino: InodeNo, known: &mut Known, notes: &mut Notes) {
 
 /// Reads which inodes wait for their end.
 pub(super) fn read_orphans(examined: &mut Examined<'_>) -> Result<()> {
-    examined.each_row(Table::Orphan, |examined, key, _| {
+    examined.each_row(Table::Orphan, |examined, key, value| {
         match split_key(key).ok().filter(|(_, rest)| rest.is_empty()).and_then(|(ino, _)| examined.inodes.get_mut(&ino)) {
-            Some(known) => known.orphan = true,
+            Some(known) => (known.orphan, known.unfinished) = (true, value == UNFINISHED),
             None => examined.notes.mend_by(
                 RowChange::delete(Table::Orphan, key.to_vec()),
                 FindingKind::Leftover,
@@ -164,7 +166,7 @@ fn is_lost(ino: InodeNo, known: &mut Known, home: &str, notes: &mut Notes) -> bo
         return false;
     }
     let holds_names = known.is_directory() && known.entries > 0;
-    if known.orphan && holds_names {
+    if known.orphan && holds_names && !known.unfinished {
         let message = format!("directory {} is to be removed, but it holds {} names", ino.0, known.entries);
         notes.mend_by(
             RowChange::delete(Table::Orphan, inode_key(ino)),

@@ -184,6 +184,51 @@ fn an_extent_behind_the_largest_file_is_refused() {
     v.finds(&[(FindingKind::ExtentRange, "behind the end of the largest file")], false);
 }
 
+/// I-CKP-6, S-75: what was cloned from one file may share its blocks; a stranger may not, and no file has a block twice.
+#[test]
+fn i_ckp_6_only_a_family_shares_blocks() {
+    let v = Forged::new();
+    let row = v.extent(v.one);
+    v.put(&[put(Table::Extent, extent_key(v.two, FileBlock(0)), row.encode())]);
+    v.with_inode(v.two, |row| row.parent = v.one);
+    v.finds(&[], true);
+    let fs = v.mount().unwrap();
+    let free = fs.statfs().free_bytes;
+    fs.remove("/d/one").unwrap();
+    fs.sync().unwrap();
+    assert_eq!(fs.statfs().free_bytes, free, "the other still has the blocks");
+    fs.remove("/d/two").unwrap();
+    fs.sync().unwrap();
+    assert_eq!(fs.statfs().free_bytes, free + 3 * 4096);
+    fs.unmount().unwrap();
+
+    let v = Forged::new();
+    let row = v.extent(v.one);
+    v.put(&[put(Table::Extent, extent_key(v.one, FileBlock(7)), row.encode())]);
+    v.with_inode(v.one, |row| (row.parent, row.blocks) = (v.two, 6));
+    v.finds(&[(FindingKind::ExtentOverlap, "both claim 3 blocks")], false);
+}
+
+/// S-75: a clone that a crash left unfinished is no damage, and the next mount removes it with all that is in it.
+#[test]
+fn s_75_an_unfinished_clone_is_removed_whole() {
+    let v = Forged::new();
+    let before = v.mount().unwrap();
+    let (free, inodes) = (before.statfs().free_bytes, before.statfs().inodes);
+    before.unmount().unwrap();
+    v.put(&[delete(Table::Dentry, pair_key(InodeNo::ROOT, b"d")), put(Table::Orphan, inode_key(v.d), vec![1])]);
+    v.with_inode(InodeNo::ROOT, |row| row.nlink = 2);
+    v.with_inode(v.d, |row| row.nlink = 0);
+    v.finds(&[], true);
+    let fs = v.mount().unwrap();
+    fs.sync().unwrap();
+    assert_eq!(fs.statfs().inodes, inodes - 5, "the directory and what was in it");
+    assert_eq!(fs.statfs().free_bytes, free + 6 * 4096);
+    assert!(fs.attr(v.d).is_err() && fs.attr(v.e).is_err() && fs.attr(v.one).is_err());
+    fs.unmount().unwrap();
+    assert!(FileSystem::check(&v.device, None, false).unwrap().findings.is_empty());
+}
+
 #[test]
 fn blocks_with_two_owners_are_refused_with_both_names() {
     let v = Forged::new();

@@ -41,7 +41,9 @@ pub(crate) struct Capture {
     /// Oldest first.
     pub(crate) checkpoints: Vec<Arc<Checkpoint>>,
     pub(crate) shares: Shares,
-    /// Extents born up to this epoch may be shared by files of the present.
+    /// The files that share blocks with others, or did since the mount: those that were cloned, and their clones.
+    pub(crate) cloned: HashSet<InodeNo>,
+    /// Extents of these born up to this epoch may be shared.
     pub(crate) cloned_upto: Epoch,
 }
 

@@ -16,9 +16,13 @@
 //! - I-CKP-1, I-CKP-2, I-CKP-3: see [`capture`].
 //! - I-CKP-4: a checkpoint is made while nobody writes: no write of an open file is half in it.
 //! - I-CKP-5: what a view shows never changes while the checkpoint exists.
+//! - I-CKP-6: see [`clone`].
 
 mod capture;
+mod changed;
+mod clone;
 mod create;
+mod diff;
 mod freeze;
 mod load;
 mod remove;
@@ -30,6 +34,7 @@ mod subtree;
 mod view;
 
 pub(crate) use capture::{Capture, Checkpoint, Known, KnownRow};
+pub(crate) use clone::{UNFINISHED, remove_passing};
 pub(crate) use load::load;
 #[cfg(any(test, feature = "forge"))]
 pub(crate) use row::encode_image;
@@ -39,4 +44,9 @@ pub(crate) use row::{
 pub(crate) use shares::{Deltas, Others, Shares};
 pub(crate) use view::Views;
 
-pub use report::{CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, RollbackOptions, RollbackReport};
+pub use changed::ChangedBlocks;
+pub use diff::{CheckpointDifference, DifferenceKind};
+pub use report::{
+    ChangedKind, ChangedRange, CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, CloneReport, CloneSource, RollbackOptions,
+    RollbackReport,
+};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Checkpoint;
 use crate::{Epoch, InodeNo, Timestamp};
@@ -54,6 +54,58 @@ pub struct CheckpointSpace {
     pub rows: u64,
     /// Bytes of blocks that it alone holds: deleting it makes them free.
     pub alone_bytes: u64,
+}
+
+/// What a clone is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CloneSource {
+    /// A file, or a directory with all that is below it, as a checkpoint shows it.
+    Checkpoint {
+        /// The checkpoint.
+        name: Vec<u8>,
+        /// The path in it.
+        path: PathBuf,
+    },
+    /// The same as it is now: all of it as of one moment.
+    Present(PathBuf),
+}
+
+/// What a clone is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CloneReport {
+    /// Files, directories and others that were made.
+    pub inodes: u64,
+    /// Extents that it shares.
+    pub extents: u64,
+    /// Their bytes.
+    pub shared_bytes: u64,
+    /// The inode that its name leads to.
+    #[serde(skip)]
+    pub ino: InodeNo,
+    /// Its directory and name there, for front ends that keep something of them.
+    #[serde(skip)]
+    pub name: (InodeNo, Vec<u8>),
+}
+
+/// What a range of a file became.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangedKind {
+    /// It has data that was written.
+    Data,
+    /// It reads as zeros: punched, zeroed, or cut off and grown over.
+    Hole,
+}
+
+/// A range of a file that changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangedRange {
+    /// First byte: the begin of a block.
+    pub offset: u64,
+    /// Bytes: whole blocks, but at the end of the file.
+    pub len: u64,
+    /// What it became.
+    pub kind: ChangedKind,
 }
 
 /// What is rolled back, and how.

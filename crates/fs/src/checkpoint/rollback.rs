@@ -30,6 +30,8 @@ pub(super) type Changes = BTreeMap<(Table, Vec<u8>), Option<Vec<u8>>>;
 impl Fs {
     /// Puts everything, or what a path names, back to what a checkpoint shows; durable when it returns.
     pub(crate) fn rollback(&self, name: &[u8], options: &RollbackOptions) -> Result<RollbackReport> {
+        // A clone under way would go on below what is gone.
+        let _no_clone = self.cloning.lock();
         self.begin_change()?;
         self.need_space()?;
         let (report, lsn) = self.frozen_and_forgetting(|files| {

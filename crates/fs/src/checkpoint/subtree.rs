@@ -147,7 +147,7 @@ fn remove(rows: &State, (ino, kind, names): (InodeNo, FileKind, u32), open: &BTr
 }
 
 /// The rows of a table that belong to an inode, now or in a checkpoint.
-fn of_inode(rows: &State, epoch: Option<Epoch>, table: Table, ino: InodeNo) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+pub(super) fn of_inode(rows: &State, epoch: Option<Epoch>, table: Table, ino: InodeNo) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let (from, to) = (inode_key(ino), inode_key(InodeNo(ino.0 + 1)));
     let range = (Bound::Included(from.as_slice()), Bound::Excluded(to.as_slice()));
     let mut found = BTreeMap::new();

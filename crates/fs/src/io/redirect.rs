@@ -113,7 +113,8 @@ impl Io<'_> {
     fn find_floor(self, generation: u32) -> Epoch {
         let floors = self.fs.meta.reading(|rows| {
             let held = rows.capture.newest(self.inode.ino).map_or(Epoch(0), |checkpoint| checkpoint.epoch);
-            Ok((held, rows.capture.cloned_upto))
+            let cloned = rows.capture.cloned.contains(&self.inode.ino);
+            Ok((held, if cloned { rows.capture.cloned_upto } else { Epoch(0) }))
         });
         let (held, cloned) = floors.expect("nothing is read from the device");
         self.state().floor.held.store(held.0, Ordering::Relaxed);
@@ -126,7 +127,7 @@ impl Io<'_> {
         floor
     }
 
-    /// The newest checkpoint that holds the file, and the epoch up to which files may share blocks. Stable under the inode lock of an open file.
+    /// The newest checkpoint that holds the file, and the epoch up to which it may share blocks with other files. Stable under the inode lock of an open file.
     pub(super) fn floors(self) -> (Epoch, Epoch) {
         self.floor();
         let floor = &self.state().floor;

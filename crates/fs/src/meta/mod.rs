@@ -27,4 +27,4 @@ pub(crate) use read::State;
 pub(crate) use region::{GrowRegion, Region};
 #[cfg(any(test, feature = "forge"))]
 pub(crate) use store::write_rows;
-pub(crate) use store::{Committed, MetaStore, POSITION, format_tree, open_tree, stored_position, table_name};
+pub(crate) use store::{Committed, Locked, MetaStore, POSITION, format_tree, open_tree, stored_position, table_name};

@@ -9,7 +9,7 @@ use crate::io::UNTORN;
 use crate::log::RecordKind;
 use crate::row::{InodeRow, RowChange, Table, inode_key, pair_key};
 use crate::state::Fs;
-use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, NewFile, Result};
+use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, Lsn, NewFile, Result};
 
 const SET_GID: u32 = 0o2000;
 /// The permission bits that there are.
@@ -121,6 +121,24 @@ impl Fs {
         inode.note_lsn(lsn, true);
         parent.note_lsn(lsn, false);
         Ok(inode.stat(self.block_size))
+    }
+
+    /// Gives an orphan that nobody else can reach its first name, and `nlink` links. The caller holds the names lock and found the name free.
+    pub(crate) fn name_orphan(&self, dir: &Arc<Inode>, name: &[u8], inode: &Arc<Inode>, nlink: u32) -> Lsn {
+        let directory = inode.kind == FileKind::Directory;
+        let mut rows = vec![put_name(dir.ino, name, inode.ino, inode.kind), RowChange::delete(Table::Orphan, inode_key(inode.ino))];
+        let dir_lock = touch_directory(dir, i32::from(directory), &mut rows);
+        let mut attr = inode.attr_lock();
+        attr.row.nlink = nlink;
+        if directory {
+            attr.row.parent = dir.ino;
+        }
+        rows.push(attr.change());
+        let lsn = self.commit(RecordKind::Link, rows);
+        drop((attr, dir_lock));
+        inode.note_lsn(lsn, true);
+        dir.note_lsn(lsn, false);
+        lsn
     }
 
     /// A file or directory is written untorn where the directory it is made in is.

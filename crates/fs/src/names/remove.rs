@@ -74,6 +74,20 @@ impl Fs {
     }
 }
 
+impl Fs {
+    /// Removes a name, in a directory that nobody else can reach; `counts`: the directory's link count has its subdirectories.
+    pub(crate) fn drop_child(&self, dir: &Arc<Inode>, name: &[u8], child: &Arc<Inode>, counts: bool) {
+        {
+            let _names = self.names.lock();
+            let mut rows = vec![delete_name(dir.ino, name)];
+            let links = if counts && child.kind == FileKind::Directory { -1 } else { 0 };
+            let _locks = (touch_directory(dir, links, &mut rows), drop_name(child, &mut rows));
+            self.commit(RecordKind::Unlink, rows);
+        }
+        self.reclaim_if_dead(child);
+    }
+}
+
 /// Takes one name from an inode (a directory loses all of its links) and adds its rows; the lock is to be held until they are committed.
 pub(super) fn drop_name<'a>(inode: &'a Inode, rows: &mut Vec<RowChange>) -> crate::inode::AttrGuard<'a> {
     let mut attr = inode.attr_lock();

@@ -1,5 +1,6 @@
 //! Collects at mount what is in use; the rest is free.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use super::Space;
@@ -12,8 +13,8 @@ use crate::{BlockNo, Epoch, Error, FileBlock, InodeNo, Result};
 pub(crate) enum Owner {
     /// A part of the volume itself.
     Region(&'static str),
-    /// The extent of an inode that begins at a file block.
-    Extent(InodeNo, FileBlock),
+    /// The extent of an inode that begins at a file block, born in an epoch.
+    Extent(InodeNo, FileBlock, Epoch),
     /// What such an extent was in a checkpoint.
     Image(Epoch, InodeNo, FileBlock),
 }
@@ -22,7 +23,7 @@ impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Region(name) => f.write_str(name),
-            Self::Extent(ino, at) => write!(f, "the extent of inode {} at file block {}", ino.0, at.0),
+            Self::Extent(ino, at, _) => write!(f, "the extent of inode {} at file block {}", ino.0, at.0),
             Self::Image(epoch, ino, at) => write!(f, "the extent of inode {} at file block {} in checkpoint {}", ino.0, at.0, epoch.0),
         }
     }
@@ -58,6 +59,35 @@ impl Claim {
     fn is_image(&self) -> bool {
         matches!(self.owner, Owner::Image(..))
     }
+
+    fn is_region(&self) -> bool {
+        matches!(self.owner, Owner::Region(_))
+    }
+
+    /// Whose extent it is or was, and an epoch up to which it was born; `None` for a part of the volume itself.
+    fn of(&self) -> Option<(InodeNo, Epoch)> {
+        match self.owner {
+            Owner::Region(_) => None,
+            Owner::Extent(ino, _, birth) => Some((ino, birth)),
+            Owner::Image(epoch, ino, _) => Some((ino, epoch)),
+        }
+    }
+
+    /// The blocks of this claim that one which came before it on the volume reaches into.
+    fn met_by(&self, before: &Self) -> Run {
+        Run { start: BlockNo(self.start), blocks: before.end().min(self.end()) - self.start }
+    }
+}
+
+/// What claims share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// The blocks that several extents and images cover.
+    pub(crate) shares: Shares,
+    /// The inodes that share blocks with others, now or in a checkpoint.
+    pub(crate) files: HashSet<InodeNo>,
+    /// No extent that shares blocks was born later.
+    pub(crate) upto: Epoch,
 }
 
 /// All claims of a volume. One sort instead of a tree: a million extents take a fraction of a second.
@@ -87,34 +117,57 @@ impl Claims {
         Ok(())
     }
 
-    /// Calls `found` for every claim that reaches into another one and may not, with the one that came first on the volume and the shared run.
-    /// Extents and what they were in checkpoints may share blocks; two files, or a file and the volume itself, may not.
-    pub(crate) fn overlaps(&mut self, mut found: impl FnMut(Claim, Claim, Run)) {
+    fn sort(&mut self) {
         self.claims.sort_unstable_by_key(|claim| (claim.start, claim.blocks));
-        let region = |claim: &&Claim| matches!(claim.owner, Owner::Region(_));
-        clashes(self.claims.iter().filter(|claim| !claim.is_image()), &mut found);
-        clashes(self.claims.iter().filter(|claim| region(claim) || claim.is_image()), |a, b, run| {
-            if region(&&a) || region(&&b) {
-                found(a, b, run);
-            }
-        });
     }
 
-    /// Returns the blocks that several extents and images share.
-    pub(crate) fn shares(&self) -> Shares {
-        if !self.claims.iter().any(Claim::is_image) {
-            return Shares::default();
+    /// Calls `found` for every claim that reaches into another one and may not, with the one that came first on the volume and the shared run.
+    /// Extents and what they were in checkpoints may share blocks, and so may files that were cloned from each other (of one `family`); other
+    /// files, or a file and the volume itself, may not.
+    pub(crate) fn overlaps(&mut self, family: impl Fn(InodeNo) -> InodeNo, mut found: impl FnMut(Claim, Claim, Run)) {
+        self.sort();
+        clashes(self.claims.iter().filter(|claim| !claim.is_image()), family, &mut found);
+        clashes(
+            self.claims.iter().filter(|claim| claim.is_region() || claim.is_image()),
+            |_| InodeNo(0),
+            |a, b, run| {
+                if a.is_region() || b.is_region() {
+                    found(a, b, run);
+                }
+            },
+        );
+    }
+
+    /// Returns what several extents and images share.
+    pub(crate) fn shared(&mut self) -> Shared {
+        self.sort();
+        let mut shared = Shared::default();
+        let (mut any, mut furthest) = (false, None::<&Claim>);
+        for claim in self.claims.iter().filter(|claim| !claim.is_region()) {
+            if let Some(before) = furthest.filter(|before| before.end() > claim.start) {
+                any = true;
+                let pair = [before.of(), claim.of()].map(|of| of.expect("regions are left out"));
+                shared.upto = shared.upto.max(pair[0].1).max(pair[1].1);
+                // Of all claims over a block some pair of neighbours is of two files, if there are two.
+                if pair[0].0 != pair[1].0 {
+                    shared.files.extend(pair.map(|(ino, _)| ino));
+                }
+            }
+            furthest = furthest.filter(|before| before.end() >= claim.end()).or(Some(claim));
         }
-        Shares::build(self.claims.iter().filter(|claim| !matches!(claim.owner, Owner::Region(_))).map(Claim::run).collect())
+        if any {
+            shared.shares = Shares::build(self.claims.iter().filter(|claim| !claim.is_region()).map(Claim::run).collect());
+        }
+        shared
     }
 
     /// Returns the space in which everything not claimed is free.
     ///
     /// # Errors
     /// `Corrupt` naming both owners when two claims overlap.
-    pub(crate) fn into_space(mut self) -> Result<Space> {
+    pub(crate) fn into_space(mut self, family: impl Fn(InodeNo) -> InodeNo) -> Result<Space> {
         let mut first = None;
-        self.overlaps(|a, b, run| {
+        self.overlaps(family, |a, b, run| {
             first.get_or_insert_with(|| {
                 Error::corrupt(format!("{} and {} both claim {} blocks from block {}; run a check", a.owner, b.owner, run.blocks, run.start.0))
             });
@@ -133,12 +186,29 @@ impl Claims {
     }
 }
 
-/// Calls `found` for every claim that reaches into one before it; they come in order of their starts.
-fn clashes<'a>(claims: impl Iterator<Item = &'a Claim>, mut found: impl FnMut(Claim, Claim, Run)) {
+/// Calls `found` for every claim that reaches into one before it and is of another family, or of the same file; they come in order of their starts.
+fn clashes<'a>(claims: impl Iterator<Item = &'a Claim>, family: impl Fn(InodeNo) -> InodeNo, mut found: impl FnMut(Claim, Claim, Run)) {
+    let mut families: HashMap<InodeNo, InodeNo> = HashMap::new();
+    let mut family = |ino: InodeNo| *families.entry(ino).or_insert_with(|| family(ino));
     let mut furthest: Option<Claim> = None;
+    // The furthest claim of each file, of those that reach into one another.
+    let mut own: HashMap<InodeNo, Claim> = HashMap::new();
     for claim in claims {
         if let Some(before) = furthest.filter(|before| before.end() > claim.start) {
-            found(before, *claim, Run { start: BlockNo(claim.start), blocks: before.end().min(claim.end()) - claim.start });
+            match (before.of(), claim.of()) {
+                (Some((other, _)), Some((ino, _))) => {
+                    own.insert(other, before);
+                    if let Some(own) = own.get(&ino).filter(|own| own.end() > claim.start) {
+                        found(*own, *claim, claim.met_by(own));
+                    } else if family(other) != family(ino) {
+                        found(before, *claim, claim.met_by(&before));
+                    }
+                    own.entry(ino).and_modify(|own| *own = if own.end() < claim.end() { *claim } else { *own }).or_insert(*claim);
+                }
+                _ => found(before, *claim, claim.met_by(&before)),
+            }
+        } else if !own.is_empty() {
+            own.clear();
         }
         furthest = furthest.filter(|before| before.end() >= claim.end()).or(Some(*claim));
     }

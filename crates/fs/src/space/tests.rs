@@ -1,14 +1,14 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::FileBlock;
+use crate::{Epoch, FileBlock};
 
 const BLOCK_SIZE: u32 = 65_536;
 /// The smallest volume whose reserve (1 MiB = 16 blocks) leaves room to play.
 const BLOCKS: u64 = 256;
 
 fn space() -> Space {
-    Claims::new(BLOCK_SIZE, BLOCKS).into_space().expect("nothing is claimed")
+    Claims::new(BLOCK_SIZE, BLOCKS).into_space(|ino| ino).expect("nothing is claimed")
 }
 
 fn want(blocks: u64) -> Want {
@@ -159,7 +159,7 @@ fn without_a_goal_the_tightest_run_is_taken_and_long_ones_are_spared() {
     let mut claims = Claims::new(BLOCK_SIZE, BLOCKS);
     claims.mark_used(Claim::new(BlockNo(10), 5, Owner::Region("log"))).unwrap();
     claims.mark_used(Claim::new(BlockNo(20), 5, Owner::Region("metadata"))).unwrap();
-    let space = claims.into_space().unwrap();
+    let space = claims.into_space(|ino| ino).unwrap();
     assert_eq!(space.totals().runs, 3);
     assert_eq!(allocate(&space, want(4)), run(15, 4));
     assert_eq!(allocate(&space, want(7)), run(0, 7));
@@ -257,7 +257,7 @@ fn freed_blocks_wait_for_their_record() {
 #[test]
 fn hostile_claims_are_refused_by_name() {
     let mut claims = Claims::new(BLOCK_SIZE, BLOCKS);
-    let owner = Owner::Extent(InodeNo(5), FileBlock(3));
+    let owner = Owner::Extent(InodeNo(5), FileBlock(3), Epoch(1));
     for (start, blocks) in [(BLOCKS, 1), (0, BLOCKS + 1), (u64::MAX, 2), (3, u64::MAX), (3, 0)] {
         let error = claims.mark_used(Claim::new(BlockNo(start), blocks, owner)).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Corrupt);
@@ -265,7 +265,7 @@ fn hostile_claims_are_refused_by_name() {
     }
     claims.mark_used(Claim::new(BlockNo(0), 10, Owner::Region("the log"))).unwrap();
     claims.mark_used(Claim::new(BlockNo(9), 1, owner)).unwrap();
-    let error = claims.into_space().unwrap_err();
+    let error = claims.into_space(|ino| ino).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Corrupt);
     assert!(error.message.contains("the log") && error.message.contains("inode 5"), "{error}");
 }
@@ -274,9 +274,9 @@ fn hostile_claims_are_refused_by_name() {
 fn every_overlap_is_found_also_below_a_long_claim() {
     let mut claims = Claims::new(BLOCK_SIZE, BLOCKS);
     for (at, (start, blocks)) in [(0, 100), (10, 5), (50, 5), (90, 20), (105, 2)].into_iter().enumerate() {
-        claims.mark_used(Claim::new(BlockNo(start), blocks, Owner::Extent(InodeNo(1), FileBlock(at as u64)))).unwrap();
+        claims.mark_used(Claim::new(BlockNo(start), blocks, Owner::Extent(InodeNo(1), FileBlock(at as u64), Epoch(1)))).unwrap();
     }
     let mut shared = Vec::new();
-    claims.overlaps(|_, _, run| shared.push(run));
+    claims.overlaps(|ino| ino, |_, _, run| shared.push(run));
     assert_eq!(shared, [run(10, 5), run(50, 5), run(90, 10), run(105, 2)]);
 }

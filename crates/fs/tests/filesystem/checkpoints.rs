@@ -13,7 +13,7 @@ use crate::support::{Random, device, format, mount_as};
 const MODES: [IoMode; 4] = [IoMode::Cached, IoMode::Direct, IoMode::Concurrent, IoMode::ConcurrentCache];
 
 /// Everything below a directory: path, and content of files.
-fn tree(fs: &FileSystem, dir: InodeNo, path: &str, into: &mut BTreeMap<String, Vec<u8>>) {
+pub fn tree(fs: &FileSystem, dir: InodeNo, path: &str, into: &mut BTreeMap<String, Vec<u8>>) {
     for entry in fs.read_dir(dir, None, usize::MAX).unwrap() {
         let attr = fs.attr(entry.ino).unwrap();
         let path = format!("{path}/{}", entry.name.escape_ascii());
@@ -34,19 +34,19 @@ fn tree(fs: &FileSystem, dir: InodeNo, path: &str, into: &mut BTreeMap<String, V
     }
 }
 
-fn whole(fs: &FileSystem) -> BTreeMap<String, Vec<u8>> {
+pub fn whole(fs: &FileSystem) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     tree(fs, InodeNo::ROOT, "", &mut all);
     all
 }
 
-fn of_checkpoint(fs: &FileSystem, name: &str) -> BTreeMap<String, Vec<u8>> {
+pub fn of_checkpoint(fs: &FileSystem, name: &str) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     tree(fs, fs.resolve(format!("/.checkpoints/{name}")).unwrap().ino, "", &mut all);
     all
 }
 
-fn write(fs: &FileSystem, path: &str, offset: u64, bytes: &[u8], mode: IoMode) {
+pub fn write(fs: &FileSystem, path: &str, offset: u64, bytes: &[u8], mode: IoMode) {
     let file = fs.open(path, &OpenOptions { mode: Some(mode), ..OpenOptions::create() }).unwrap();
     if mode == IoMode::Concurrent && offset.is_multiple_of(4096) && bytes.len().is_multiple_of(4096) && !bytes.is_empty() {
         let mut buf = AlignedBuf::zeroed(bytes.len());
@@ -57,22 +57,27 @@ fn write(fs: &FileSystem, path: &str, offset: u64, bytes: &[u8], mode: IoMode) {
     }
 }
 
-fn sound(device: &Arc<dyn BlockDevice>) {
+pub fn sound(device: &Arc<dyn BlockDevice>) {
     let report = FileSystem::check(device, None, false).unwrap();
     assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 
-fn everything() -> CheckpointOptions {
+pub fn everything() -> CheckpointOptions {
     CheckpointOptions::default()
 }
 
-fn of(paths: &[&str]) -> CheckpointOptions {
+pub fn of(paths: &[&str]) -> CheckpointOptions {
     CheckpointOptions { scope: CheckpointScope::Paths(paths.iter().map(Into::into).collect()), ..CheckpointOptions::default() }
 }
 
 /// Something happens to some file.
 fn change(fs: &FileSystem, random: &mut Random) {
-    let path = |random: &mut Random| format!("/d{}/f{}", random.below(2), random.below(4));
+    change_in(fs, random, &["/d0", "/d1"]);
+}
+
+/// Something happens to some file in one of these directories.
+pub fn change_in(fs: &FileSystem, random: &mut Random, dirs: &[&str]) {
+    let path = |random: &mut Random| format!("{}/f{}", dirs[random.below(dirs.len() as u64) as usize], random.below(4));
     let (at, to) = (path(random), path(random));
     let offset = if random.chance(2) { random.below(40) * 4096 } else { random.below(160_000) };
     let len = if random.chance(2) { 4096 * (1 + random.below(4)) } else { 1 + random.below(9000) };
@@ -94,7 +99,7 @@ fn change(fs: &FileSystem, random: &mut Random) {
             drop(fs.open(&at, &OpenOptions::read_write()).and_then(|file| file.allocate(mode, offset / 4096 * 4096, 8192)));
         }
         14 => drop(fs.resolve(&at).and_then(|attr| fs.set_xattr(attr.ino, b"user.x", &[random.below(9) as u8; 40], false, false))),
-        _ => drop(fs.resolve(&at).and_then(|attr| fs.link(attr.ino, fs.resolve("/d0").unwrap().ino, b"linked"))),
+        _ => drop(fs.resolve(&at).and_then(|attr| fs.link(attr.ino, fs.resolve(dirs[0]).unwrap().ino, b"linked"))),
     }
 }
 
@@ -151,7 +156,7 @@ fn s_50_s_52_checkpoints_show_what_was_and_give_everything_back() {
     }
 }
 
-fn differing<'a>(a: &'a BTreeMap<String, Vec<u8>>, b: &'a BTreeMap<String, Vec<u8>>) -> Vec<(&'a String, Option<usize>)> {
+pub fn differing<'a>(a: &'a BTreeMap<String, Vec<u8>>, b: &'a BTreeMap<String, Vec<u8>>) -> Vec<(&'a String, Option<usize>)> {
     let place = |a: &Vec<u8>, b: &Vec<u8>| a.iter().zip(b).position(|(a, b)| a != b).unwrap_or(a.len().min(b.len()));
     a.keys().chain(b.keys()).filter(|key| a.get(*key) != b.get(*key)).map(|key| (key, a.get(key).zip(b.get(key)).map(|(a, b)| place(a, b)))).collect()
 }

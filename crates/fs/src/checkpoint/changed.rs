@@ -1,0 +1,185 @@
+//! Changed blocks: how a file differs between two moments, found without reading it.
+//!
+//! ```text
+//!   images of the file's extents in checkpoints from the older moment to before the newer one ─► keys of rows that changed
+//!      rows under these keys then ─┐
+//!      rows under these keys now  ─┴─► compared block by block: other blocks, or none ─► ranges
+//! ```
+//!
+//! A row without an image in between is the same in both (I-CKP-1), and no block of a checkpoint is written in place while it exists (I-IO-6): so a block
+//! that is mapped where it was holds what it held. The cost follows from the number of rows that changed.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use super::report::{ChangedKind, ChangedRange};
+use super::{Capture, Checkpoint};
+use crate::meta::State;
+use crate::row::{ExtentRow, InodeRow, Table, inode_key, split_extent_key};
+use crate::state::Fs;
+use crate::{Epoch, Error, ErrorKind, InodeNo, Result};
+
+/// How a file differs between two moments: the ranges, in order. Bytes outside of them, and before both ends, are the same.
+#[derive(Debug, Clone)]
+pub struct ChangedBlocks {
+    /// The size it had; `None`: it did not exist, and the ranges are all its data.
+    pub size_before: Option<u64>,
+    /// The size it has.
+    pub size: u64,
+    ranges: std::vec::IntoIter<ChangedRange>,
+}
+
+impl Iterator for ChangedBlocks {
+    type Item = ChangedRange;
+
+    fn next(&mut self) -> Option<ChangedRange> {
+        self.ranges.next()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.ranges.size_hint()
+    }
+}
+
+/// An extent: where in the file, how long, and where on the volume if there is data.
+type Piece = (u64, u64, Option<u64>);
+
+/// A moment: a checkpoint, or the present.
+pub(super) type Moment = Option<Epoch>;
+
+impl Fs {
+    /// Finds a checkpoint by its name; no name means the present.
+    pub(super) fn moment(&self, name: Option<&[u8]>) -> Result<Moment> {
+        name.map(|name| self.checkpoint(name).map(|checkpoint| checkpoint.epoch)).transpose()
+    }
+
+    /// Compares a file at two moments.
+    pub(crate) fn changed_blocks(&self, ino: InodeNo, from: &[u8], to: Option<&[u8]>) -> Result<ChangedBlocks> {
+        let ino = self.place(ino)?.ino;
+        let (from, to) = (self.moment(Some(from))?, self.moment(to)?);
+        if to.is_none()
+            && let Ok(inode) = self.inode(ino)
+        {
+            crate::io::flush_inode(self, &inode)?;
+        }
+        let block = u64::from(self.block_size);
+        self.meta.reading(|rows| {
+            let now = row_at(rows, to, ino)?;
+            let now = now.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("inode {} did not exist at the second moment", ino.0)))?;
+            let then = row_at(rows, from, ino)?;
+            let ranges = match &then {
+                Some(_) => changed(rows, ino, from, to)?,
+                None => compare(&[], &all_pieces(rows, ino, to)?),
+            };
+            let ranges: Vec<_> =
+                ranges.into_iter().filter_map(|(start, end, kind)| clip(start * block, end.saturating_mul(block), now.size, kind)).collect();
+            Ok(ChangedBlocks { size_before: then.map(|row| row.size), size: now.size, ranges: ranges.into_iter() })
+        })
+    }
+}
+
+fn clip(start: u64, end: u64, size: u64, kind: ChangedKind) -> Option<ChangedRange> {
+    let end = end.min(size);
+    (start < end).then(|| ChangedRange { offset: start, len: end - start, kind })
+}
+
+/// The row of an inode at a moment; an inode that a checkpoint of named files does not hold cannot be compared.
+pub(super) fn row_at(rows: &State, moment: Moment, ino: InodeNo) -> Result<Option<InodeRow>> {
+    if let Some(checkpoint) = moment.and_then(|epoch| rows.capture.checkpoints.iter().find(|checkpoint| checkpoint.epoch == epoch))
+        && ino < checkpoint.row.ino_end
+        && !checkpoint.holds(ino)
+    {
+        let name = checkpoint.row.name.escape_ascii();
+        return Err(Error::new(ErrorKind::Invalid, format!("inode {} does not belong to checkpoint '{name}', which is of named files", ino.0)));
+    }
+    get(rows, moment, Table::Inode, &inode_key(ino))?.map(|row| InodeRow::decode(&row)).transpose()
+}
+
+/// A row at a moment.
+pub(super) fn get(rows: &State, moment: Moment, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    match moment {
+        None => rows.get(table, key),
+        Some(epoch) => rows.get_at(epoch, table, key),
+    }
+}
+
+/// The checkpoints whose images say what changed between two moments.
+pub(super) fn between(capture: &Capture, a: Moment, b: Moment) -> impl Iterator<Item = &Checkpoint> {
+    let at = |moment: Moment| moment.unwrap_or(Epoch(u32::MAX));
+    let (first, end) = (at(a).min(at(b)), at(a).max(at(b)));
+    capture.checkpoints.iter().map(AsRef::as_ref).filter(move |checkpoint| (first..end).contains(&checkpoint.epoch))
+}
+
+/// The file blocks that differ.
+pub(super) fn changed(rows: &State, ino: InodeNo, from: Moment, to: Moment) -> Result<Vec<(u64, u64, ChangedKind)>> {
+    let (first, end) = (inode_key(ino), inode_key(InodeNo(ino.0 + 1)));
+    let mut keys = BTreeSet::new();
+    for checkpoint in between(&rows.capture, from, to) {
+        rows.scan_images(checkpoint.epoch, Table::Extent, (Bound::Included(&first), Bound::Excluded(&end)), |key, _| {
+            keys.insert(key.to_vec());
+            Ok(())
+        })?;
+    }
+    let (mut then, mut now) = (Vec::new(), Vec::new());
+    for key in &keys {
+        then.extend(get(rows, from, Table::Extent, key)?.map(|row| piece(key, &row)).transpose()?);
+        now.extend(get(rows, to, Table::Extent, key)?.map(|row| piece(key, &row)).transpose()?);
+    }
+    Ok(compare(&then, &now))
+}
+
+fn piece(key: &[u8], row: &[u8]) -> Result<Piece> {
+    let row = ExtentRow::decode(row)?;
+    Ok((split_extent_key(key)?.1.0, row.len.into(), (!row.unwritten).then_some(row.start.0)))
+}
+
+/// All extents of a file.
+fn all_pieces(rows: &State, ino: InodeNo, moment: Moment) -> Result<Vec<Piece>> {
+    let found = super::subtree::of_inode(rows, moment, Table::Extent, ino)?;
+    found.iter().map(|(key, row)| piece(key, row)).collect()
+}
+
+/// Compares two maps of the same blocks; adjacent ranges of one kind are one.
+fn compare(then: &[Piece], now: &[Piece]) -> Vec<(u64, u64, ChangedKind)> {
+    let mut edges: Vec<u64> = then.iter().chain(now).flat_map(|(at, len, _)| [*at, at.saturating_add(*len)]).collect();
+    edges.sort_unstable();
+    edges.dedup();
+    let (mut then, mut now) = (then.iter().peekable(), now.iter().peekable());
+    let mut ranges: Vec<(u64, u64, ChangedKind)> = Vec::new();
+    for pair in edges.windows(2) {
+        let (start, end) = (pair[0], pair[1]);
+        let (old, new) = (at(&mut then, start), at(&mut now, start));
+        let kind = if new.is_some() { ChangedKind::Data } else { ChangedKind::Hole };
+        if old == new {
+            continue;
+        }
+        match ranges.last_mut() {
+            Some((_, last, same)) if *last == start && *same == kind => *last = end,
+            _ => ranges.push((start, end, kind)),
+        }
+    }
+    ranges
+}
+
+/// Where a block is on the volume, if it has data; blocks are asked for in rising order.
+fn at<'a>(pieces: &mut std::iter::Peekable<impl Iterator<Item = &'a Piece>>, block: u64) -> Option<u64> {
+    while pieces.next_if(|(at, len, _)| at.saturating_add(*len) <= block).is_some() {}
+    pieces.peek().filter(|(at, ..)| *at <= block).and_then(|(at, _, start)| start.map(|start| start + (block - at)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ChangedKind::{Data, Hole};
+
+    #[test]
+    fn what_is_mapped_elsewhere_changed() {
+        let then = [(0, 4, Some(100)), (4, 2, None), (10, 5, Some(200))];
+        let now = [(0, 1, Some(100)), (1, 2, Some(300)), (3, 1, Some(103)), (4, 1, None), (5, 1, Some(7)), (10, 2, None), (20, 1, Some(9))];
+        assert_eq!(compare(&then, &now), [(1, 3, Data), (5, 6, Data), (10, 15, Hole), (20, 21, Data)]);
+        assert_eq!(compare(&then, &then), []);
+        assert_eq!(compare(&[], &then), [(0, 4, Data), (10, 15, Data)]);
+        assert_eq!(clip(0, 8192, 5000, Data), Some(ChangedRange { offset: 0, len: 5000, kind: Data }));
+        assert_eq!(clip(8192, 9000, 5000, Hole), None);
+    }
+}

@@ -1,0 +1,240 @@
+//! What differs between two moments, by name.
+//!
+//! What changed is told by the images that checkpoints keep; the paths by one look at all names, of which only directories and what changed are kept.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::{Bound, ControlFlow};
+
+use serde::{Deserialize, Serialize};
+
+use super::changed::{Moment, between, changed, get, row_at};
+use super::subtree::of_inode;
+use crate::meta::State;
+use crate::row::{DentryRow, InodeRow, Table, split_key};
+use crate::state::Fs;
+use crate::{Error, ErrorKind, FileKind, InodeNo, Result};
+
+/// How something differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DifferenceKind {
+    /// The name is new.
+    Added,
+    /// The name is gone.
+    Removed,
+    /// The name leads to what another one led to.
+    Renamed,
+    /// What the name leads to changed: content or attributes.
+    Changed,
+}
+
+/// A difference between two moments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointDifference {
+    /// The path from the root.
+    pub path: Vec<u8>,
+    /// How it differs.
+    pub kind: DifferenceKind,
+    /// What it is.
+    pub file: FileKind,
+    /// Its inode.
+    pub ino: InodeNo,
+    /// The path it had, where it was renamed.
+    pub from: Option<Vec<u8>>,
+    /// Bytes of it that changed, or that came.
+    pub changed_bytes: u64,
+    /// Whether its size did.
+    pub resized: bool,
+    /// Whether owner, permissions, I/O mode or extended attributes did.
+    pub attributes: bool,
+}
+
+/// Names of one inode that went and came, as keys, and its kind.
+type Moves = (Vec<Vec<u8>>, Vec<Vec<u8>>, FileKind);
+/// Where inodes are named: directory and name.
+type Homes = HashMap<InodeNo, (InodeNo, Vec<u8>)>;
+
+impl Fs {
+    /// Compares two moments.
+    pub(crate) fn checkpoint_diff(&self, from: &[u8], to: Option<&[u8]>) -> Result<Vec<CheckpointDifference>> {
+        let (from, to) = (self.moment(Some(from))?, self.moment(to)?);
+        if to.is_none() && !self.options.read_only {
+            crate::io::flush_all(self)?;
+        }
+        if to.is_some_and(|to| Some(to) < from) {
+            return Err(Error::new(ErrorKind::Invalid, "the second checkpoint is older than the first: name the older one first"));
+        }
+        self.meta.reading(|rows| {
+            refuse_named(rows, from).and_then(|()| refuse_named(rows, to))?;
+            let mut found = Found { rows, from, to, block: self.block_size.into(), moves: BTreeMap::new(), inodes: BTreeSet::new() };
+            found.collect()?;
+            found.tell()
+        })
+    }
+}
+
+fn refuse_named(rows: &State, moment: Moment) -> Result<()> {
+    let named = rows.capture.checkpoints.iter().find(|checkpoint| Some(checkpoint.epoch) == moment && checkpoint.members.is_some());
+    named.map_or(Ok(()), |checkpoint| {
+        let name = checkpoint.row.name.escape_ascii();
+        Err(Error::new(ErrorKind::Invalid, format!("checkpoint '{name}' is of named files: compare these one by one")))
+    })
+}
+
+/// What changed, by number.
+struct Found<'a> {
+    rows: &'a State,
+    from: Moment,
+    to: Moment,
+    block: u64,
+    moves: BTreeMap<InodeNo, Moves>,
+    inodes: BTreeSet<InodeNo>,
+}
+
+impl Found<'_> {
+    /// Reads the images between the two moments.
+    fn collect(&mut self) -> Result<()> {
+        let mut names = BTreeSet::new();
+        for checkpoint in between(&self.rows.capture, self.from, self.to) {
+            for table in [Table::Inode, Table::Extent, Table::Xattr, Table::Dentry] {
+                self.rows.scan_images(checkpoint.epoch, table, (Bound::Unbounded, Bound::Unbounded), |key, _| {
+                    if table == Table::Dentry {
+                        names.insert(key.to_vec());
+                    } else {
+                        self.inodes.insert(split_key(key)?.0);
+                    }
+                    Ok(())
+                })?;
+            }
+        }
+        let mut fresh = Vec::new();
+        for key in names {
+            let (then, now) = (self.name(self.from, &key)?, self.name(self.to, &key)?);
+            if then != now {
+                then.into_iter().for_each(|row| self.moved(row).0.push(key.clone()));
+                now.into_iter().for_each(|row| self.moved(row).1.push(key.clone()));
+                fresh.extend(now.filter(|row| row.kind == FileKind::Directory).map(|row| row.ino));
+            }
+        }
+        // No image says what came into a directory that itself came later.
+        while let Some(dir) = fresh.pop() {
+            if row_at(self.rows, self.from, dir)?.is_some() {
+                continue;
+            }
+            for (key, value) in of_inode(self.rows, self.to, Table::Dentry, dir)? {
+                let row = DentryRow::decode(&value)?;
+                self.moved(row).1.push(key);
+                fresh.extend(Some(row.ino).filter(|_| row.kind == FileKind::Directory));
+            }
+        }
+        self.moves.values_mut().for_each(|(_, came, _)| {
+            came.sort_unstable();
+            came.dedup();
+        });
+        Ok(())
+    }
+
+    fn name(&self, moment: Moment, key: &[u8]) -> Result<Option<DentryRow>> {
+        get(self.rows, moment, Table::Dentry, key)?.map(|row| DentryRow::decode(&row)).transpose()
+    }
+
+    fn moved(&mut self, row: DentryRow) -> &mut Moves {
+        self.moves.entry(row.ino).or_insert_with(|| (Vec::new(), Vec::new(), row.kind))
+    }
+
+    /// Puts it into words.
+    fn tell(&self) -> Result<Vec<CheckpointDifference>> {
+        let (then, now) = (self.homes(self.from)?, self.homes(self.to)?);
+        let mut told = Vec::new();
+        for (ino, (gone, came, file)) in &self.moves {
+            let plain = |path: Vec<u8>, kind| CheckpointDifference {
+                path,
+                kind,
+                file: *file,
+                ino: *ino,
+                from: None,
+                changed_bytes: 0,
+                resized: false,
+                attributes: false,
+            };
+            if let ([gone], [came]) = (gone.as_slice(), came.as_slice()) {
+                told.push(CheckpointDifference { from: Some(path(&then, gone)?), ..plain(path(&now, came)?, DifferenceKind::Renamed) });
+                continue;
+            }
+            for key in gone {
+                told.push(plain(path(&then, key)?, DifferenceKind::Removed));
+            }
+            for key in came {
+                let row = row_at(self.rows, self.to, *ino)?;
+                let size = row.filter(|_| *file == FileKind::File).map_or(0, |row| row.size);
+                told.push(CheckpointDifference { changed_bytes: size, ..plain(path(&now, key)?, DifferenceKind::Added) });
+            }
+        }
+        for ino in &self.inodes {
+            told.extend(self.change(*ino, &now)?);
+        }
+        told.sort_unstable_by(|a, b| (&a.path, a.kind).cmp(&(&b.path, b.kind)));
+        Ok(told)
+    }
+
+    /// How an inode that was there and is there differs, if it does.
+    fn change(&self, ino: InodeNo, now: &Homes) -> Result<Option<CheckpointDifference>> {
+        let (Some(old), Some(new)) = (row_at(self.rows, self.from, ino)?, row_at(self.rows, self.to, ino)?) else { return Ok(None) };
+        let path = match now.get(&ino) {
+            Some((dir, name)) => path(now, &crate::row::pair_key(*dir, name))?,
+            None if ino == InodeNo::ROOT => b"/".to_vec(),
+            // It has lost its last name and lives until it is closed.
+            None => return Ok(None),
+        };
+        let end = new.size.div_ceil(self.block);
+        let ranges = if new.kind == FileKind::File { changed(self.rows, ino, self.from, self.to)? } else { Vec::new() };
+        let blocks: u64 = ranges.iter().map(|(from, to, _)| (*to).min(end).saturating_sub(*from)).sum();
+        let resized = new.kind == FileKind::File && old.size != new.size;
+        let attributes = marks(&old) != marks(&new) || self.attributes(self.from, ino)? != self.attributes(self.to, ino)?;
+        if blocks == 0 && !resized && !attributes {
+            return Ok(None);
+        }
+        let changed_bytes = blocks * self.block;
+        Ok(Some(CheckpointDifference { path, kind: DifferenceKind::Changed, file: new.kind, ino, from: None, changed_bytes, resized, attributes }))
+    }
+
+    fn attributes(&self, moment: Moment, ino: InodeNo) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+        of_inode(self.rows, moment, Table::Xattr, ino)
+    }
+
+    /// Where directories and what changed are named at a moment.
+    fn homes(&self, moment: Moment) -> Result<Homes> {
+        let mut homes = Homes::new();
+        let visit = |key: &[u8], value: &[u8]| {
+            let row = DentryRow::decode(value)?;
+            if row.kind == FileKind::Directory || self.inodes.contains(&row.ino) {
+                let (dir, name) = split_key(key)?;
+                homes.insert(row.ino, (dir, name.to_vec()));
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        match moment {
+            None => self.rows.scan(Table::Dentry, Bound::Unbounded, Bound::Unbounded, visit)?,
+            Some(epoch) => self.rows.scan_at(epoch, Table::Dentry, (Bound::Unbounded, Bound::Unbounded), visit)?,
+        }
+        Ok(homes)
+    }
+}
+
+/// What of a row is attributes.
+fn marks(row: &InodeRow) -> (u32, u32, u32, u32, Option<crate::IoMode>) {
+    (row.mode, row.uid, row.gid, row.rdev, row.io_mode)
+}
+
+/// The path of a name.
+fn path(homes: &Homes, key: &[u8]) -> Result<Vec<u8>> {
+    let (mut dir, name) = split_key(key)?;
+    let mut parts = vec![name.to_vec()];
+    while dir != InodeNo::ROOT {
+        let damaged = || Error::corrupt(format!("directory {} is reachable from itself only, or not at all: run a check", dir.0));
+        let (parent, name) = homes.get(&dir).filter(|_| parts.len() <= homes.len()).ok_or_else(damaged)?;
+        parts.push(name.clone());
+        dir = *parent;
+    }
+    Ok(parts.iter().rev().flat_map(|part| std::iter::once(b'/').chain(part.iter().copied())).collect())
+}
