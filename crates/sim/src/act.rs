@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use block::AlignedBuf;
-use fs::{CheckpointOptions, CheckpointScope, File, FileKind, FileSystem, InodeNo, IoMode, NewFile, OpenOptions, Result, RollbackOptions, SetAttr};
+use fs::{CheckpointOptions, CheckpointScope, CloneSource, File, FileKind, FileSystem, InodeNo, IoMode, NewFile, OpenOptions, Result, RollbackOptions, SetAttr};
 
 use crate::model::{attribute, target};
 use crate::view::{Seen, see_checkpoint};
@@ -25,6 +25,8 @@ pub enum Promise {
     Inode(InodeNo),
     /// All that happened to names, and what checkpoints show.
     Names,
+    /// As `Names`, and the data of inodes from this number on, which are new: a clone.
+    Cloned(InodeNo),
     /// Everything.
     All,
 }
@@ -43,6 +45,8 @@ pub(crate) struct Outcome {
     pub(crate) checkpoint: Option<(String, Arc<Seen>)>,
     /// The inode it made.
     pub(crate) made: Option<InodeNo>,
+    /// The names in the directory it made.
+    pub(crate) entries: BTreeMap<String, InodeNo>,
     /// What it read.
     pub(crate) read: Option<Vec<u8>>,
     /// Where an append went.
@@ -262,9 +266,23 @@ impl Stage {
                 fs.delete_checkpoint(&done.undo)?;
                 Ok(Outcome::promising(Promise::All))
             }
+            Step::Clone(slot, file, dir, to) => self.clone_files(slot, &file_path(file, dir), &file_path(to, 0)),
+            Step::CloneDirectory(slot, from, to) => self.clone_files(slot, &dir_path(from), &format!("/d{to}")),
             Step::Sync => fs.sync().map(|()| Outcome::promising(Promise::All)),
             Step::Grow(_) | Step::Remount | Step::Kill => unreachable!("these are the recorder's"),
         }
+    }
+
+    fn clone_files(&self, slot: Option<u8>, path: &str, target: &str) -> Result<Outcome> {
+        let source = match slot {
+            Some(slot) => CloneSource::Checkpoint { name: format!("c{slot}").into_bytes(), path: path.into() },
+            None => CloneSource::Present(path.into()),
+        };
+        self.fs.clone_files(&source, target)?;
+        let made = self.fs.resolve(target)?;
+        let names = if made.kind == FileKind::Directory { self.fs.read_dir(made.ino, None, usize::MAX)? } else { Vec::new() };
+        let entries = names.into_iter().map(|entry| (String::from_utf8_lossy(&entry.name).into_owned(), entry.ino)).collect();
+        Ok(Outcome { made: Some(made.ino), entries, ..Outcome::promising(Promise::Cloned(made.ino)) })
     }
 
     fn make(&self, dir: u8, name: &str, kind: FileKind, new: NewFile) -> Result<Outcome> {

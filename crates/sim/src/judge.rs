@@ -199,7 +199,7 @@ fn names_synced(done: &[Done]) -> usize {
         synced = synced.max(match step.promise {
             Promise::None | Promise::Written(..) | Promise::Data(_) => 0,
             Promise::Inode(ino) => touched_by(ino),
-            Promise::Names | Promise::All => number + 1,
+            Promise::Names | Promise::Cloned(_) | Promise::All => number + 1,
         });
     }
     synced
@@ -217,6 +217,7 @@ fn content_synced(done: &[Done], ino: InodeNo) -> usize {
     let keeps = |step: &Done| match step.promise {
         Promise::None | Promise::Written(..) | Promise::Names => false,
         Promise::Data(synced) | Promise::Inode(synced) => synced == ino,
+        Promise::Cloned(first) => ino >= first,
         Promise::All => true,
     };
     done.iter().rposition(keeps).map_or(0, |at| at + 1)

@@ -130,6 +130,8 @@ impl Model {
             Step::DeleteCheckpoint(slot) => self.checkpoints.remove(&format!("c{slot}")).map(drop).ok_or(NO_SUCH_NAME),
             Step::Rollback(slot, back, force) => self.roll_back(&format!("c{slot}"), back, force),
             Step::SetUntorn(file, dir, bytes) => self.set_untorn(file, dir, bytes),
+            Step::Clone(slot, file, dir, to) => self.clone_file(slot, file, dir, &format!("f{to}"), outcome),
+            Step::CloneDirectory(slot, from, to) => self.clone_directory(slot, from, &format!("d{to}"), outcome),
             Step::SyncDirectory(dir) => self.directory(dir).map(drop),
             Step::Sync | Step::Grow(_) => Ok(()),
             Step::Remount | Step::Kill => {
@@ -306,6 +308,56 @@ impl Model {
         Ok(())
     }
 
+    /// What a clone is made of: the nodes of a checkpoint or of the present.
+    fn source(&self, slot: Option<u8>) -> Result<&BTreeMap<InodeNo, Node>, Refusal> {
+        match slot {
+            None => Ok(&self.nodes),
+            Some(slot) => self.checkpoints.get(&format!("c{slot}")).map(|past| past.nodes.as_ref()).ok_or(NO_SUCH_NAME),
+        }
+    }
+
+    /// S-75: a clone is what it is of.
+    fn clone_file(&mut self, slot: Option<u8>, file: u8, dir: u8, to: &str, outcome: &Outcome) -> Result<(), Refusal> {
+        let nodes = self.source(slot)?;
+        let dir = if dir == 0 { InodeNo::ROOT } else { entry(nodes, InodeNo::ROOT, &format!("d{dir}"))? };
+        let node = nodes.get(&entry(nodes, dir, &format!("f{file}"))?).filter(|node| matches!(node.kind, Kind::File(_))).cloned();
+        let node = node.ok_or(NOT_A_FILE)?;
+        self.add_clone(to, node, outcome)
+    }
+
+    fn clone_directory(&mut self, slot: Option<u8>, from: u8, to: &str, outcome: &Outcome) -> Result<(), Refusal> {
+        let nodes = self.source(slot)?;
+        let top = nodes[&entry(nodes, InodeNo::ROOT, &format!("d{from}"))?].clone();
+        let Kind::Directory(entries) = &top.kind else { return Err("it is not a directory") };
+        let below: Vec<_> = entries.iter().map(|(name, ino)| (name.clone(), *ino, nodes.get(ino).cloned())).collect();
+        if outcome.made.is_some() && !outcome.entries.keys().eq(entries.keys()) {
+            return Err("S-75: the clone has other names");
+        }
+        self.add_clone(to, Node { kind: Kind::Directory(outcome.entries.clone()), ..top }, outcome)?;
+        let mut clones: BTreeMap<InodeNo, InodeNo> = BTreeMap::new();
+        for (name, of, node) in below {
+            let (Some(ino), Some(node)) = (outcome.entries.get(&name), node) else { continue };
+            if *clones.entry(of).or_insert(*ino) != *ino {
+                return Err("S-75: two names of one file lead to two clones");
+            }
+            if self.nodes.insert(*ino, node).is_none() && !self.ever.insert(*ino) {
+                return Err("S-19: the inode number was used before");
+            }
+        }
+        Ok(())
+    }
+
+    fn add_clone(&mut self, name: &str, node: Node, outcome: &Outcome) -> Result<(), Refusal> {
+        let ino = outcome.made.unwrap_or(InodeNo(u64::MAX));
+        let entries = self.directory(0)?;
+        if entries.contains_key(name) {
+            return Err(EXISTS);
+        }
+        entries.insert(name.to_owned(), ino);
+        self.nodes.insert(ino, node);
+        if self.ever.insert(ino) { Ok(()) } else { Err("S-19: the inode number was used before") }
+    }
+
     fn names(&self) -> BTreeMap<InodeNo, u32> {
         let mut names = BTreeMap::from([(InodeNo::ROOT, 1)]);
         for node in self.nodes.values() {
@@ -359,6 +411,14 @@ impl Model {
                 self.view_directory(*ino, &path, names, view);
             }
         }
+    }
+}
+
+/// What a name in a directory leads to.
+fn entry(nodes: &BTreeMap<InodeNo, Node>, dir: InodeNo, name: &str) -> Result<InodeNo, Refusal> {
+    match nodes.get(&dir).map(|node| &node.kind) {
+        Some(Kind::Directory(entries)) => entries.get(name).copied().ok_or(NO_SUCH_NAME),
+        _ => Err(NO_SUCH_NAME),
     }
 }
 

@@ -49,6 +49,7 @@ fn step(rng: &mut Xoshiro256PlusPlus, block: u64) -> Step {
     match rng.random_range(0..100) {
         0..26 => name_step(rng, file, dir),
         26..52 => write(rng, on, block),
+        52 if rng.random_range(0..2) == 0 => clone(rng, file, dir),
         52..54 => Step::Checkpoint(rng.random_range(0..CHECKPOINTS), Some(dir).filter(|_| file > 0)),
         54 if rng.random_range(0..2) == 0 => Step::DeleteCheckpoint(rng.random_range(0..CHECKPOINTS)),
         54 => rollback(rng, file, dir),
@@ -96,6 +97,11 @@ fn rollback(rng: &mut Xoshiro256PlusPlus, file: u8, dir: u8) -> Step {
 fn set_untorn(rng: &mut Xoshiro256PlusPlus, file: Option<u8>, dir: u8, block: u64) -> Step {
     let unit = pick(rng, &[4096, 8192, 8192, 16384]).max(u32::try_from(block).expect("64 KiB at most"));
     Step::SetUntorn(file, dir, Some(unit).filter(|_| rng.random_range(0..5) != 0))
+}
+
+fn clone(rng: &mut Xoshiro256PlusPlus, file: u8, dir: u8) -> Step {
+    let of = Some(rng.random_range(0..CHECKPOINTS)).filter(|slot| *slot > 0);
+    if dir == 0 { Step::Clone(of, file, dir, rng.random_range(0..FILES)) } else { Step::CloneDirectory(of, dir, rng.random_range(1..DIRECTORIES)) }
 }
 
 pub(super) fn mode(rng: &mut Xoshiro256PlusPlus) -> IoMode {

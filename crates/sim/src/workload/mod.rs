@@ -102,6 +102,10 @@ pub enum Step {
     SetUntorn(Option<u8>, u8, Option<u32>),
     /// Moves what is scattered of a file together; what checkpoints need too, when the last is set.
     Defragment(On, bool),
+    /// Clones file slot of directory slot, of a checkpoint or of the present, to a file slot of the root.
+    Clone(Option<u8>, u8, u8, u8),
+    /// Clones a directory slot, of a checkpoint or of the present, to another.
+    CloneDirectory(Option<u8>, u8, u8),
     /// Syncs everything.
     Sync,
     /// The device grows by so many MiB, and the file system takes them over.
