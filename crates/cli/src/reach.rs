@@ -58,6 +58,14 @@ impl Reach {
         real.strip_prefix(&mount.dir).map_or_else(|_| path.to_owned(), |inside| Path::new("/").join(inside))
     }
 
+    /// As [`inside`](Self::inside), of a path that does not exist yet.
+    pub fn inside_new(&self, path: &Path) -> PathBuf {
+        match (path.parent().filter(|parent| !parent.as_os_str().is_empty()), path.file_name()) {
+            (Some(parent), Some(name)) => self.inside(parent).join(name),
+            _ => self.inside(path),
+        }
+    }
+
     /// Asks the daemon that serves the volume, or the volume itself.
     pub fn ask<T: DeserializeOwned>(&self, request: &Request, access: Access, output: &Output) -> Result<T> {
         match self {
@@ -101,7 +109,8 @@ fn understood<T: DeserializeOwned>(answer: Answer) -> Result<T> {
 /// Sends a request to the daemon of a mount, after the kernel handed over what it holds of cached writes.
 fn ask_daemon(mount: &Mount, request: &Request) -> Result<Answer> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    if matches!(request, Request::Create { .. } | Request::Rollback { .. }) {
+    let of_the_present = matches!(request, Request::Clone { .. } | Request::Diff { to: None, .. } | Request::Changes { to: None, .. });
+    if of_the_present || matches!(request, Request::Create { .. } | Request::Rollback { .. }) {
         let dir = std::fs::File::open(&mount.dir).map_err(|e| Failure::system("open", &mount.dir, &e))?;
         rustix::fs::syncfs(&dir).map_err(|e| Failure::system("sync", &mount.dir, &e.into()))?;
     }

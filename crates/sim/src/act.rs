@@ -5,7 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use block::AlignedBuf;
-use fs::{CheckpointOptions, CheckpointScope, CloneSource, File, FileKind, FileSystem, InodeNo, IoMode, NewFile, OpenOptions, Result, RollbackOptions, SetAttr};
+use fs::{
+    CheckpointOptions, CheckpointScope, CloneSource, File, FileKind, FileSystem, InodeNo, IoMode, NewFile, OpenOptions, Result, RollbackOptions,
+    SetAttr,
+};
 
 use crate::model::{attribute, target};
 use crate::view::{Seen, see_checkpoint};

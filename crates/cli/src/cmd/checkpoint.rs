@@ -1,4 +1,4 @@
-//! `bedplate checkpoint create|list|show|delete|keep|rollback`
+//! `bedplate checkpoint create|list|show|delete|keep|rollback|clone|diff`
 
 use std::ffi::OsString;
 use std::fmt;
@@ -11,13 +11,14 @@ use serde::Serialize;
 use serde_json::Value;
 use serve::control::Request;
 
+use super::{checkpoint_clone, checkpoint_diff};
 use crate::device::Access;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::reach::{Reach, Target};
 use crate::text;
 
-/// Make, list, look at, delete and roll back to checkpoints: images of one moment
+/// Make, list, look at, delete, compare, clone and roll back to checkpoints: images of one moment
 ///
 /// On a mount a checkpoint is read in the directory '.checkpoints/NAME' of its root, which no listing shows; alone it is mounted with
 /// 'bedplate mount VOLUME DIR -o checkpoint=NAME'.
@@ -83,6 +84,20 @@ enum Action {
         #[arg(long)]
         force: bool,
     },
+    /// Make a writable copy that shares its blocks with what it is of, and costs space only for what is written
+    Clone {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        clone: checkpoint_clone::CloneArguments,
+    },
+    /// Tell what differs between two checkpoints, or a checkpoint and the present: names, or the blocks of one file
+    Diff {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        diff: checkpoint_diff::DiffArguments,
+    },
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
@@ -113,6 +128,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
             let done = reach.ask::<RolledBack>(&request, Access::ReadWrite, output).map_err(|failure| reach.with_holders(failure))?;
             output.show(&done)
         }
+        Action::Diff { target, diff } => diff.run(&target.reach()?, output),
+        Action::Clone { target, clone } => clone.run(&target.reach()?, output),
     }
 }
 

@@ -6,6 +6,8 @@ mod bench_workloads;
 mod cat;
 mod check;
 mod checkpoint;
+mod checkpoint_clone;
+mod checkpoint_diff;
 mod completions;
 mod crashlab;
 mod defrag;

@@ -60,6 +60,81 @@ fn checkpoints_of_a_volume_that_is_not_mounted() {
     bedplate(["check", text(&image)]).succeeds();
 }
 
+/// S-75, S-76.
+#[test]
+fn clones_are_made_of_checkpoints_and_of_the_present() {
+    let scratch = Scratch::new();
+    let (image, content) = (scratch.image("v.img"), pattern(300_000));
+    let (old, new) = (scratch.file("old", &content), scratch.file("new", b"new"));
+    bedplate(["mkdir", text(&image), "/db"]).succeeds();
+    bedplate(["put", text(&image), text(&old), "/db/table"]).succeeds();
+    bedplate(["checkpoint", "create", text(&image), "a:b"]).succeeds();
+    bedplate(["put", text(&image), text(&new), "/db/table"]).succeeds();
+    bedplate(["checkpoint", "clone", text(&image), "a:b:/db", "/then"]).succeeds().says("2 files and directories");
+    let cloned = bedplate(["--json", "checkpoint", "clone", text(&image), ":/db/table", "/now"]).succeeds().json();
+    assert_eq!(cloned["inodes"].as_u64(), Some(1), "{cloned}");
+    assert!(bedplate(["cat", text(&image), "/then/table"]).succeeds().stdout_bytes() == content);
+    assert_eq!(bedplate(["cat", text(&image), "/now"]).succeeds().stdout_bytes(), b"new");
+    bedplate(["checkpoint", "clone", text(&image), ":/db", "/then"]).fails(1, "exists");
+    bedplate(["checkpoint", "clone", text(&image), "never", "/x"]).fails(1, "no checkpoint 'never'");
+    bedplate(["checkpoint", "clone", text(&image), "/db", "/x"]).fails(2, "names no source");
+    bedplate(["check", text(&image)]).succeeds();
+    if !can_mount("clones on a mount") {
+        return;
+    }
+    let dir = scratch.directory("mnt");
+    bedplate(["mount", text(&image), text(&dir), "-o", "mode=cached"]).succeeds();
+    assert!(!dir.join("live").exists());
+    // What the kernel still holds is in the clone of the present.
+    std::fs::write(dir.join("db/table"), b"written just now").unwrap();
+    bedplate(["checkpoint", "clone", text(&dir), &format!(":{}", text(&dir.join("db"))), text(&dir.join("live"))]).succeeds();
+    assert_eq!(std::fs::read(dir.join("live/table")).unwrap(), b"written just now");
+    std::fs::write(dir.join("live/table"), b"other").unwrap();
+    assert_eq!(std::fs::read(dir.join("db/table")).unwrap(), b"written just now");
+    bedplate(["checkpoint", "clone", text(&dir), "a:b:/db/table", text(&dir.join("again"))]).succeeds();
+    bedplate(["checkpoint", "delete", text(&dir), "a:b"]).succeeds();
+    assert!(std::fs::read(dir.join("again")).unwrap() == content);
+    bedplate(["unmount", text(&dir)]).succeeds();
+    bedplate(["check", text(&image)]).succeeds();
+}
+
+/// S-77.
+#[test]
+fn what_differs_is_told_by_name_and_by_block() {
+    let scratch = Scratch::new();
+    let (image, content) = (scratch.image("v.img"), pattern(300_000));
+    let mut other = content.clone();
+    other[100_000] ^= 1;
+    let (old, new) = (scratch.file("old", &content), scratch.file("new", &other));
+    bedplate(["put", text(&image), text(&old), "/table"]).succeeds();
+    bedplate(["checkpoint", "create", text(&image), "a"]).succeeds();
+    bedplate(["checkpoint", "diff", text(&image), "a"]).succeeds().says("no differences");
+    bedplate(["put", text(&image), text(&new), "/table"]).succeeds();
+    bedplate(["mkdir", text(&image), "/one"]).succeeds();
+    bedplate(["mkdir", text(&image), "/two"]).succeeds();
+    bedplate(["checkpoint", "create", text(&image), "b"]).succeeds();
+    let told = bedplate(["--json", "checkpoint", "diff", text(&image), "a", "b"]).succeeds().json();
+    assert_eq!(told["differences"].as_array().unwrap().len(), 3, "{told}");
+    assert_eq!(told["differences"][1]["path"], "/table", "{told}");
+    let told = bedplate(["--json", "checkpoint", "diff", text(&image), "a", "b", "--file", "/table"]).succeeds().json();
+    assert_eq!((told["size_bytes"].as_u64(), told["size_before_bytes"].as_u64()), (Some(300_000), Some(300_000)), "{told}");
+    bedplate(["checkpoint", "diff", text(&image), "a", "--file", "/none"]).fails(1, "/none");
+    bedplate(["checkpoint", "diff", text(&image), "b", "a"]).fails(1, "older");
+    if !can_mount("differences on a mount") {
+        return;
+    }
+    let dir = scratch.directory("mnt");
+    bedplate(["mount", text(&image), text(&dir), "-o", "mode=cached"]).succeeds();
+    for i in 0..500 {
+        std::fs::create_dir(dir.join(format!("another directory with rather a long name {i}"))).unwrap();
+    }
+    // More than one answer holds.
+    let told = bedplate(["--json", "checkpoint", "diff", text(&dir), "b"]).succeeds().json();
+    assert_eq!(told["differences"].as_array().unwrap().len(), 500);
+    bedplate(["checkpoint", "diff", text(&dir), "a", "--file", text(&dir.join("table"))]).succeeds().says("changed");
+    bedplate(["unmount", text(&dir)]).succeeds();
+}
+
 #[test]
 fn untorn_is_set_inherited_and_told() {
     let scratch = Scratch::new();

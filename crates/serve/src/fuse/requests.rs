@@ -7,13 +7,12 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use fs::RollbackReport;
 use parking_lot::{Condvar, Mutex};
 
 use super::errno::{Answer, Errno};
 use super::names::Caller;
 use super::shared::Shared;
-use crate::control::{self, Request};
+use crate::control::{self, Changed, Request};
 
 /// The attribute's name behind its prefix, up to the token.
 pub(super) const REQUEST: &[u8] = b"request.";
@@ -56,8 +55,8 @@ impl Shared {
     }
 
     fn carry_out(&self, token: Vec<u8>, request: &Request) {
-        let result = control::answer(&self.fs, request).map(|(value, rolled_back)| {
-            rolled_back.iter().for_each(|report| self.forget_rolled_back(report));
+        let result = control::answer(&self.fs, request).map(|(value, changed)| {
+            self.forget_changed(&changed);
             value
         });
         if matches!(request, Request::Tune(_)) {
@@ -68,12 +67,12 @@ impl Shared {
         self.requests.answered.notify_all();
     }
 
-    /// Makes the kernel forget what a rollback changed.
-    fn forget_rolled_back(&self, report: &RollbackReport) {
-        for (dir, name) in &report.names {
+    /// Makes the kernel forget what a request changed.
+    fn forget_changed(&self, changed: &Changed) {
+        for (dir, name) in &changed.names {
             self.kernel.drop_name(*dir, OsStr::from_bytes(name));
         }
-        for ino in &report.inodes {
+        for ino in &changed.inodes {
             self.kernel.drop_pages(*ino, 0, 0);
         }
     }
