@@ -69,6 +69,9 @@ pub struct Options {
     /// Rounds of a comparison
     #[arg(long, default_value_t = 2)]
     rounds: u32,
+    /// Write how a load went through time into this directory, as CSV and SVG
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
     /// Use this binary instead of building one
     #[arg(long)]
     program: Option<PathBuf>,
@@ -146,6 +149,12 @@ const TESTS: &[Test] = &[
     },
     Test { name: "volume-relayout", needs: &[Need::Fuse, Need::Program("sqlite3"), Need::Program("fio")], budget_s: 240, run: volumes::relayout },
     Test { name: "volume-member-pulled", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 300, run: volumes::member_pulled },
+    Test {
+        name: "volume-raid5-member-pulled",
+        needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")],
+        budget_s: 300,
+        run: volumes::raid5_member_pulled,
+    },
     Test {
         name: "volume-page-checksums",
         needs: &[Need::Program("mariadb-install-db"), Need::Program("mariadbd"), Need::Program("sqlite3")],

@@ -1,10 +1,10 @@
 //! Databases on volumes of several devices that change under them: SQLite and fio while a stripe gets a column and another unit;
-//! PostgreSQL on a mirror while a member is pulled, a spare takes over, and a bit turns on one of the copies.
+//! PostgreSQL on a mirror and on a RAID-5 while a member is pulled and a spare takes over; and a bit that turns on one copy of a mirror.
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -22,15 +22,25 @@ const REBUILD_LIMIT: Duration = Duration::from_secs(120);
 /// Where the data of a member begins.
 pub const DATA_START: u64 = 4 << 20;
 
-/// S-60, S-63, S-64: no client is told that a member dies; the spare holds everything in the end; a scrub mends a page by its checksum.
-pub fn member_pulled(bed: &mut Bed, options: &Options) -> Result<()> {
+/// What is left when a member was pulled under load and the spare has its place.
+struct Survived {
+    first: PathBuf,
+    spare: PathBuf,
+    /// The file of the largest table, below the cluster's directory.
+    relation: String,
+}
+
+/// Runs pgbench on a group, pulls a member in the middle, waits for the spare, and looks at all of the database and the file system.
+fn survive(bed: &mut Bed, options: &Options, layout: &str, more_members: usize) -> Result<Survived> {
     let size = format!("{}M", 256 + options.scale * 40 + u32::try_from(options.seconds)? * 8);
     // The member that will be pulled lies on a volume of its own, whose server is killed: from then on every call on it fails.
     let carrier = bed.format("carrier.img", &format!("{}M", 400 + options.scale * 40 + u32::try_from(options.seconds)? * 8))?;
     let mut carrier_mount = bed.mount(&carrier, "mode=concurrent")?;
     let (first, pulled, spare) = (bed.path("first.img"), carrier_mount.path("pulled.img"), bed.path("spare.img"));
-    let create: Vec<&OsStr> = ["volume", "create", "tank"].iter().map(OsStr::new).chain([first.as_os_str(), pulled.as_os_str()]).collect();
-    bed.succeeds(create.into_iter().chain([OsStr::new("--spare"), spare.as_os_str(), OsStr::new("--size"), OsStr::new(&size)]))?;
+    let more: Vec<PathBuf> = (0..more_members).map(|n| bed.path(&format!("more{n}.img"))).collect();
+    let create = ["volume", "create", "tank", "--layout", layout].map(OsStr::new);
+    let members = [&first, &pulled].into_iter().chain(&more).map(|path| path.as_os_str());
+    bed.succeeds(create.into_iter().chain(members).chain([OsStr::new("--spare"), spare.as_os_str(), OsStr::new("--size"), OsStr::new(&size)]))?;
     bed.succeeds([OsStr::new("format"), first.as_os_str()])?;
 
     let mounted = bed.mount(&first, &mount_options("concurrent"))?;
@@ -43,7 +53,10 @@ pub fn member_pulled(bed: &mut Bed, options: &Options) -> Result<()> {
     carrier_mount.crash()?;
     let seconds = bench.succeed()?;
     let rates: Vec<String> = seconds.values().map(u64::to_string).collect();
-    println!("    transactions in each second, the member pulled in the middle: {}", rates.join(" "));
+    println!("    {layout}: transactions in each second, the member pulled in the middle: {}", rates.join(" "));
+    if let Some(directory) = &options.plot {
+        plot(directory, layout, &seconds.values().copied().collect::<Vec<_>>())?;
+    }
     ensure!(seconds.values().sum::<u64>() > 0, "pgbench did nothing");
     wait_for_spare(bed, &first, &spare)?;
     cluster.verify_sums()?;
@@ -52,7 +65,12 @@ pub fn member_pulled(bed: &mut Bed, options: &Options) -> Result<()> {
     mounted.unmount(bed)?;
     carrier_mount.clear()?;
     bed.check(&first)?;
+    Ok(Survived { first, spare, relation })
+}
 
+/// S-60, S-63, S-64: no client is told that a member of a mirror dies; the spare holds everything in the end; a scrub mends a page by its checksum.
+pub fn member_pulled(bed: &mut Bed, options: &Options) -> Result<()> {
+    let Survived { first, spare, relation } = survive(bed, options, "mirror", 0)?;
     let address = page_address(bed, &first, &format!("/cluster/{relation}"))?;
     turn_a_bit(&spare, DATA_START + address + 5000)?;
     let found = bed.succeeds([OsStr::new("volume"), OsStr::new("scrub"), OsStr::new("--repair"), first.as_os_str()])?;
@@ -126,6 +144,44 @@ fn wait_for_move(bed: &Bed, group: &Path, percent: u64) -> Result<()> {
         ensure!(start.elapsed() < REBUILD_LIMIT, "the relayout is not over after {} s: {relayout}", REBUILD_LIMIT.as_secs());
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// S-60, S-63: no client is told that a member of a RAID-5 dies; every row agrees in the end, and another member may go.
+pub fn raid5_member_pulled(bed: &mut Bed, options: &Options) -> Result<()> {
+    let Survived { first, spare, .. } = survive(bed, options, "raid5", 1)?;
+    let found = bed.succeeds([OsStr::new("volume"), OsStr::new("scrub"), first.as_os_str()])?;
+    ensure!(found.contains("0 differences, 0 left"), "the rows do not agree: {found}");
+    std::fs::remove_file(&first)?;
+    bed.succeeds([OsStr::new("volume"), OsStr::new("import"), OsStr::new("--degraded"), spare.as_os_str()])?;
+    let mounted = bed.mount(&spare, &mount_options("concurrent"))?;
+    cluster_is_whole(bed, &mounted.directory)?;
+    mounted.unmount(bed)?;
+    bed.check(&spare)
+}
+
+/// Writes the transactions of every second as a table and as a picture, with the moment at which the member was pulled.
+fn plot(directory: &Path, layout: &str, rates: &[u64]) -> Result<()> {
+    std::fs::create_dir_all(directory)?;
+    let rows = rates.iter().enumerate().map(|(second, rate)| format!("{second},{rate}\n")).collect::<String>();
+    std::fs::write(directory.join(format!("{layout}-member-pulled.csv")), format!("second,transactions\n{rows}"))?;
+    let most = rates.iter().copied().max().unwrap_or(1).max(1);
+    let (width, height) = (600 * rates.len().max(2) / (rates.len().max(2) - 1), 200);
+    let step = 600 / (rates.len().max(2) - 1);
+    let points: Vec<String> = rates.iter().enumerate().map(|(at, rate)| format!("{},{}", at * step, 20 + 180 * (most - rate) / most)).collect();
+    let middle = rates.len() / 2 * step;
+    let svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-60 0 {} {}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <polyline points=\"{}\" fill=\"none\" stroke=\"#1f77b4\" stroke-width=\"2\"/>\n\
+         <line x1=\"{middle}\" x2=\"{middle}\" y1=\"20\" y2=\"200\" stroke=\"#d62728\" stroke-dasharray=\"4\"/>\n\
+         <text x=\"{middle}\" y=\"14\" text-anchor=\"middle\">a member is pulled</text>\n\
+         <text x=\"-4\" y=\"24\" text-anchor=\"end\">{most}/s</text>\n<text x=\"-4\" y=\"204\" text-anchor=\"end\">0</text>\n\
+         <text x=\"300\" y=\"220\" text-anchor=\"middle\">pgbench on {layout}: transactions in each of {} seconds</text>\n</svg>\n",
+        width + 80,
+        height + 40,
+        points.join(" "),
+        rates.len()
+    );
+    Ok(std::fs::write(directory.join(format!("{layout}-member-pulled.svg")), svg)?)
 }
 
 /// Starts the cluster where it is now and looks at all of it.
