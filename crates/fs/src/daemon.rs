@@ -41,7 +41,7 @@ impl Poke {
     }
 
     /// Waits for a poke or the interval's end; returns whether to go on.
-    fn wait(&self, interval: Duration) -> bool {
+    pub(crate) fn wait(&self, interval: Duration) -> bool {
         let (signal, bell) = &*self.0;
         let mut signal = signal.lock();
         if *signal == Signal::None {
@@ -65,10 +65,12 @@ impl Daemon {
     /// Starts the daemon of a writable mount.
     pub(crate) fn start(fs: &Arc<Fs>) -> std::io::Result<Self> {
         let (poke, weak) = (fs.poke.clone(), Arc::downgrade(fs));
-        let thread = std::thread::Builder::new().name("bedplate-sync".into()).spawn({
-            let poke = poke.clone();
-            move || run(&poke, &weak)
-        })?;
+        Self::spawn("bedplate-sync", fs.poke.clone(), move || run(&poke, &weak))
+    }
+
+    /// Starts a thread that waits for pokes.
+    pub(crate) fn spawn(name: &str, poke: Poke, work: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(work)?;
         Ok(Self { poke, thread: Some(thread) })
     }
 }
@@ -79,7 +81,7 @@ impl Drop for Daemon {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the sync daemon ended with a panic");
+            tracing::error!("a daemon of the file system ended with a panic");
         }
     }
 }
@@ -114,6 +116,7 @@ fn turn(fs: &Fs, interval: Duration) -> Result<()> {
         }
         fs.space.settle(fs.meta.sealed_lsn());
     }
+    fs.relieve_metadata();
     if fs.meta.commit_due() || fs.meta.log_half_full() {
         fs.meta.metadata_commit()?;
     }

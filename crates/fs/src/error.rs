@@ -59,6 +59,8 @@ pub struct Error {
     pub message: String,
     /// The failed device operation.
     pub source: Option<block::Error>,
+    /// Of [`ErrorKind::NoSpace`]: how many blocks were asked for at once.
+    pub(crate) blocks_wanted: u64,
 }
 
 /// What every latched error says.
@@ -68,13 +70,19 @@ impl Error {
     /// Makes an error.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self { kind, message: message.into(), source: None, blocks_wanted: 0 }
     }
 
     /// Makes a `Corrupt` error.
     #[must_use]
     pub fn corrupt(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corrupt, message)
+    }
+
+    /// Makes a `NoSpace` error.
+    #[must_use]
+    pub(crate) fn no_space(blocks_wanted: u64, message: impl Into<String>) -> Self {
+        Self { blocks_wanted, ..Self::new(ErrorKind::NoSpace, message) }
     }
 
     /// Makes the error that latches out of a failed write or flush: `what` failed, and what to do about it. One that latched below stays as it is.
@@ -104,7 +112,7 @@ impl From<block::Error> for Error {
             block::ErrorKind::Permission => ErrorKind::NotPermitted,
             block::ErrorKind::Unsupported => ErrorKind::Unsupported,
         };
-        Self { kind, message: source.to_string(), source: Some(source) }
+        Self { kind, message: source.to_string(), source: Some(source), blocks_wanted: 0 }
     }
 }
 

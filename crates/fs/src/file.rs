@@ -138,7 +138,7 @@ impl File {
     /// `TooLarge`, `Io`, `ReadOnly`; `NotPermitted` when not open for writing.
     pub fn set_size(&self, size: u64) -> Result<()> {
         self.may_write()?;
-        crate::io::set_size(&self.fs, &self.inode, size)
+        self.fs.with_room(|| crate::io::set_size(&self.fs, &self.inode, size))
     }
     /// Changes the allocation of a range.
     ///
@@ -147,7 +147,7 @@ impl File {
     /// open for writing.
     pub fn allocate(&self, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
         self.may_write()?;
-        self.io().change_allocation(mode, offset, len)
+        self.fs.with_room(|| self.io().change_allocation(mode, offset, len))
     }
     /// Returns the first offset at or after `offset` that holds data; `None` when there is none.
     ///

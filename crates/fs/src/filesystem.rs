@@ -12,10 +12,11 @@ use crate::names::make::Making;
 use crate::state::Fs;
 use crate::superblock::Superblock;
 use crate::{
-    Attr, ChangedBlocks, CheckReport, CheckpointDifference, CheckpointInfo, CheckpointOptions, CheckpointSpace, CloneReport, CloneSource, DefragStep,
-    DirEntry, Error, ErrorKind, File, FileActivity, FileKind, FilePath, FormatOptions, FormatReport, Fragmentation, FsInfo, InodeNo, IoMode,
-    MountOptions, NewFile, OpenOptions, RenameMode, Result, RollbackOptions, RollbackReport, SetAttr, Statfs, Tunable, TunableState, TuneOptions,
-    Untorn, check, format, info, mount,
+    Attr, ChangedBlocks, CheckReport, CheckpointCounts, CheckpointDifference, CheckpointHold, CheckpointInfo, CheckpointOptions, CheckpointSpace,
+    CloneReport, CloneSource, DefragStep, DirEntry, Error, ErrorKind, File, FileActivity, FileKind, FilePath, FormatOptions, FormatReport,
+    Fragmentation, FsInfo, InodeNo, IoMode, Moment, MountOptions, NewFile, OpenOptions, Pressure, RenameMode, Result, RollbackOptions,
+    RollbackReport, Schedule, ScheduleRun, SetAttr, SpacePolicy, Statfs, Tunable, TunableState, TuneOptions, Untorn, check, format, info, keeper,
+    mount,
 };
 
 /// A mounted file system. Cheap to clone; every method may be called from any number of threads.
@@ -26,9 +27,9 @@ pub struct FileSystem {
     inner: Arc<Inner>,
 }
 
-/// Dropped with the last clone: the daemon first.
+/// Dropped with the last clone: the daemons first, the keeper before the sync daemon.
 struct Inner {
-    daemon: Mutex<Option<Daemon>>,
+    daemons: Mutex<Vec<Daemon>>,
     fs: Arc<Fs>,
 }
 
@@ -50,8 +51,14 @@ impl FileSystem {
     /// `NotAVolume`, `NewerFormat`, `Corrupt` with offset and field, `NotFound` when the log device is missing or another volume's, device errors.
     pub fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, options: MountOptions) -> Result<Self> {
         let fs = mount::mount(device, log, options)?;
-        let daemon = if fs.options.read_only { None } else { Some(Daemon::start(&fs).map_err(no_thread)?) };
-        Ok(Self { inner: Arc::new(Inner { daemon: Mutex::new(daemon), fs }) })
+        let mut daemons = Vec::new();
+        if !fs.options.read_only {
+            if fs.options.schedules {
+                daemons.push(keeper::start(&fs).map_err(no_thread)?);
+            }
+            daemons.push(Daemon::start(&fs).map_err(no_thread)?);
+        }
+        Ok(Self { inner: Arc::new(Inner { daemons: Mutex::new(daemons), fs }) })
     }
     /// Reads the superblock only and says whether a separate log device is needed and which volume this is.
     ///
@@ -73,7 +80,7 @@ impl FileSystem {
     /// # Errors
     /// `Io` when the last writes fail.
     pub fn unmount(self) -> Result<()> {
-        drop(self.inner.daemon.lock().take());
+        drop(std::mem::take(&mut *self.inner.daemons.lock()));
         mount::unmount(&self.inner.fs)
     }
     /// Checks an unmounted volume; with `repair` mends what can be mended without guessing.
@@ -328,12 +335,86 @@ impl FileSystem {
     pub fn checkpoints(&self) -> Vec<CheckpointInfo> {
         self.inner.fs.checkpoints()
     }
-    /// Counts what a checkpoint holds; reads all that it keeps.
+    /// Counts what a checkpoint holds alone; reads all that it keeps.
     ///
     /// # Errors
     /// `NotFound`.
     pub fn checkpoint_space(&self, name: impl AsRef<[u8]>) -> Result<CheckpointSpace> {
-        self.inner.fs.checkpoint_space(name.as_ref())
+        self.inner.fs.checkpoint_space(&[name.as_ref()])
+    }
+    /// Counts what deleting several checkpoints together would free: also blocks that only they share. Reads all that they keep.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn checkpoints_space(&self, names: &[impl AsRef<[u8]>]) -> Result<CheckpointSpace> {
+        let names: Vec<&[u8]> = names.iter().map(AsRef::as_ref).collect();
+        self.inner.fs.checkpoint_space(&names)
+    }
+    /// Counts what all checkpoints hold together: what deleting them would free. Reads all that they keep.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub fn all_checkpoints_space(&self) -> Result<CheckpointSpace> {
+        self.inner.fs.all_checkpoints_space()
+    }
+    /// Sets what happens to checkpoints when the volume is full; kept in the volume, durable when it returns.
+    ///
+    /// # Errors
+    /// `ReadOnly`.
+    pub fn set_space_policy(&self, policy: SpacePolicy) -> Result<()> {
+        self.inner.fs.set_space_policy(policy)
+    }
+    /// Returns what there is to warn of: checkpoints hold half of the volume or more, or less than a tenth of it is available. Reads all that they keep
+    /// where little is left.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub fn checkpoint_pressure(&self) -> Result<Option<Pressure>> {
+        self.inner.fs.pressure()
+    }
+    /// Returns the schedules of checkpoints, by name.
+    #[must_use]
+    pub fn schedules(&self) -> Vec<Schedule> {
+        self.inner.fs.schedules()
+    }
+    /// Adds a schedule, or replaces the one of its name; `last` is ignored. Kept in the volume, durable when it returns; carried out while it is mounted
+    /// for writing, and by [`run_schedules`](Self::run_schedules).
+    ///
+    /// # Errors
+    /// `Invalid` name, period, number or paths; `NoSpace`, `ReadOnly`.
+    pub fn set_schedule(&self, schedule: &Schedule) -> Result<()> {
+        self.inner.fs.set_schedule(schedule)
+    }
+    /// Removes a schedule; the checkpoints that it made stay.
+    ///
+    /// # Errors
+    /// `NotFound`, `ReadOnly`.
+    pub fn remove_schedule(&self, name: &str) -> Result<()> {
+        self.inner.fs.remove_schedule(name)
+    }
+    /// Makes the checkpoints that are due as of a moment, and deletes what the schedules no longer keep. A mount with
+    /// [`schedules`](MountOptions::schedules) does so by itself.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Io`; that single schedules made none is told in the report.
+    pub fn run_schedules(&self, now: Moment) -> Result<ScheduleRun> {
+        self.inner.fs.run_schedules(now)
+    }
+    /// Says what is to be done before a checkpoint by schedule, so that writes which somebody above still holds are in it. The first call counts.
+    pub fn before_scheduled(&self, hand_over: impl Fn() + Send + Sync + 'static) {
+        drop(self.inner.fs.hand_over.set(Box::new(hand_over)));
+    }
+    /// Keeps a checkpoint from being deleted, by whomever, until the answer is dropped.
+    ///
+    /// # Errors
+    /// `NotFound`; `Busy` after 65,534 checkpoints were looked into.
+    pub fn hold_checkpoint(&self, name: impl AsRef<[u8]>) -> Result<CheckpointHold> {
+        self.inner.fs.hold_checkpoint(name.as_ref())
+    }
+    /// Counts the checkpoints, and tells what happens to them when the volume is full.
+    #[must_use]
+    pub fn checkpoint_counts(&self) -> CheckpointCounts {
+        self.inner.fs.checkpoint_counts()
     }
     /// Deletes a checkpoint; durable when it returns. What others need of it they keep.
     ///

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use block::{AlignedBuf, BlockDevice};
 
-use crate::checkpoint::{CheckpointRow, decode_image, encode_image, split_before_key};
+use crate::checkpoint::{CheckpointRow, SCHEDULE_PREFIX, Schedule, decode_image, encode_image, split_before_key};
 use crate::decode::Reader;
 use crate::log::{self, LogDeviceHead, LogPosition, Record};
 use crate::meta::{MetaStore, POSITION, Region, open_tree, stored_position, write_rows};
@@ -173,6 +173,7 @@ pub fn decode_row(table: u8, key: &[u8], value: &[u8]) {
         Table::Inode => InodeRow::decode(value).map(|row| row.encode()),
         Table::Dentry => DentryRow::decode(value).map(DentryRow::encode),
         Table::Extent => split_extent_key(key).and_then(|_| ExtentRow::decode(value).map(ExtentRow::encode)),
+        Table::Setting if key.starts_with(SCHEDULE_PREFIX) => Schedule::decode(key, value).map(|schedule| schedule.encode()),
         Table::Setting => LogPosition::decode(value).map(|position| position.encode()),
         Table::Xattr | Table::Orphan | Table::Scope => Ok(value.to_vec()),
         Table::Checkpoint => CheckpointRow::decode(value).map(|row| row.encode()),

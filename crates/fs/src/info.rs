@@ -46,6 +46,7 @@ pub(crate) fn info(fs: &Fs) -> FsInfo {
         engine: engine.fallback.map_or_else(|| engine.name.to_owned(), |reason| format!("{} ({reason})", engine.name)),
         failed: fs.meta.failed().map(|e| e.message),
         log,
+        checkpoints: fs.checkpoint_counts(),
         cache: fs.cache.counters(),
         recovery: fs.recovery.clone(),
         lock_waits: fs.lock_waits.load(Ordering::Relaxed),

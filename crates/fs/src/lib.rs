@@ -3,6 +3,7 @@
 
 mod activity;
 mod cache;
+mod calendar;
 mod check;
 mod checkpoint;
 mod checksum;
@@ -17,6 +18,7 @@ mod format;
 mod info;
 mod inode;
 mod io;
+mod keeper;
 mod latency;
 mod listed;
 mod lock;
@@ -44,9 +46,11 @@ mod units;
 
 pub use activity::{FileActivity, FilePath};
 pub use cache::CacheCounters;
+pub use calendar::format_time;
 pub use checkpoint::{
-    ChangedBlocks, ChangedKind, ChangedRange, CheckpointDifference, CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, CloneReport,
-    CloneSource, DifferenceKind, RollbackOptions, RollbackReport,
+    ChangedBlocks, ChangedKind, ChangedRange, CheckpointCounts, CheckpointDifference, CheckpointHold, CheckpointInfo, CheckpointOptions,
+    CheckpointScope, CheckpointSpace, CloneReport, CloneSource, DifferenceKind, Moment, Pressure, RollbackOptions, RollbackReport, Schedule,
+    ScheduleRun, SpacePolicy,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use file::File;

@@ -75,6 +75,8 @@ pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevic
         space,
         recovery,
     });
+    fs.keeping.load(&fs.meta)?;
+    fs.turns.lock().load(&fs.meta)?;
     if let Some(name) = &fs.options.checkpoint {
         fs.views.set_base(fs.checkpoint(name)?.epoch);
     }

@@ -42,6 +42,9 @@ pub struct MountOptions {
     pub mode: IoMode,
     /// Shows this checkpoint instead of the present; read-only.
     pub checkpoint: Option<Vec<u8>>,
+    /// Carries the schedules of checkpoints out by itself, and warns of checkpoints that fill the volume, on a thread of its own; otherwise
+    /// [`run_schedules`](crate::FileSystem::run_schedules) does when it is called.
+    pub schedules: bool,
     /// Refuses every change; replays the log in memory only.
     pub read_only: bool,
     /// Locking of `direct` writers.
@@ -75,6 +78,7 @@ impl Default for MountOptions {
         Self {
             mode: IoMode::Cached,
             checkpoint: None,
+            schedules: false,
             read_only: false,
             inode_lock: InodeLockSetting::Range,
             cache_bytes: 128 << 20,

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{CacheCounters, CounterSnapshot, IoMode, Latencies};
+use crate::{CacheCounters, CheckpointCounts, CounterSnapshot, IoMode, Latencies};
 
 /// What `format` made.
 #[derive(Debug, Clone, Serialize)]
@@ -100,6 +100,8 @@ pub struct FsInfo {
     pub failed: Option<String>,
     /// The log.
     pub log: LogInfo,
+    /// The checkpoints.
+    pub checkpoints: CheckpointCounts,
     /// The library cache.
     pub cache: CacheCounters,
     /// What the mount had to do.

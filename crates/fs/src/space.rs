@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use parking_lot::Mutex;
 
 use crate::extent::Run;
-use crate::{BlockNo, Error, ErrorKind, InodeNo, Lsn, Result};
+use crate::{BlockNo, Error, InodeNo, Lsn, Result};
 
 mod claims;
 #[cfg(test)]
@@ -225,8 +225,13 @@ impl Space {
 
     /// Returns whether `want.blocks` would be found, also counting what is about to become free.
     pub(crate) fn would_fit(&self, blocks: u64) -> bool {
+        self.lacking(blocks) == 0
+    }
+
+    /// Returns how many blocks `blocks` more for data would lack, also counting what is about to become free.
+    pub(crate) fn lacking(&self, blocks: u64) -> u64 {
         let inner = self.inner.lock();
-        inner.available(SpaceClass::Data) + inner.left >= blocks
+        (inner.reserve + inner.promised + blocks).saturating_sub(inner.free + inner.kept + inner.left)
     }
 }
 
@@ -374,6 +379,6 @@ impl Inner {
         let message = format!(
             "no space for {blocks} blocks of {block_bytes} bytes: {free} bytes are free, {reserve} of them kept for metadata, deletion and cached writes; remove something or grow the volume"
         );
-        Error::new(ErrorKind::NoSpace, message)
+        Error::no_space(blocks, message)
     }
 }

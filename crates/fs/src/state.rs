@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use block::{BlockDevice, Geometry};
 use parking_lot::{Mutex, RwLock};
 
 use crate::cache::PageCache;
-use crate::checkpoint::{Known, Views};
+use crate::checkpoint::{Keeping, Known, Turns, Views};
 use crate::daemon::Poke;
 use crate::inode::{Inode, InodeTable};
 use crate::io::{Grid, Limbo, Sharing};
@@ -28,6 +28,9 @@ const INO_BATCH: u64 = 1024;
 pub(crate) const NEXT_INO: &[u8] = b"next_ino";
 /// Name of the setting that holds the epoch.
 pub(crate) const EPOCH: &[u8] = b"epoch";
+
+/// What a front end does before a checkpoint that nobody asked it for.
+pub(crate) type HandOver = Box<dyn Fn() + Send + Sync>;
 
 /// A mounted file system.
 pub(crate) struct Fs {
@@ -55,6 +58,16 @@ pub(crate) struct Fs {
     pub(crate) cloning: Mutex<()>,
     /// Rank 1: one change of names at a time.
     pub(crate) names: Mutex<()>,
+    /// Rank 0.3: one runs or changes schedules at a time; when each had its turn.
+    pub(crate) turns: Mutex<Turns>,
+    /// Wakes the keeper before its time.
+    pub(crate) keeper: Poke,
+    /// What a front end does so that writes which its kernel still holds arrive; called with no lock held.
+    pub(crate) hand_over: OnceLock<HandOver>,
+    /// Rank 0.5: one at a time deletes checkpoints because the volume is full.
+    pub(crate) room: Mutex<()>,
+    /// What happens to checkpoints when the volume is full, and what did.
+    pub(crate) keeping: Keeping,
     /// Rank 1.2: shared by opens, exclusive while a checkpoint is made, deleted or rolled back to.
     pub(crate) freeze: RwLock<()>,
     /// The epoch, and who may write in place.
@@ -125,6 +138,11 @@ impl Fs {
             cached_files: InodeList::default(),
             cloning: Mutex::new(()),
             names: Mutex::new(()),
+            turns: Mutex::default(),
+            keeper: Poke::default(),
+            hand_over: OnceLock::new(),
+            room: Mutex::new(()),
+            keeping: Keeping::default(),
             freeze: RwLock::new(()),
             sharing: Sharing::new(parts.epoch),
             views: Views::default(),
@@ -156,7 +174,7 @@ impl Fs {
             return Err(Error::new(ErrorKind::Busy, format!("{} was unmounted", self.device.name())));
         }
         if let Some(failure) = self.meta.failed() {
-            return Err(Error { kind: ErrorKind::ReadOnly, message: format!("the file system turned read-only: {failure}"), source: failure.source });
+            return Err(Error { kind: ErrorKind::ReadOnly, message: format!("the file system turned read-only: {failure}"), ..failure });
         }
         self.meta.throttle()
     }

@@ -71,7 +71,7 @@ impl PageCache {
             "writing cached bytes {start}..{end} of inode {} failed: {error}; they are still in memory, sync again when the cause is gone",
             core.ino
         );
-        Error { kind: error.kind, message, source: error.source.clone() }
+        Error { message, ..error.clone() }
     }
 
     /// Writes all dirty pages of a range and waits for the writes of it that others began. Stops at the first failure.

@@ -42,15 +42,8 @@ const DISPROVED: [FindingKind; 8] = [
 ];
 
 /// The steps that look at one moment. Where extents lie on the volume was looked at for all moments at once.
-const STEPS: [fn(&mut Examined<'_>) -> Result<()>; 7] = [
-    inodes::read,
-    inodes::read_orphans,
-    extents::check_owners,
-    names::check,
-    attributes::check,
-    names::check_tree,
-    inodes::check_counts,
-];
+const STEPS: [fn(&mut Examined<'_>) -> Result<()>; 7] =
+    [inodes::read, inodes::read_orphans, extents::check_owners, names::check, attributes::check, names::check_tree, inodes::check_counts];
 
 /// Looks at every checkpoint.
 pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
@@ -154,7 +147,8 @@ pub(super) fn with_images(meta: &MetaStore, mut rows: Vec<RowChange>, past: &[(E
     let changes = rows.iter().chain(past.iter().map(|(_, change)| change));
     let keys: BTreeSet<(Table, Vec<u8>)> =
         changes.filter(|change| is_captured(change.table)).map(|change| (change.table, change.key.clone())).collect();
-    let mended: BTreeMap<_, _> = past.iter().map(|(epoch, change)| ((*epoch, change.table, change.key.as_slice()), change.value.as_deref())).collect();
+    let mended: BTreeMap<_, _> =
+        past.iter().map(|(epoch, change)| ((*epoch, change.table, change.key.as_slice()), change.value.as_deref())).collect();
     let images = meta.reading(|state| {
         let mut images = Vec::new();
         for (table, key) in &keys {

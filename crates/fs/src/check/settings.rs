@@ -1,16 +1,36 @@
-//! Settings that a mount needs: the next number of an inode, the epoch. And those that it can do without: tunables.
+//! Settings that a mount needs: the next number of an inode, the epoch. And those that it can do without: tunables, and what was decided of checkpoints.
 
 use super::Examined;
 use super::inodes::first_unused;
+use crate::checkpoint::{SCHEDULE_PREFIX, SPACE_POLICY, decode_policy};
 use crate::row::{RowChange, Table};
 use crate::state::{EPOCH, NEXT_INO};
 use crate::tune::{check_stored, stored_key};
-use crate::{Epoch, ErrorKind, FindingKind, InodeNo, Result, TUNABLES, Tunable};
+use crate::{Epoch, ErrorKind, FindingKind, InodeNo, Result, Schedule, TUNABLES, Tunable};
 
 pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
     check_next_ino(examined)?;
     check_epoch(examined)?;
+    check_keeping(examined)?;
     TUNABLES.iter().try_for_each(|info| check_tunable(examined, info.tunable))
+}
+
+/// Schedules of checkpoints, and what a full volume does with them: one that does not decode is not followed.
+fn check_keeping(examined: &mut Examined<'_>) -> Result<()> {
+    examined.each_row(Table::Setting, |examined, key, value| {
+        let damage = if key.starts_with(SCHEDULE_PREFIX) {
+            Schedule::decode(key, value).err().map(|e| e.message)
+        } else if key == SPACE_POLICY {
+            decode_policy(value).is_none().then(|| "it is neither 0 nor 1".to_owned())
+        } else {
+            None
+        };
+        if let Some(damage) = damage {
+            let message = format!("the setting '{}' does not decode: {damage}", key.escape_ascii());
+            let change = RowChange::delete(Table::Setting, key.to_vec());
+            examined.notes.mend_by(change, FindingKind::Setting, message, "a repair removes it: set it again");
+        }
+    })
 }
 
 /// A number that is given twice would make two files one.

@@ -449,6 +449,15 @@ fn v_next(next: u64) -> Vec<u8> {
     next.to_le_bytes().to_vec()
 }
 
+#[test]
+fn schedules_and_the_policy_of_a_full_volume_that_do_not_decode_are_removed() {
+    for (key, value) in [(&b"schedule.hourly"[..], vec![0; 20]), (b"schedule.", vec![1; 20]), (b"checkpoint_policy", vec![7])] {
+        let v = Forged::new();
+        v.put(&[put(Table::Setting, key.to_vec(), value)]);
+        v.finds(&[(FindingKind::Setting, "does not decode")], true);
+    }
+}
+
 /// I-TUNE-1
 #[test]
 fn a_tunable_that_is_none_of_its_values_is_not_taken_and_mended() {

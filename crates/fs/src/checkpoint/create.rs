@@ -25,6 +25,17 @@ pub(super) struct Members {
 impl Fs {
     /// Makes a checkpoint; durable when it returns.
     pub(crate) fn create_checkpoint(&self, name: &[u8], options: &CheckpointOptions) -> Result<CheckpointInfo> {
+        self.create_noting(name, options, Timestamp::now(), Vec::new())
+    }
+
+    /// Makes a checkpoint as of a time on the wall clock, and changes other rows in the same record; durable when it returns.
+    pub(super) fn create_noting(
+        &self,
+        name: &[u8],
+        options: &CheckpointOptions,
+        created: Timestamp,
+        notes: Vec<RowChange>,
+    ) -> Result<CheckpointInfo> {
         check_name(name)?;
         self.begin_change()?;
         self.need_space()?;
@@ -34,9 +45,10 @@ impl Fs {
                 CheckpointScope::Everything => None,
                 CheckpointScope::Paths(paths) => Some(self.members(paths.iter().map(AsRef::as_ref))?),
             };
-            self.commit_checkpoint(name, options, members)
+            self.commit_checkpoint(name, options, members, created, notes)
         })?;
         self.meta.sync(lsn)?;
+        self.keeper.wake();
         Ok(checkpoint.info())
     }
 
@@ -45,12 +57,14 @@ impl Fs {
         name: &[u8],
         options: &CheckpointOptions,
         members: Option<Members>,
+        created: Timestamp,
+        notes: Vec<RowChange>,
     ) -> Result<(Arc<Checkpoint>, crate::Lsn)> {
         let epoch = self.epoch();
         let next = epoch.0.checked_add(1).ok_or_else(|| Error::new(ErrorKind::Range, "4,294,967,295 checkpoints were made: no more can be"))?;
         let row = CheckpointRow {
             name: name.to_vec(),
-            created: Timestamp::now(),
+            created,
             ino_end: self.ino_end(),
             automatic: options.automatic,
             kept: options.kept,
@@ -60,6 +74,7 @@ impl Fs {
             RowChange::put(Table::Checkpoint, checkpoint_key(epoch), row.encode()),
             RowChange::put(Table::Setting, EPOCH.to_vec(), next.to_le_bytes().to_vec()),
         ];
+        rows.extend(notes);
         if let Some(members) = &members {
             rows.extend(members.inodes.iter().map(|ino| RowChange::put(Table::Scope, scope_key(epoch, *ino), Vec::new())));
             rows.extend(self.images_of_ways(epoch, members)?);

@@ -25,10 +25,14 @@ mod create;
 mod diff;
 mod freeze;
 mod load;
+mod pressure;
 mod remove;
 mod report;
 mod rollback;
+mod room;
 mod row;
+mod run;
+mod schedule;
 mod shares;
 mod subtree;
 mod view;
@@ -36,17 +40,25 @@ mod view;
 pub(crate) use capture::{Capture, Checkpoint, Known, KnownRow};
 pub(crate) use clone::{UNFINISHED, remove_passing};
 pub(crate) use load::load;
+pub(crate) use room::{Keeping, SPACE_POLICY, decode_policy};
 #[cfg(any(test, feature = "forge"))]
 pub(crate) use row::encode_image;
 pub(crate) use row::{
     CheckpointRow, before_key, decode_image, image_extent, is_captured, put_image, scope_key, split_before_key, split_checkpoint_key, split_scope_key,
 };
+pub(crate) use run::Turns;
+pub(crate) use schedule::SCHEDULE_PREFIX;
 pub(crate) use shares::{Deltas, Others, Shares};
 pub(crate) use view::Views;
 
 pub use changed::ChangedBlocks;
 pub use diff::{CheckpointDifference, DifferenceKind};
+pub use pressure::Pressure;
 pub use report::{
     ChangedKind, ChangedRange, CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, CloneReport, CloneSource, RollbackOptions,
     RollbackReport,
 };
+pub use room::{CheckpointCounts, SpacePolicy};
+pub use run::ScheduleRun;
+pub use schedule::{Moment, Schedule};
+pub use view::CheckpointHold;

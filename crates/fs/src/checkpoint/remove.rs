@@ -1,5 +1,6 @@
 //! Deleting checkpoints: what an older one still needs is handed on, the rest is dropped, and blocks that nothing covers any more become free.
 
+use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
@@ -12,28 +13,43 @@ use crate::row::{RowChange, Table, split_key};
 use crate::state::Fs;
 use crate::{Epoch, Error, ErrorKind, Result};
 
-/// The row changes that delete a checkpoint (I-CKP-1 holds for the others before and after).
-fn deletion(rows: &State, checkpoint: &Checkpoint) -> Result<Vec<RowChange>> {
-    let epoch = checkpoint.epoch;
-    let older: Vec<_> = rows.capture.checkpoints.iter().filter(|other| other.epoch < epoch).collect();
-    let mut changes = vec![RowChange::delete(Table::Checkpoint, checkpoint_key(epoch))];
-    visit(rows, Table::Scope, epoch, |key, _| {
-        changes.push(RowChange::delete(Table::Scope, key.to_vec()));
-        Ok(())
-    })?;
-    visit(rows, Table::Before, epoch, |key, image| {
-        let (_, table, row) = super::split_before_key(key)?;
-        let ino = split_key(row)?.0;
-        if let Some(heir) = older.iter().rfind(|other| other.holds(ino)) {
-            let key = before_key(heir.epoch, table, row);
-            if rows.get(Table::Before, &key)?.is_none() {
-                changes.push(RowChange::put(Table::Before, key, image.to_vec()));
+/// The row changes that delete checkpoints, given oldest first (I-CKP-1 holds for the others before and after).
+pub(super) fn deletion(rows: &State, checkpoints: &[Arc<Checkpoint>]) -> Result<Vec<RowChange>> {
+    let goes = |other: &Checkpoint| checkpoints.iter().any(|checkpoint| checkpoint.epoch == other.epoch);
+    let heirs: Vec<_> = rows.capture.checkpoints.iter().filter(|other| !goes(other)).collect();
+    let mut changes = Vec::new();
+    // What an older one of them handed on is nearer to the heir than what a newer one has.
+    let mut handed = HashSet::new();
+    for epoch in checkpoints.iter().map(|checkpoint| checkpoint.epoch) {
+        let older = &heirs[..heirs.partition_point(|heir| heir.epoch < epoch)];
+        changes.push(RowChange::delete(Table::Checkpoint, checkpoint_key(epoch)));
+        visit(rows, Table::Scope, epoch, |key, _| {
+            changes.push(RowChange::delete(Table::Scope, key.to_vec()));
+            Ok(())
+        })?;
+        visit(rows, Table::Before, epoch, |key, image| {
+            let (_, table, row) = super::split_before_key(key)?;
+            let ino = split_key(row)?.0;
+            if let Some(heir) = older.iter().rfind(|other| other.holds(ino)) {
+                let key = before_key(heir.epoch, table, row);
+                if rows.get(Table::Before, &key)?.is_none() && (checkpoints.len() == 1 || handed.insert(key.clone())) {
+                    changes.push(RowChange::put(Table::Before, key, image.to_vec()));
+                }
             }
-        }
-        changes.push(RowChange::delete(Table::Before, key.to_vec()));
-        Ok(())
-    })?;
+            changes.push(RowChange::delete(Table::Before, key.to_vec()));
+            Ok(())
+        })?;
+    }
     Ok(changes)
+}
+
+/// Counts what deleting checkpoints, given oldest first, frees.
+pub(super) fn would_free(rows: &State, checkpoints: &[Arc<Checkpoint>], block_size: u32) -> Result<CheckpointSpace> {
+    let changes = deletion(rows, checkpoints)?;
+    let images = changes.iter().filter(|change| change.table == Table::Before && change.value.is_none()).count();
+    let captured = rows.capture.plan(&changes, None, |table, key| rows.get(table, key))?;
+    let blocks = rows.capture.shares.would_free(&captured.deltas)?;
+    Ok(CheckpointSpace { rows: images as u64, alone_bytes: blocks * u64::from(block_size) })
 }
 
 /// Visits the rows of a table whose keys begin with an epoch.
@@ -47,8 +63,12 @@ fn visit(rows: &State, table: Table, epoch: Epoch, mut visit: impl FnMut(&[u8], 
 impl Fs {
     /// Returns the checkpoints, oldest first.
     pub(crate) fn checkpoints(&self) -> Vec<CheckpointInfo> {
-        let all = self.meta.reading(|rows| Ok(rows.capture.checkpoints.iter().map(|checkpoint| checkpoint.info()).collect()));
-        all.expect("nothing is read from the device")
+        self.all_checkpoints().iter().map(|checkpoint| checkpoint.info()).collect()
+    }
+
+    /// As [`checkpoints`](Self::checkpoints), as they are in memory.
+    pub(super) fn all_checkpoints(&self) -> Vec<Arc<Checkpoint>> {
+        self.meta.reading(|rows| Ok(rows.capture.checkpoints.clone())).expect("nothing is read from the device")
     }
 
     pub(crate) fn checkpoint(&self, name: &[u8]) -> Result<Arc<Checkpoint>> {
@@ -56,38 +76,50 @@ impl Fs {
         self.meta.reading(|rows| rows.capture.named(name).cloned().ok_or_else(missing))
     }
 
-    /// Counts what a checkpoint holds.
-    pub(crate) fn checkpoint_space(&self, name: &[u8]) -> Result<CheckpointSpace> {
-        let checkpoint = self.checkpoint(name)?;
-        self.meta.reading(|rows| {
-            let changes = deletion(rows, &checkpoint)?;
-            let images = changes.iter().filter(|change| change.table == Table::Before && change.value.is_none()).count();
-            let captured = rows.capture.plan(&changes, None, |table, key| rows.get(table, key))?;
-            let blocks = rows.capture.shares.would_free(&captured.deltas)?;
-            Ok(CheckpointSpace { rows: images as u64, alone_bytes: blocks * u64::from(self.block_size) })
-        })
+    /// Counts what deleting checkpoints together would free.
+    pub(crate) fn checkpoint_space(&self, names: &[&[u8]]) -> Result<CheckpointSpace> {
+        let mut checkpoints = names.iter().map(|name| self.checkpoint(name)).collect::<Result<Vec<_>>>()?;
+        checkpoints.sort_unstable_by_key(|checkpoint| checkpoint.epoch);
+        checkpoints.dedup_by_key(|checkpoint| checkpoint.epoch);
+        self.meta.reading(|rows| would_free(rows, &checkpoints, self.block_size))
+    }
+
+    /// Counts what all checkpoints hold together.
+    pub(crate) fn all_checkpoints_space(&self) -> Result<CheckpointSpace> {
+        self.meta.reading(|rows| would_free(rows, &rows.capture.checkpoints, self.block_size))
     }
 
     /// Deletes a checkpoint; durable when it returns. Files open in its view stand in the way.
     pub(crate) fn delete_checkpoint(&self, name: &[u8]) -> Result<()> {
         self.begin_change()?;
-        let lsn = self.frozen(|_| {
+        let lsn = self.remove_checkpoint(name, |_| true)?;
+        self.meta.sync(lsn)
+    }
+
+    /// Deletes a checkpoint that may go now that nobody can change it; returns the record that does.
+    pub(super) fn remove_checkpoint(&self, name: &[u8], may_go: impl Fn(&Checkpoint) -> bool) -> Result<crate::Lsn> {
+        self.frozen(|_| {
             let checkpoint = self.checkpoint(name)?;
+            if !may_go(&checkpoint) {
+                return Err(Error::new(ErrorKind::NotFound, format!("checkpoint '{}' is another one by now", name.escape_ascii())));
+            }
             let of_it = self.inodes.loaded(|inode| self.is_of(inode.ino, checkpoint.epoch));
-            if of_it.iter().any(|inode| inode.data.is_open()) {
-                return Err(Error::new(ErrorKind::Busy, format!("files of checkpoint '{}' are open: close them first", name.escape_ascii())));
+            if self.is_looked_into(checkpoint.epoch) {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    format!("checkpoint '{}' is mounted, or files of it are open: unmount it and close them first", name.escape_ascii()),
+                ));
             }
             let lsn = self.commit_deletion(&checkpoint)?;
             self.views.forget(checkpoint.epoch);
             self.inodes.drop_all(&of_it);
             Ok(lsn)
-        })?;
-        self.meta.sync(lsn)
+        })
     }
 
-    fn commit_deletion(&self, checkpoint: &Checkpoint) -> Result<crate::Lsn> {
+    fn commit_deletion(&self, checkpoint: &Arc<Checkpoint>) -> Result<crate::Lsn> {
         let committed = self.meta.exclusively(|locked| {
-            let rows = deletion(locked.state(), checkpoint)?;
+            let rows = deletion(locked.state(), std::slice::from_ref(checkpoint))?;
             let record = Record { kind: RecordKind::Checkpoint, rows, exposes: None, barrier: false };
             let committed = locked.commit(record, Others::Covered)?;
             locked.capture().checkpoints.retain(|other| other.epoch != checkpoint.epoch);

@@ -22,7 +22,7 @@ use crate::meta::State;
 use crate::planted::{PlantedBug, planted};
 use crate::row::{InodeRow, RowChange, Table, inode_key, split_key};
 use crate::state::Fs;
-use crate::{Error, ErrorKind, InodeNo, Result};
+use crate::{Error, ErrorKind, InodeNo, Result, Timestamp};
 
 /// The rows that are to change, by table and key.
 pub(super) type Changes = BTreeMap<(Table, Vec<u8>), Option<Vec<u8>>>;
@@ -47,7 +47,7 @@ impl Fs {
             })?;
             let undo = format!("before-rollback-{}", self.epoch().0);
             let automatic = CheckpointOptions { scope: CheckpointScope::Everything, automatic: true, kept: false };
-            self.commit_checkpoint(undo.as_bytes(), &automatic, None)?;
+            self.commit_checkpoint(undo.as_bytes(), &automatic, None, Timestamp::now(), Vec::new())?;
             self.commit_rollback(undo, changes)
         })?;
         self.meta.sync(lsn)?;

@@ -11,9 +11,9 @@
 
 use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::row::{DentryRow, InodeRow, Table, inode_key, pair_key, split_key};
 use crate::state::Fs;
@@ -33,6 +33,42 @@ pub(crate) struct Views {
     slots: RwLock<Slots>,
     /// The checkpoint that the whole mount shows.
     base: OnceLock<Epoch>,
+    /// A leaf: how often each checkpoint is held ([`CheckpointHold`]).
+    holds: Mutex<HashMap<Epoch, usize>>,
+}
+
+/// Keeps a checkpoint from being deleted until it is dropped: it is mounted somewhere.
+pub struct CheckpointHold {
+    fs: Weak<Fs>,
+    epoch: Epoch,
+    /// The root of what it shows.
+    root: InodeNo,
+}
+
+impl CheckpointHold {
+    /// Returns the root directory of what the checkpoint shows.
+    #[must_use]
+    pub fn root(&self) -> InodeNo {
+        self.root
+    }
+}
+
+impl std::fmt::Debug for CheckpointHold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CheckpointHold").field("epoch", &self.epoch).finish_non_exhaustive()
+    }
+}
+
+impl Drop for CheckpointHold {
+    fn drop(&mut self) {
+        let Some(fs) = self.fs.upgrade() else { return };
+        let mut holds = fs.views.holds.lock();
+        let count = holds.get_mut(&self.epoch).expect("it was counted when it was made");
+        *count -= 1;
+        if *count == 0 {
+            holds.remove(&self.epoch);
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -120,6 +156,24 @@ impl Fs {
     /// Returns whether an inode is one of this checkpoint.
     pub(super) fn is_of(&self, ino: InodeNo, epoch: Epoch) -> bool {
         self.views.epoch(ino.0 >> SLOT_SHIFT) == Some(epoch)
+    }
+
+    /// Keeps a checkpoint from being deleted.
+    pub(crate) fn hold_checkpoint(self: &Arc<Self>, name: &[u8]) -> Result<CheckpointHold> {
+        // Nobody deletes it meanwhile.
+        let _opens = self.freeze.read();
+        let epoch = self.checkpoint(name)?.epoch;
+        let root = self.inode_at(epoch, InodeNo::ROOT)?;
+        *self.views.holds.lock().entry(epoch).or_default() += 1;
+        Ok(CheckpointHold { fs: Arc::downgrade(self), epoch, root })
+    }
+
+    /// Returns whether files of a checkpoint are open, or it is mounted.
+    pub(super) fn is_looked_into(&self, epoch: Epoch) -> bool {
+        if self.views.holds.lock().contains_key(&epoch) {
+            return true;
+        }
+        !self.inodes.loaded(|inode| self.is_of(inode.ino, epoch) && inode.data.is_open()).is_empty()
     }
 
     /// Returns the inode that a row number names in a checkpoint.

@@ -81,8 +81,8 @@ impl Io<'_> {
                 Ok(Some(at)) => break at,
                 // The service changed in between.
                 Ok(None) => {}
-                // Blocks that left files may be waiting for somebody who holds no lock.
-                Err(error) if error.kind == ErrorKind::NoSpace && self.fs.empty_limbo() => {}
+                // Here no lock is held any more, so room can be made.
+                Err(error) if error.kind == ErrorKind::NoSpace => self.fs.make_room(error)?,
                 Err(error) => return Err(error),
             }
         };

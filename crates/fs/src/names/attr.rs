@@ -18,7 +18,7 @@ impl Fs {
         let inode = self.inode(ino)?;
         if let Some(size) = change.size {
             match inode.kind {
-                FileKind::File => crate::io::set_size(self, &inode, size)?,
+                FileKind::File => self.with_room(|| crate::io::set_size(self, &inode, size))?,
                 FileKind::Directory => {
                     return Err(Error::new(ErrorKind::IsDirectory, format!("inode {} is a directory and has no size to set", ino.0)));
                 }

@@ -146,11 +146,14 @@ impl Fs {
         if matches!(kind, FileKind::File | FileKind::Directory) { self.row_of(Table::Xattr, dir, UNTORN) } else { Ok(None) }
     }
 
+    /// Refuses what grows the metadata of a full volume, unless room can be made. The caller holds no lock.
     pub(crate) fn need_space(&self) -> Result<()> {
-        if !self.space.would_fit(METADATA_BLOCKS) {
-            return Err(Error::new(ErrorKind::NoSpace, "the volume is full: delete something, or grow it"));
-        }
-        Ok(())
+        self.with_room(|| {
+            if self.space.would_fit(METADATA_BLOCKS) {
+                return Ok(());
+            }
+            Err(Error::no_space(METADATA_BLOCKS, "the volume is full: delete something, or grow it"))
+        })
     }
 
     /// Adds the rows of a new inode with one name to `rows`.

@@ -36,6 +36,7 @@ impl Fs {
         }
         self.begin_change()?;
         self.need_live(ino)?;
+        self.need_space()?;
         let _names = self.names.lock();
         let key = pair_key(ino, name);
         let inode = self.inode(ino)?;
@@ -45,9 +46,6 @@ impl Fs {
         }
         if replace && !exists {
             return Err(missing(ino, name));
-        }
-        if !self.space.would_fit(1) {
-            return Err(Error::new(ErrorKind::NoSpace, "the volume is full: delete something, or grow it"));
         }
         self.change_xattr(&inode, RowChange::put(Table::Xattr, key, value.to_vec()));
         Ok(())

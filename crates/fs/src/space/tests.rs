@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Epoch, FileBlock};
+use crate::{Epoch, ErrorKind, FileBlock};
 
 const BLOCK_SIZE: u32 = 65_536;
 /// The smallest volume whose reserve (1 MiB = 16 blocks) leaves room to play.

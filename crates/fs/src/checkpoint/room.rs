@@ -1,0 +1,227 @@
+//! A full volume: what becomes of checkpoints when the files of the present need their blocks.
+//!
+//! ```text
+//!   a change finds no blocks ─► it lets go of every lock ─► limbo has some? ─ yes ─► try again
+//!                                                            └ no ─► refuse? ─ yes ─► "no space"
+//!                                                                     └ delete-oldest: would all that may go make enough room?
+//!                                                                          no ─► "no space", and nothing is deleted
+//!                                                                          yes ─► the oldest goes, until there is room ─► try again
+//! ```
+//!
+//! Only automatic checkpoints that nobody keeps may go. Whoever needs blocks calls this with no lock held, because a deletion holds everybody back.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use serde::Serialize;
+
+use super::Checkpoint;
+use super::remove::would_free;
+use crate::log::RecordKind;
+use crate::meta::MetaStore;
+use crate::row::{RowChange, Table};
+use crate::state::Fs;
+use crate::{Error, ErrorKind, Result};
+
+/// Name of the setting that holds the policy: 1 deletes the oldest; missing or 0 refuses.
+pub(crate) const SPACE_POLICY: &[u8] = b"checkpoint_policy";
+
+/// What happens to checkpoints when a change of the present finds the volume full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SpacePolicy {
+    /// The change is refused, and every checkpoint stays.
+    #[default]
+    Refuse,
+    /// The oldest automatic checkpoint that nobody keeps is deleted, and the next, until the change can go on.
+    DeleteOldest,
+}
+
+impl fmt::Display for SpacePolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Refuse => "refuse",
+            Self::DeleteOldest => "delete-oldest",
+        })
+    }
+}
+
+impl FromStr for SpacePolicy {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "refuse" => Ok(Self::Refuse),
+            "delete-oldest" => Ok(Self::DeleteOldest),
+            _ => Err(format!("'{text}' is no policy of a full volume: it is 'refuse' or 'delete-oldest'")),
+        }
+    }
+}
+
+/// The policy in memory, and what it did since the mount.
+#[derive(Debug, Default)]
+pub(crate) struct Keeping {
+    deletes_oldest: AtomicBool,
+    deleted: AtomicU64,
+}
+
+/// The checkpoints in numbers, for `info`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct CheckpointCounts {
+    /// How many there are.
+    pub count: u64,
+    /// How many of them retention or a full volume may delete.
+    pub removable: u64,
+    /// What happens to them when the volume is full.
+    pub policy: SpacePolicy,
+    /// How many were deleted since the mount because the volume was full.
+    pub deleted_for_space: u64,
+}
+
+impl Keeping {
+    /// Reads the policy; one that does not decode deletes nothing.
+    pub(crate) fn load(&self, meta: &MetaStore) -> Result<()> {
+        let stored = meta.get(Table::Setting, SPACE_POLICY)?;
+        let policy = stored.as_deref().map_or(Some(SpacePolicy::Refuse), decode_policy);
+        if policy.is_none() {
+            tracing::warn!("the setting 'checkpoint_policy' is damaged: a full volume refuses until it is set again");
+        }
+        self.deletes_oldest.store(policy == Some(SpacePolicy::DeleteOldest), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn policy(&self) -> SpacePolicy {
+        if self.deletes_oldest.load(Ordering::Relaxed) { SpacePolicy::DeleteOldest } else { SpacePolicy::Refuse }
+    }
+}
+
+/// Reads the setting's value.
+pub(crate) fn decode_policy(bytes: &[u8]) -> Option<SpacePolicy> {
+    match bytes {
+        [0] => Some(SpacePolicy::Refuse),
+        [1] => Some(SpacePolicy::DeleteOldest),
+        _ => None,
+    }
+}
+
+impl Checkpoint {
+    /// Returns whether retention and a full volume may delete it.
+    pub(crate) fn is_removable(&self) -> bool {
+        self.row.automatic && !self.row.kept
+    }
+}
+
+impl Fs {
+    /// Sets what happens to checkpoints when the volume is full; durable when it returns.
+    pub(crate) fn set_space_policy(&self, policy: SpacePolicy) -> Result<()> {
+        self.begin_change()?;
+        let _names = self.names.lock();
+        let value = vec![u8::from(policy == SpacePolicy::DeleteOldest)];
+        let lsn = self.commit(RecordKind::Setting, vec![RowChange::put(Table::Setting, SPACE_POLICY.to_vec(), value)]);
+        self.keeping.deletes_oldest.store(policy == SpacePolicy::DeleteOldest, Ordering::Relaxed);
+        self.meta.sync(lsn)
+    }
+
+    /// Counts the checkpoints.
+    pub(crate) fn checkpoint_counts(&self) -> CheckpointCounts {
+        let counts = self.meta.reading(|rows| {
+            let all = &rows.capture.checkpoints;
+            Ok((all.len() as u64, all.iter().filter(|checkpoint| checkpoint.is_removable()).count() as u64))
+        });
+        let (count, removable) = counts.expect("nothing is read from the device");
+        CheckpointCounts { count, removable, policy: self.keeping.policy(), deleted_for_space: self.keeping.deleted.load(Ordering::Relaxed) }
+    }
+
+    /// Runs a change that may need blocks, and again each time that room could be made for it. The caller holds no lock.
+    pub(crate) fn with_room<T>(&self, mut change: impl FnMut() -> Result<T>) -> Result<T> {
+        loop {
+            match change() {
+                Err(error) if error.kind == ErrorKind::NoSpace => self.make_room(error)?,
+                other => return other,
+            }
+        }
+    }
+
+    /// Makes room for a change that was refused; fails as it did where there is none to be made.
+    #[cold]
+    pub(crate) fn make_room(&self, refused: Error) -> Result<()> {
+        // Blocks that left files may be waiting for somebody who holds no lock.
+        if self.empty_limbo() {
+            return Ok(());
+        }
+        // A device that is full below a volume, as a sparse image may be, gets no fuller or emptier by what is deleted here.
+        if refused.blocks_wanted == 0 || self.begin_change().is_err() {
+            return Err(refused);
+        }
+        if self.keeping.policy() == SpacePolicy::Refuse {
+            return Err(self.with_advice(refused));
+        }
+        let _one = self.room.lock();
+        // Somebody else may have made room meanwhile.
+        if self.space.would_fit(refused.blocks_wanted) || self.delete_oldest(refused.blocks_wanted)? { Ok(()) } else { Err(refused) }
+    }
+
+    /// Deletes as many of the oldest checkpoints that may go as it takes to find `blocks`; none where all of them would not do.
+    fn delete_oldest(&self, blocks: u64) -> Result<bool> {
+        let mut may_go = self.all_checkpoints();
+        may_go.retain(|checkpoint| checkpoint.is_removable() && !self.is_looked_into(checkpoint.epoch));
+        // One that was deleted meanwhile frees nothing here, and nothing below.
+        let freed_bytes = self.meta.reading(|rows| would_free(rows, &may_go, self.block_size))?.alone_bytes;
+        if freed_bytes / u64::from(self.block_size) < self.space.lacking(blocks) {
+            return Ok(false);
+        }
+        for checkpoint in may_go {
+            let name = &checkpoint.row.name;
+            let as_it_was = |found: &Checkpoint| found.epoch == checkpoint.epoch && found.is_removable();
+            match self.remove_checkpoint(name, as_it_was) {
+                // Somebody began to read it, keeps it from now on, or deleted it: the next one, then.
+                Err(error) if matches!(error.kind, ErrorKind::Busy | ErrorKind::NotFound) => continue,
+                other => drop(other?),
+            }
+            self.keeping.deleted.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!("the volume is full: checkpoint '{}' was deleted, as the policy 'delete-oldest' says", name.escape_ascii());
+            self.empty_limbo();
+            if self.space.would_fit(blocks) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Deletes the oldest checkpoints, where that is the policy, once metadata has eaten into what is kept for it: a metadata commit must never find
+    /// the volume full. Called with no lock held.
+    pub(crate) fn relieve_metadata(&self) {
+        if self.space.would_fit(0) || self.keeping.policy() == SpacePolicy::Refuse {
+            return;
+        }
+        let _one = self.room.lock();
+        if let Err(error) = self.delete_oldest(0) {
+            tracing::warn!("metadata takes the last blocks, and no checkpoint could be deleted for it: {error}");
+        }
+    }
+
+    /// Says what a person can do about a full volume that has checkpoints.
+    fn with_advice(&self, refused: Error) -> Error {
+        let counts = self.checkpoint_counts();
+        if counts.count == 0 || counts.policy == SpacePolicy::DeleteOldest {
+            return refused;
+        }
+        let advice = "checkpoints may hold space: delete some, or let a full volume do so ('bedplate checkpoint policy VOLUME delete-oldest')";
+        Error { message: format!("{}; {advice}", refused.message), ..refused }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_survives_text_and_a_damaged_one_deletes_nothing() {
+        for policy in [SpacePolicy::Refuse, SpacePolicy::DeleteOldest] {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+        }
+        assert!("newest".parse::<SpacePolicy>().unwrap_err().contains("'newest'"));
+        assert_eq!([&[][..], &[2], &[1, 0]].map(decode_policy), [None; 3]);
+    }
+}

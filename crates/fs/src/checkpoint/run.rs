@@ -1,0 +1,169 @@
+//! Carrying schedules out: what is due is made, what is too many is deleted.
+//!
+//! A checkpoint and the note that its schedule had its turn are one record, so a crash makes none twice. Retention deletes only what its own
+//! schedule made and nobody keeps, the oldest epochs first.
+
+use std::collections::HashMap;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::schedule::{Moment, SCHEDULE_PREFIX, Schedule, key_of};
+use super::{Checkpoint, CheckpointInfo, CheckpointOptions, CheckpointScope};
+use crate::log::RecordKind;
+use crate::meta::MetaStore;
+use crate::row::{RowChange, Table};
+use crate::state::Fs;
+use crate::{Error, ErrorKind, Result};
+
+/// The schedules, and whose turn it was.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    /// By name, as the settings have them.
+    schedules: Vec<Schedule>,
+    /// When schedules last had their turn in this process, on the steady clock.
+    ran: HashMap<String, Duration>,
+}
+
+impl Turns {
+    /// Reads the schedules; one that does not decode is left out, and told of.
+    pub(crate) fn load(&mut self, meta: &MetaStore) -> Result<()> {
+        self.schedules.clear();
+        meta.scan(Table::Setting, Bound::Included(SCHEDULE_PREFIX), Bound::Unbounded, |key, value| {
+            if !key.starts_with(SCHEDULE_PREFIX) {
+                return Ok(ControlFlow::Break(()));
+            }
+            match Schedule::decode(key, value) {
+                Ok(schedule) => self.schedules.push(schedule),
+                Err(error) => tracing::warn!("the setting '{}' does not decode and is left alone: {error}; a check removes it", key.escape_ascii()),
+            }
+            Ok(ControlFlow::Continue(()))
+        })
+    }
+
+    fn is_due(&self, schedule: &Schedule, now: Moment) -> bool {
+        schedule.is_due(now, self.ran.get(&schedule.name).copied())
+    }
+
+    /// Takes over what became durable, or nearly: a schedule, or that there is none of the name.
+    fn put(&mut self, name: &str, schedule: Option<Schedule>) {
+        self.schedules.retain(|other| other.name != name);
+        self.schedules.extend(schedule);
+        self.schedules.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    }
+}
+
+/// What running the schedules did.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ScheduleRun {
+    /// The checkpoints made.
+    pub made: Vec<CheckpointInfo>,
+    /// The names of those deleted, because their schedules keep no more.
+    pub deleted: Vec<String>,
+    /// Why a schedule made none; it has its next turn at its next time.
+    pub failures: Vec<String>,
+}
+
+impl Fs {
+    /// Returns the schedules by name.
+    pub(crate) fn schedules(&self) -> Vec<Schedule> {
+        self.turns.lock().schedules.clone()
+    }
+
+    /// Adds a schedule, or replaces the one of its name: when that last had its turn stays. Durable when it returns.
+    pub(crate) fn set_schedule(&self, schedule: &Schedule) -> Result<()> {
+        schedule.validate()?;
+        self.begin_change()?;
+        self.need_space()?;
+        let mut turns = self.turns.lock();
+        let last = turns.schedules.iter().find(|other| other.name == schedule.name).and_then(|other| other.last);
+        let row = Schedule { last, ..schedule.clone() };
+        self.change_schedule(RowChange::put(Table::Setting, row.key(), row.encode()))?;
+        turns.put(&schedule.name, Some(row));
+        Ok(())
+    }
+
+    /// Removes a schedule; its checkpoints stay. Durable when it returns.
+    pub(crate) fn remove_schedule(&self, name: &str) -> Result<()> {
+        self.begin_change()?;
+        let mut turns = self.turns.lock();
+        if !turns.schedules.iter().any(|schedule| schedule.name == name) {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no schedule '{}'", name.escape_debug())));
+        }
+        self.change_schedule(RowChange::delete(Table::Setting, key_of(name)))?;
+        turns.put(name, None);
+        turns.ran.remove(name);
+        Ok(())
+    }
+
+    fn change_schedule(&self, change: RowChange) -> Result<()> {
+        let lsn = self.commit(RecordKind::Setting, vec![change]);
+        self.meta.sync(lsn)?;
+        self.keeper.wake();
+        Ok(())
+    }
+
+    /// Returns whether a schedule is due.
+    pub(crate) fn is_any_due(&self, now: Moment) -> bool {
+        let turns = self.turns.lock();
+        turns.schedules.iter().any(|schedule| turns.is_due(schedule, now))
+    }
+
+    /// Returns how long until the next schedule may be due; `None` where there is none.
+    pub(crate) fn until_next_due(&self, now: Moment) -> Option<Duration> {
+        self.turns.lock().schedules.iter().map(|schedule| schedule.until_next(now.wall)).min()
+    }
+
+    /// Makes the checkpoints that are due, and deletes what schedules no longer keep; durable when it returns.
+    pub(crate) fn run_schedules(&self, now: Moment) -> Result<ScheduleRun> {
+        self.begin_change()?;
+        let mut turns = self.turns.lock();
+        let mut run = ScheduleRun::default();
+        for schedule in turns.schedules.clone() {
+            if turns.is_due(&schedule, now) {
+                let had = Schedule { last: Some(now.wall), ..schedule.clone() };
+                turns.ran.insert(schedule.name.clone(), now.steady);
+                turns.put(&schedule.name, Some(had.clone()));
+                match self.make_scheduled(&had, now) {
+                    Ok(made) => run.made.push(made),
+                    Err(error) => run.failures.push(format!("schedule '{}' made no checkpoint: {error}", schedule.name.escape_debug())),
+                }
+            }
+            self.retain(&schedule, &mut run)?;
+        }
+        self.meta.sync(self.meta.last_lsn())?;
+        Ok(run)
+    }
+
+    /// Makes the checkpoint of a schedule that has just had its turn.
+    fn make_scheduled(&self, schedule: &Schedule, now: Moment) -> Result<CheckpointInfo> {
+        let taken = self.all_checkpoints();
+        let name = schedule.checkpoint_name(now.wall, |name| taken.iter().any(|other| other.row.name == name));
+        let note = RowChange::put(Table::Setting, schedule.key(), schedule.encode());
+        let scope = if schedule.paths.is_empty() { CheckpointScope::Everything } else { CheckpointScope::Paths(schedule.paths.clone()) };
+        let options = CheckpointOptions { scope, automatic: true, kept: false };
+        self.create_noting(&name, &options, now.wall, vec![note.clone()]).inspect_err(|_| {
+            // It had its turn all the same: what fails now would fail again in a minute, and be told again.
+            if self.begin_change().is_ok() {
+                let _lsn = self.commit(RecordKind::Setting, vec![note]);
+            }
+        })
+    }
+
+    /// Deletes the oldest that a schedule made beyond those that it keeps. One that somebody reads waits for the next time.
+    fn retain(&self, schedule: &Schedule, run: &mut ScheduleRun) -> Result<()> {
+        let mut made: Vec<Arc<Checkpoint>> = self.all_checkpoints();
+        made.retain(|checkpoint| checkpoint.is_removable() && schedule.gave(&checkpoint.row.name));
+        let too_many = made.len().saturating_sub(schedule.keep as usize);
+        for checkpoint in &made[..too_many] {
+            match self.remove_checkpoint(&checkpoint.row.name, |found| found.epoch == checkpoint.epoch && found.is_removable()) {
+                Ok(_lsn) => run.deleted.push(String::from_utf8_lossy(&checkpoint.row.name).into_owned()),
+                Err(error) if matches!(error.kind, ErrorKind::Busy | ErrorKind::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
