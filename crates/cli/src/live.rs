@@ -14,6 +14,9 @@
 //! | `user.bedplate.reset` | file, root | setting it lets counters and latencies begin anew |
 //! | `user.bedplate.info` | root | what `info` tells of the file system, JSON |
 //! | `user.bedplate.pid` | root | the daemon's process |
+//! | `user.bedplate.checkpoints.EPOCH` | root | the checkpoints after that one, JSON |
+//! | `user.bedplate.held.EPOCHS` | root | what deleting these would free, or what all hold, JSON |
+//! | `user.bedplate.schedules` | root | the schedules of checkpoints, JSON |
 //! | `user.bedplate.request.TOKEN` | root | a request about checkpoints, tunables or defragmentation, and its answer |
 //! | `user.bedplate.grow` | root | setting it takes over the device's present size |
 
@@ -50,6 +53,12 @@ pub const INFO: &str = "user.bedplate.info";
 pub const PID: &str = "user.bedplate.pid";
 /// How much of a file is written untorn, and by whom.
 pub const UNTORN: &str = "user.bedplate.untorn";
+/// The checkpoints after an epoch, which follows.
+pub const CHECKPOINTS: &str = "user.bedplate.checkpoints.";
+/// What checkpoints hold; their epochs follow.
+pub const HELD: &str = "user.bedplate.held.";
+/// The schedules of checkpoints.
+pub const SCHEDULES: &str = "user.bedplate.schedules";
 /// A request about checkpoints, tunables or defragmentation; a token follows.
 pub const REQUEST: &str = "user.bedplate.request.";
 /// The trigger to grow.

@@ -11,8 +11,6 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::text;
-
 /// The variable that sets the level (`warn`, `info`, `debug`, `trace`, or per room as in `fs=debug`); it wins over `--verbose`.
 const VARIABLE: &str = "BEDPLATE_LOG";
 
@@ -83,7 +81,7 @@ where
             Level::TRACE => "trace",
         };
         if TIMES.load(Ordering::Relaxed) {
-            write!(line, "{} ", text::time(Timestamp::now()))?;
+            write!(line, "{} ", bedplate::format_time(Timestamp::now()))?;
         }
         write!(line, "bedplate: {level}: ")?;
         let mut fields = Fields { line: &mut line, rest: String::new(), result: Ok(()) };

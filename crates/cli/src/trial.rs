@@ -158,7 +158,13 @@ impl Trial {
             Verdict::Kept => "kept",
             Verdict::Reverted => "taken back",
         };
-        format!("{} instead of {} on {} UTC, {verdict}: {}", self.mode_tried, self.served_before, text::time(Timestamp(self.began)), self.reason)
+        format!(
+            "{} instead of {} on {} UTC, {verdict}: {}",
+            self.mode_tried,
+            self.served_before,
+            bedplate::format_time(Timestamp(self.began)),
+            self.reason
+        )
     }
 
     fn rows(&self) -> Vec<Vec<String>> {

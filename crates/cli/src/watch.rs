@@ -43,7 +43,9 @@ impl Scope {
     pub fn new(paths: &[PathBuf]) -> Result<Self> {
         let mut scope = Self { files: Vec::new(), below: Vec::new() };
         if paths.is_empty() {
-            scope.below = mounts::ours()?.into_iter().map(|mount| (mount, PathBuf::from("/"))).collect();
+            // A checkpoint that is mounted beside its volume has no process of its own to ask.
+            let volumes = mounts::ours()?.into_iter().filter(|mount| !matches!(live::get(&mount.dir, live::PID), Ok(None)));
+            scope.below = volumes.map(|mount| (mount, PathBuf::from("/"))).collect();
             if scope.below.is_empty() {
                 return Err(Failure::new("not_a_mount", "no volume is mounted here: mount one with 'bedplate mount', or name a file of a mount"));
             }

@@ -1,7 +1,8 @@
 //! Requests about checkpoints, tunables and defragmentation: what a command asks of a file system, whether it has it open itself or reaches it through a mount.
 //!
 //! On a mount a request is the value of an extended attribute of the root, `user.bedplate.request.TOKEN`; reading the same attribute gives the answer.
-//! The token is the caller's own, so that requests at the same time do not meet.
+//! The token is the caller's own, so that requests at the same time do not meet. What only looks is an attribute of its own, because a read-only mount
+//! takes no attributes: `user.bedplate.checkpoints.EPOCH`, `user.bedplate.held.EPOCHS`, `user.bedplate.schedules`.
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
@@ -9,17 +10,19 @@ use std::path::{Path, PathBuf};
 
 use fs::{
     ChangedRange, CheckpointDifference, CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, CloneSource, Error, ErrorKind, FileKind,
-    FileSystem, InodeNo, RollbackOptions, TuneOptions,
+    FileSystem, InodeNo, Moment, Pressure, RollbackOptions, Schedule, TuneOptions,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// How many checkpoints one answer lists: answers have 64 KiB at most.
-const LISTED_MAX: usize = 64;
 /// How many bytes of differences.
 const DIFFERENCES_BYTES_MAX: usize = 48 << 10;
 /// How many ranges of a file.
 const RANGES_MAX: usize = 700;
+/// How many bytes of JSON one answer lists: attributes have 64 KiB at most.
+const LISTED_BYTES_MAX: usize = 48 << 10;
+/// How many bytes of paths are listed of one checkpoint.
+const PATHS_BYTES_MAX: usize = 16 << 10;
 
 /// A request. Names are bytes, as file names are.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -41,10 +44,42 @@ pub enum Request {
         /// The last epoch of the part before; 0 at first.
         after: u32,
     },
-    /// Tells what one holds.
-    Space {
+    /// Tells what deleting some together would free; of none: what all hold, and whether they fill the volume.
+    Held {
+        /// Their epochs.
+        epochs: Vec<u32>,
+    },
+    /// Sets what happens when the volume is full.
+    SetPolicy {
+        /// As in `delete-oldest`.
+        policy: String,
+    },
+    /// Adds or replaces a schedule.
+    SetSchedule {
+        /// Its name.
+        name: String,
+        /// Its period in seconds.
+        every_s: u64,
+        /// How many of its checkpoints are kept.
+        keep: u32,
+        /// Paths from the root of the volume; none: everything.
+        paths: Vec<PathBuf>,
+    },
+    /// Lists the schedules.
+    Schedules,
+    /// Removes a schedule.
+    RemoveSchedule {
+        /// Its name.
+        name: String,
+    },
+    /// Makes what is due by schedules, and deletes what they keep no longer.
+    RunSchedules,
+    /// Mounts one on a directory of its own, beside the volume's mount.
+    Mount {
         /// Its name.
         name: Vec<u8>,
+        /// The directory.
+        dir: PathBuf,
     },
     /// Deletes one.
     Delete {
@@ -159,14 +194,23 @@ pub fn answer(fs: &FileSystem, request: &Request) -> fs::Result<(Value, Changed)
             let made: CheckpointInfo = fs.create_checkpoint(name, &CheckpointOptions { scope, automatic: *automatic, kept: *keep })?;
             plain(json(&made)?)
         }
-        Request::List { after } => {
-            let later = fs.checkpoints().into_iter().filter(|checkpoint| checkpoint.epoch.0 > *after);
-            plain(json(&later.take(LISTED_MAX).collect::<Vec<_>>())?)
+        Request::List { after } => plain(json(&list(fs, *after))?),
+        Request::Held { epochs } => plain(json(&held(fs, epochs)?)?),
+        Request::SetPolicy { policy } => {
+            fs.set_space_policy(policy.parse().map_err(|why: String| Error::new(ErrorKind::Invalid, why))?)?;
+            plain(Value::Null)
         }
-        Request::Space { name } => {
-            let space: CheckpointSpace = fs.checkpoint_space(name)?;
-            plain(json(&space)?)
+        Request::SetSchedule { name, every_s, keep, paths } => {
+            fs.set_schedule(&Schedule { name: name.clone(), every_s: *every_s, keep: *keep, paths: paths.clone(), last: None })?;
+            plain(Value::Null)
         }
+        Request::Schedules => plain(json(&fs.schedules())?),
+        Request::RemoveSchedule { name } => {
+            fs.remove_schedule(name)?;
+            plain(Value::Null)
+        }
+        Request::RunSchedules => plain(json(&fs.run_schedules(Moment::now())?)?),
+        Request::Mount { .. } => Err(Error::new(ErrorKind::Unsupported, "only the daemon of a mount mounts a checkpoint beside it")),
         Request::Delete { name } => {
             fs.delete_checkpoint(name)?;
             plain(Value::Null)
@@ -221,6 +265,109 @@ fn differences(fs: &FileSystem, from: &[u8], to: Option<&[u8]>, skip: usize) -> 
     Ok(Differences { differences: some, more })
 }
 
+/// A checkpoint as it travels.
+#[derive(Debug, Serialize)]
+pub struct Listed {
+    #[serde(flatten)]
+    info: CheckpointInfo,
+    /// Its name where that is no UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name_bytes: Option<Vec<u8>>,
+}
+
+/// Lists the checkpoints of epochs after one, oldest first, as many as fit an answer.
+#[must_use]
+pub fn list(fs: &FileSystem, after: u32) -> Vec<Listed> {
+    let mut left = LISTED_BYTES_MAX;
+    let mut listed = Vec::new();
+    for info in fs.checkpoints().into_iter().filter(|checkpoint| checkpoint.epoch.0 > after) {
+        let name_bytes = std::str::from_utf8(&info.name).is_err().then(|| info.name.clone());
+        let checkpoint = Listed { info: with_some_paths(info), name_bytes };
+        let len = serde_json::to_vec(&checkpoint).map_or(0, |text| text.len() + 1);
+        if len > left && !listed.is_empty() {
+            break;
+        }
+        left = left.saturating_sub(len);
+        listed.push(checkpoint);
+    }
+    listed
+}
+
+/// Cuts a list of paths that is too long, and says so.
+fn with_some_paths(mut info: CheckpointInfo) -> CheckpointInfo {
+    let mut bytes = 0;
+    let mut fits = |path: &String| {
+        bytes += path.len();
+        bytes <= PATHS_BYTES_MAX
+    };
+    let shown = info.paths.iter().take_while(|path| fits(path)).count();
+    if shown < info.paths.len() {
+        let more = info.paths.len() - shown;
+        info.paths.truncate(shown);
+        info.paths.push(format!("and {more} more"));
+    }
+    info
+}
+
+/// What checkpoints hold.
+#[derive(Debug, Serialize)]
+pub struct Held {
+    #[serde(flatten)]
+    space: CheckpointSpace,
+    /// What there is to warn of; told only of all checkpoints.
+    pressure: Option<Pressure>,
+    /// The same as a sentence.
+    warning: Option<String>,
+}
+
+/// Tells what deleting the checkpoints of some epochs would free; of none: of all.
+///
+/// # Errors
+/// `NotFound`; those of reading the metadata.
+pub fn held(fs: &FileSystem, epochs: &[u32]) -> fs::Result<Held> {
+    if epochs.is_empty() {
+        let pressure = fs.checkpoint_pressure()?;
+        return Ok(Held { space: fs.all_checkpoints_space()?, pressure, warning: pressure.map(|pressure| pressure.to_string()) });
+    }
+    let all = fs.checkpoints();
+    let name_of = |epoch: &u32| {
+        let found = all.iter().find(|checkpoint| checkpoint.epoch.0 == *epoch);
+        found.map(|checkpoint| checkpoint.name.as_slice()).ok_or_else(|| Error::new(ErrorKind::NotFound, format!("checkpoint {epoch} was deleted")))
+    };
+    let names = epochs.iter().map(name_of).collect::<fs::Result<Vec<_>>>()?;
+    Ok(Held { space: fs.checkpoints_space(&names)?, pressure: None, warning: None })
+}
+
+/// Writes epochs short: `3,7-9`.
+#[must_use]
+pub fn write_epochs(epochs: &[u32]) -> String {
+    let mut sorted = epochs.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let runs = sorted.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
+        [one] => one.to_string(),
+        [first, .., last] => format!("{first}-{last}"),
+        [] => String::new(),
+    });
+    runs.collect::<Vec<_>>().join(",")
+}
+
+/// Reads what [`write_epochs`] wrote; no more than a million.
+#[must_use]
+pub fn parse_epochs(text: &str) -> Option<Vec<u32>> {
+    const EPOCHS_MAX: usize = 1_000_000;
+    let mut epochs = Vec::new();
+    for part in text.split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || (last - first) as usize >= EPOCHS_MAX - epochs.len().min(EPOCHS_MAX) {
+            return None;
+        }
+        epochs.extend(first..=last);
+    }
+    Some(epochs)
+}
+
 /// An answer as it travels.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -255,6 +402,20 @@ fn json(value: &impl Serialize) -> fs::Result<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn epochs_are_written_short_and_hostile_ones_refused() {
+        for (epochs, text) in [(&[][..], ""), (&[3], "3"), (&[9, 7, 8, 3, 3], "3,7-9"), (&[1, 3, 5], "1,3,5")] {
+            assert_eq!(write_epochs(epochs), text);
+            let mut sorted = epochs.to_vec();
+            sorted.sort_unstable();
+            sorted.dedup();
+            assert_eq!(parse_epochs(text), Some(sorted));
+        }
+        for wrong in ["x", "3-", "9-7", "-1", "0-4294967295", "1-999999,1-999999"] {
+            assert_eq!(parse_epochs(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn requests_and_answers_survive_the_way() {

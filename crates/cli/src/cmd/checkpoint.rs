@@ -1,11 +1,15 @@
-//! `bedplate checkpoint create|list|show|delete|keep|rollback|clone|diff`
+//! `bedplate checkpoint create|list|show|delete|keep|rollback|clone|diff|mount|schedule|run-schedule|policy`
+
+mod database;
+mod schedule;
+pub mod show;
 
 use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use bedplate::{Timestamp, format_size};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::Value;
@@ -14,14 +18,15 @@ use serve::control::Request;
 use super::{checkpoint_clone, checkpoint_diff};
 use crate::device::Access;
 use crate::failure::{Failure, Result};
+use crate::live;
 use crate::output::Output;
 use crate::reach::{Reach, Target};
-use crate::text;
+use database::Database;
+use show::Checkpoint;
 
 /// Make, list, look at, delete, compare, clone and roll back to checkpoints: images of one moment
 ///
-/// On a mount a checkpoint is read in the directory '.checkpoints/NAME' of its root, which no listing shows; alone it is mounted with
-/// 'bedplate mount VOLUME DIR -o checkpoint=NAME'.
+/// On a mount a checkpoint is read in the directory '.checkpoints/NAME' of its root, which no listing shows, or mounted on a directory of its own.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -41,11 +46,23 @@ enum Action {
         /// Nothing but 'delete' removes it
         #[arg(long)]
         keep: bool,
+        /// Bracket it with a database's own backup mode: postgresql://…, sqlite:PATH, or command:PROGRAM, which is run with 'freeze' and with 'thaw'
+        ///
+        /// Usually not needed: a checkpoint is one moment across all files, so a database opens it as after a power cut, which it must survive anyway. It is
+        /// of use where recovery is to be short, or parts of the database lie on other volumes.
+        #[arg(long, value_name = "DATABASE")]
+        database: Option<Database>,
+        /// How long the database may take to begin to wait, and to go on
+        #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = bedplate::parse_duration, requires = "database")]
+        database_timeout: Duration,
     },
     /// List the checkpoints, oldest first
     List {
         #[command(flatten)]
         target: Target,
+        /// Tell also what each holds alone, and what all hold together
+        #[arg(long)]
+        space: bool,
     },
     /// Show one, and what deleting it would free
     Show {
@@ -61,6 +78,33 @@ enum Action {
         /// The checkpoints
         #[arg(required = true)]
         names: Vec<OsString>,
+        /// Only tell what deleting them together would free
+        #[arg(long)]
+        would_free: bool,
+    },
+    /// Mount one on a directory of its own, read-only; where the volume is mounted, its daemon serves it too
+    Mount {
+        #[command(flatten)]
+        target: Target,
+        /// The checkpoint
+        name: OsString,
+        /// An existing, empty directory
+        dir: PathBuf,
+    },
+    /// Make checkpoints at regular times, and delete the oldest of them; kept in the volume, carried out by whoever has it mounted
+    #[command(subcommand)]
+    Schedule(schedule::Action),
+    /// Make what is due by schedules, and delete what they keep no longer: for volumes that are not mounted all the time
+    RunSchedule {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Show or set what a full volume does with checkpoints: 'refuse' writes, or 'delete-oldest', automatic ones only
+    Policy {
+        #[command(flatten)]
+        target: Target,
+        /// refuse or delete-oldest
+        policy: Option<String>,
     },
     /// Protect a checkpoint from whatever removes old ones, or no longer
     Keep {
@@ -102,21 +146,24 @@ enum Action {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     match &arguments.action {
-        Action::Create { target, name, paths, keep } => {
+        Action::Create { target, name, paths, keep, database, database_timeout } => {
             let reach = target.reach()?;
             let paths = paths.iter().map(|path| reach.inside(path)).collect();
             let request = Request::Create { name: bytes(name), paths, keep: *keep, automatic: false };
-            output.show(&reach.ask::<Checkpoint>(&request, Access::ReadWrite, output)?)
+            let create = || reach.ask::<Checkpoint>(&request, Access::ReadWrite, output);
+            output.show(&match database {
+                Some(database) => database.around(*database_timeout, create)?,
+                None => create()?,
+            })
         }
-        Action::List { target } => output.show(&list(&target.reach()?, output)?),
-        Action::Show { target, name } => show(&target.reach()?, name, output),
-        Action::Delete { target, names } => {
-            let reach = target.reach()?;
-            for name in names {
-                reach.ask::<Value>(&Request::Delete { name: bytes(name) }, Access::ReadWrite, output)?;
-            }
-            output.show(&Deleted { deleted: names.iter().map(|name| name.to_string_lossy().into_owned()).collect() })
-        }
+        Action::List { target, space } => show::list(&target.reach()?, *space, output),
+        Action::Show { target, name } => show::one(&target.reach()?, name, output),
+        Action::Delete { target, names, would_free: true } => show::would_free(&target.reach()?, names, output),
+        Action::Delete { target, names, would_free: false } => delete(&target.reach()?, names, output),
+        Action::Mount { target, name, dir } => mount(target, name, dir, output),
+        Action::Schedule(action) => schedule::run(action, output),
+        Action::RunSchedule { target } => schedule::run_due(target, output),
+        Action::Policy { target, policy: wanted } => policy(target, wanted.as_ref(), output),
         Action::Keep { target, name, no } => {
             let request = Request::Keep { name: bytes(name), keep: !no };
             output.show(&target.reach()?.ask::<Checkpoint>(&request, Access::ReadWrite, output)?)
@@ -137,56 +184,6 @@ fn bytes(name: &OsString) -> Vec<u8> {
     name.clone().into_vec()
 }
 
-fn list(reach: &Reach, output: &Output) -> Result<Listing> {
-    let mut checkpoints: Vec<Checkpoint> = Vec::new();
-    loop {
-        let after = checkpoints.last().map_or(0, |last| last.epoch);
-        let more: Vec<Checkpoint> = reach.ask(&Request::List { after }, Access::ReadOnly, output)?;
-        if more.is_empty() {
-            return Ok(Listing { checkpoints });
-        }
-        checkpoints.extend(more);
-    }
-}
-
-fn show(reach: &Reach, name: &OsString, output: &Output) -> Result<()> {
-    let space: Space = reach.ask(&Request::Space { name: bytes(name) }, Access::ReadOnly, output)?;
-    let shown = name.to_string_lossy();
-    let missing = || Failure::new("not_found", format!("there is no checkpoint '{shown}'"));
-    let checkpoint = list(reach, output)?.checkpoints.into_iter().find(|checkpoint| checkpoint.name == shown).ok_or_else(missing)?;
-    output.show(&Shown { checkpoint, space })
-}
-
-#[derive(Debug, Serialize, serde::Deserialize)]
-struct Checkpoint {
-    name: String,
-    epoch: u32,
-    /// Nanoseconds since 1970.
-    created: i64,
-    automatic: bool,
-    kept: bool,
-    paths: Vec<String>,
-}
-
-#[derive(Debug, Serialize, serde::Deserialize)]
-struct Space {
-    rows: u64,
-    alone_bytes: u64,
-}
-
-#[derive(Serialize)]
-struct Listing {
-    checkpoints: Vec<Checkpoint>,
-}
-
-#[derive(Serialize)]
-struct Shown {
-    #[serde(flatten)]
-    checkpoint: Checkpoint,
-    #[serde(flatten)]
-    space: Space,
-}
-
 #[derive(Serialize)]
 struct Deleted {
     deleted: Vec<String>,
@@ -198,33 +195,47 @@ struct RolledBack {
     rows: u64,
 }
 
-impl fmt::Display for Checkpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let flags = match (self.kept, self.automatic) {
-            (true, true) => " (kept, automatic)",
-            (true, false) => " (kept)",
-            (false, true) => " (automatic)",
-            (false, false) => "",
-        };
-        let of = if self.paths.is_empty() { "everything".to_owned() } else { self.paths.join(", ") };
-        write!(f, "{}: {}, of {of}{flags}", self.name.escape_debug(), text::time(Timestamp(self.created)))
-    }
+#[derive(Serialize)]
+struct PolicyShown {
+    policy: String,
 }
 
-impl fmt::Display for Listing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.checkpoints.is_empty() {
-            return f.write_str("no checkpoints");
+#[derive(Serialize, serde::Deserialize)]
+struct Mounted {
+    mounted: PathBuf,
+}
+
+/// Shows the policy of a full volume, or sets it.
+fn policy(target: &Target, policy: Option<&String>, output: &Output) -> Result<()> {
+    let reach = target.reach()?;
+    if let Some(policy) = policy {
+        reach.ask::<Value>(&Request::SetPolicy { policy: policy.clone() }, Access::ReadWrite, output)?;
+    }
+    let told = match &reach {
+        Reach::Mounted(mount) => live::get_json(&mount.dir, live::INFO)?.unwrap_or_default(),
+        Reach::Alone(volume) => volume.with(Access::ReadOnly, output, |fs| Ok(serde_json::to_value(fs.info()).unwrap_or_default()))?,
+    };
+    let policy = told.pointer("/checkpoints/policy").and_then(Value::as_str).unwrap_or("-").to_owned();
+    output.show(&PolicyShown { policy })
+}
+
+/// Mounts a checkpoint: beside the volume's mount by its daemon, or alone where the volume is not mounted.
+fn mount(target: &Target, name: &OsString, dir: &Path, output: &Output) -> Result<()> {
+    let dir = std::path::absolute(dir).map_err(|error| Failure::system("find", dir, &error))?;
+    match target.reach()? {
+        reach @ Reach::Mounted(_) => output.show(&reach.ask::<Mounted>(&Request::Mount { name: bytes(name), dir }, Access::ReadOnly, output)?),
+        Reach::Alone(volume) => {
+            super::mount::start_checkpoint(&volume, name, &dir)?;
+            output.show(&Mounted { mounted: dir })
         }
-        self.checkpoints.iter().try_for_each(|checkpoint| writeln!(f, "{checkpoint}"))
     }
 }
 
-impl fmt::Display for Shown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Space { rows, alone_bytes } = self.space;
-        write!(f, "{}\n{rows} rows of the metadata changed since; deleting it frees {}", self.checkpoint, format_size(alone_bytes))
+fn delete(reach: &Reach, names: &[OsString], output: &Output) -> Result<()> {
+    for name in names {
+        reach.ask::<Value>(&Request::Delete { name: bytes(name) }, Access::ReadWrite, output)?;
     }
+    output.show(&Deleted { deleted: names.iter().map(|name| name.to_string_lossy().into_owned()).collect() })
 }
 
 impl fmt::Display for Deleted {
@@ -236,5 +247,22 @@ impl fmt::Display for Deleted {
 impl fmt::Display for RolledBack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rolled back, {} rows of the metadata changed; to undo it, roll back to {}", self.rows, self.undo)
+    }
+}
+
+impl fmt::Display for PolicyShown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let means = if self.policy == "delete-oldest" {
+            "a full volume deletes the oldest automatic checkpoints that nobody keeps"
+        } else {
+            "on a full volume writes fail, and every checkpoint stays"
+        };
+        write!(f, "{}: {means}", self.policy)
+    }
+}
+
+impl fmt::Display for Mounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "mounted on {}, read-only; 'bedplate unmount' ends it", self.mounted.display())
     }
 }

@@ -8,6 +8,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::checkpoint::show::Held;
 use super::explain_databases::{self, Advice};
 use super::explain_findings::{self, Finding, Told};
 use crate::failure::Result;
@@ -84,6 +85,8 @@ struct OfMount {
     path: PathBuf,
     mode: String,
     failed: Option<String>,
+    /// Checkpoints fill the volume.
+    checkpoints: Option<String>,
     lock_waits: u64,
     syncs: u64,
     flushes: u64,
@@ -200,12 +203,18 @@ fn of_mount(path: &Path, mount: &Mount, info: &Value) -> Result<OfMount> {
         path: mount.dir.clone(),
         mode: info.get("mode").and_then(Value::as_str).unwrap_or("-").to_owned(),
         failed: info.get("failed").and_then(Value::as_str).map(str::to_owned),
+        checkpoints: warning_of(mount),
         lock_waits: at("/lock_waits"),
         syncs: at("/log/syncs"),
         flushes: at("/log/flushes"),
         databases: advice(path, mode_of_new_files(path, info)?)?,
         files,
     })
+}
+
+/// Returns what there is to warn of checkpoints, where the caller may ask.
+fn warning_of(mount: &Mount) -> Option<String> {
+    live::get_as::<Held>(&mount.dir, live::HELD).ok().flatten()?.warning
 }
 
 impl fmt::Display for OfFile {
@@ -250,6 +259,9 @@ impl fmt::Display for OfMount {
         writeln!(f, "mount         {} (mode {})", self.path.display(), self.mode)?;
         if let Some(failed) = &self.failed {
             writeln!(f, "READ-ONLY     {failed}")?;
+        }
+        if let Some(warning) = &self.checkpoints {
+            writeln!(f, "WARNING       {warning}")?;
         }
         writeln!(f, "durability    {} syncs by {} flushes", self.syncs, self.flushes)?;
         writeln!(f, "lock waits    {}", self.lock_waits)?;

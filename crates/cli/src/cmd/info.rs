@@ -8,6 +8,7 @@ use bedplate::{format_duration, format_size};
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
+use serve::control;
 
 use crate::counters::Counters;
 use crate::device::Access;
@@ -52,12 +53,22 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 }
 
 fn of_mount(mount: Mount) -> Result<Info> {
-    let told = live::get_json(&mount.dir, live::INFO)?.unwrap_or_default();
+    let mut told = live::get_json(&mount.dir, live::INFO)?.unwrap_or_default();
+    // Whoever may not manage the mount does without.
+    if let (Some(told), Ok(Some(held))) = (told.as_object_mut(), live::get_json(&mount.dir, live::HELD)) {
+        told.insert("checkpoints_held".to_owned(), held);
+    }
     Ok(Info { volume: mount.source, mounted_at: Some(mount.dir), told: with_named_reasons(told) })
 }
 
 fn of_volume(path: &Path, devices: &Devices, output: &Output) -> Result<Info> {
-    let told = Volume::new(path, devices).with(Access::ReadOnly, output, |fs| Ok(serde_json::to_value(fs.info()).unwrap_or_default()))?;
+    let told = Volume::new(path, devices).with(Access::ReadOnly, output, |fs| {
+        let mut told = serde_json::to_value(fs.info()).unwrap_or_default();
+        if let (Some(told), Ok(held)) = (told.as_object_mut(), control::held(fs, &[])) {
+            told.insert("checkpoints_held".to_owned(), serde_json::to_value(held).unwrap_or_default());
+        }
+        Ok(told)
+    })?;
     Ok(Info { volume: path.to_owned(), mounted_at: None, told: with_named_reasons(told) })
 }
 
@@ -93,6 +104,24 @@ impl Info {
     fn log(&self) -> String {
         let place = if self.is("log.separate") { "on its own device" } else { "on the volume" };
         format!("{} {place}, {} used", self.size("log.size_bytes"), self.size("log.used_bytes"))
+    }
+
+    fn checkpoints(&self) -> String {
+        let count = self.number("checkpoints.count");
+        if count == 0 {
+            return format!("none; a full volume would {}", self.on_full());
+        }
+        let held =
+            self.at("checkpoints_held.alone_bytes").map_or_else(String::new, |_| format!(", hold {}", self.size("checkpoints_held.alone_bytes")));
+        let deleted = match self.number("checkpoints.deleted_for_space") {
+            0 => String::new(),
+            deleted => format!(", {deleted} deleted for space since the mount"),
+        };
+        format!("{count}{held}; a full volume would {}{deleted}", self.on_full())
+    }
+
+    fn on_full(&self) -> &'static str {
+        if self.word("checkpoints.policy") == "delete-oldest" { "delete the oldest automatic ones" } else { "refuse writes" }
     }
 
     fn recovery(&self) -> String {
@@ -133,6 +162,10 @@ impl fmt::Display for Info {
             text::count(self.number("inodes"), "inode"),
             text::count(self.number("extents"), "extent")
         )?;
+        writeln!(f, "checkpoints   {}", self.checkpoints())?;
+        if let Some(warning) = self.at("checkpoints_held.warning").and_then(Value::as_str) {
+            writeln!(f, "WARNING       {warning}")?;
+        }
         writeln!(f, "log           {}", self.log())?;
         writeln!(f, "recovery      {}", self.recovery())?;
         if self.mounted_at.is_none() {

@@ -116,7 +116,7 @@ fn entry(fs: &FileSystem, path: &Path, attr: &Attr) -> Result<Entry> {
         gid: attr.gid,
         size_bytes: attr.size,
         allocated_bytes: attr.allocated_bytes,
-        modified: text::time(attr.mtime),
+        modified: bedplate::format_time(attr.mtime),
         mode: attr.io_mode,
         target,
     })

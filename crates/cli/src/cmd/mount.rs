@@ -1,6 +1,6 @@
 //! `bedplate mount PATH DIR [-o OPTION[,OPTION…]] [--foreground]`
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -23,6 +23,7 @@ use crate::metrics;
 use crate::mounts;
 use crate::output::Output;
 use crate::progress;
+use crate::session::Volume;
 use crate::text;
 
 /// Mount a volume on a directory; returns once it is mounted and leaves a daemon behind
@@ -91,6 +92,18 @@ pub fn run(arguments: &Arguments, verbose: u8, output: &Output) -> Result<()> {
 /// Mounts with default options and leaves a daemon behind.
 pub fn start(volume: &Path, dir: &Path) -> Result<()> {
     let arguments = Arguments { path: volume.to_owned(), dir: dir.to_owned(), options: Vec::new(), foreground: false, daemon_child: false };
+    daemon::start::<Mounted>(&Plan::new(&arguments)?.for_daemon(0)).map(drop)
+}
+
+/// Mounts a checkpoint of a volume that is not mounted, and leaves a daemon behind.
+pub fn start_checkpoint(volume: &Volume, name: &OsStr, dir: &Path) -> Result<()> {
+    let wrong = || {
+        Failure::new("invalid", "a checkpoint whose name has a comma or is no UTF-8 cannot be mounted alone: mount the volume, then the checkpoint")
+    };
+    let name = name.to_str().filter(|name| !name.contains(',')).ok_or_else(wrong)?;
+    let mut options = vec![format!("checkpoint={name}")];
+    options.extend(volume.devices.log.as_ref().map(|log| format!("log={}", log.display())));
+    let arguments = Arguments { path: volume.volume.clone(), dir: dir.to_owned(), options, foreground: false, daemon_child: false };
     daemon::start::<Mounted>(&Plan::new(&arguments)?.for_daemon(0)).map(drop)
 }
 

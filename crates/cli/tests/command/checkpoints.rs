@@ -1,6 +1,6 @@
 //! Checkpoints from the command line: on a live mount and on a volume that is not mounted.
 
-use crate::harness::{Scratch, bedplate, can_mount, pattern, text};
+use crate::harness::{Scratch, bedplate, can_mount, command, pattern, text};
 
 #[test]
 fn checkpoints_of_a_live_mount_are_made_read_rolled_back_to_and_deleted() {
@@ -187,4 +187,201 @@ fn a_checkpoint_is_mounted_alone() {
     assert!(std::fs::write(dir.join("a"), b"x").is_err());
     bedplate(["unmount", text(&dir)]).succeeds();
     bedplate(["mount", text(&image), text(&dir), "-o", "checkpoint=never"]).fails(1, "no checkpoint 'never'");
+}
+
+/// S-80, S-82, S-83: what an administrator does with checkpoints, on a volume that is not mounted and on one that is.
+#[test]
+fn checkpoints_are_scheduled_counted_and_given_a_policy() {
+    let scratch = Scratch::new();
+    let image = scratch.image("v.img");
+    let volume = text(&image);
+    bedplate(["checkpoint", "policy", volume]).succeeds().says("refuse");
+    bedplate(["checkpoint", "policy", volume, "delete-oldest"]).succeeds().says("delete-oldest");
+    bedplate(["checkpoint", "policy", volume, "newest"]).fails(1, "'newest'");
+    bedplate(["info", volume]).succeeds().says("delete the oldest automatic ones");
+    bedplate(["checkpoint", "schedule", "list", volume]).succeeds().says("no schedules");
+    bedplate(["checkpoint", "schedule", "add", volume, "hourly 24, daily 7"])
+        .succeeds()
+        .says("hourly: every 1 h, keeps 24, of everything, last not yet");
+    bedplate(["checkpoint", "schedule", "add", volume, "often"]).fails(2, "--every");
+    bedplate(["checkpoint", "schedule", "add", volume, "often", "--every", "1s", "--keep", "3"]).fails(1, "a minute");
+    bedplate(["checkpoint", "run-schedule", volume]).succeeds().says("made hourly-20");
+    bedplate(["checkpoint", "run-schedule", volume]).succeeds();
+    bedplate(["checkpoint", "schedule", "remove", volume, "daily"]).succeeds();
+    bedplate(["checkpoint", "schedule", "remove", volume, "daily"]).fails(1, "no schedule 'daily'");
+    let listed = bedplate(["--json", "checkpoint", "list", volume, "--space"]).succeeds().json();
+    let made: Vec<_> = listed["checkpoints"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect();
+    assert!(made.len() >= 2 && made[0].starts_with("daily-20") && listed["held_bytes"] == 0, "{listed}");
+    let old = scratch.file("old", &pattern(1 << 20));
+    bedplate(["put", volume, text(&old), "/a"]).succeeds();
+    bedplate(["checkpoint", "create", volume, "one"]).succeeds();
+    bedplate(["checkpoint", "create", volume, "two"]).succeeds();
+    bedplate(["rm", volume, "/a"]).succeeds();
+    // Neither holds it alone, both together do.
+    bedplate(["checkpoint", "show", volume, "one"]).succeeds().says("frees 0 B");
+    bedplate(["checkpoint", "delete", "--would-free", volume, "one", "two"]).succeeds().says("would free 1 MiB; nothing");
+    bedplate(["checkpoint", "delete", "--would-free", volume, "one", "never"]).fails(1, "no checkpoint 'never'");
+    bedplate(["checkpoint", "list", volume, "--space"]).succeeds().says("all of them would free 1 MiB");
+    bedplate(["check", volume]).succeeds();
+}
+
+/// What only looks works on a mount that takes no writes.
+#[test]
+fn checkpoints_are_looked_at_on_a_read_only_mount() {
+    if !can_mount("looking on a read-only mount") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, dir) = scratch.mounted("mode=cached");
+    std::fs::write(dir.join("a"), b"then").unwrap();
+    bedplate(["checkpoint", "create", text(&dir), "then"]).succeeds();
+    bedplate(["checkpoint", "schedule", "add", text(&dir), "weekly"]).succeeds();
+    bedplate(["unmount", text(&dir)]).succeeds();
+    bedplate(["mount", text(&image), text(&dir), "-o", "ro"]).succeeds();
+    bedplate(["checkpoint", "list", text(&dir), "--space"]).succeeds().says("then: ");
+    bedplate(["checkpoint", "show", text(&dir), "then"]).succeeds().says("frees");
+    bedplate(["checkpoint", "delete", "--would-free", text(&dir), "then"]).succeeds().says("would free");
+    bedplate(["checkpoint", "schedule", "list", text(&dir)]).succeeds().says("weekly");
+    bedplate(["checkpoint", "policy", text(&dir)]).succeeds().says("refuse");
+    bedplate(["info", text(&dir)]).succeeds().says("checkpoints   ");
+    assert_ne!(bedplate(["checkpoint", "create", text(&dir), "now"]).code(), 0);
+    bedplate(["unmount", text(&dir)]).succeeds();
+}
+
+/// S-51, S-52: a checkpoint of a live volume is mounted beside it, stays while it is, and its mount ends with the volume's.
+#[test]
+fn s_52_a_checkpoint_mounted_beside_its_volume_stays() {
+    if !can_mount("a checkpoint beside its volume") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, dir) = scratch.mounted("mode=cached");
+    let (beside, again) = (scratch.directory("beside"), scratch.directory("again"));
+    std::fs::create_dir(dir.join("d")).unwrap();
+    std::fs::write(dir.join("d/a"), pattern(100_000)).unwrap();
+    bedplate(["checkpoint", "create", text(&dir), "then"]).succeeds();
+    std::fs::write(dir.join("d/a"), b"now").unwrap();
+    bedplate(["checkpoint", "mount", text(&dir), "never", text(&beside)]).fails(1, "no checkpoint 'never'");
+    bedplate(["checkpoint", "mount", text(&dir), "then", text(&dir.join("missing"))]).fails(1, "does not exist");
+    bedplate(["checkpoint", "mount", text(&dir), "then", text(&beside)]).succeeds().says("read-only");
+    assert!(std::fs::read(beside.join("d/a")).unwrap() == pattern(100_000));
+    assert!(std::fs::write(beside.join("d/a"), b"x").is_err() && !beside.join(".checkpoints").exists());
+    let names: Vec<_> = std::fs::read_dir(beside.join("d/..")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["d"]);
+    // By its volume the live mount is found, not this one.
+    bedplate(["info", text(&image)]).succeeds().says(text(&dir));
+    bedplate(["checkpoint", "delete", text(&dir), "then"]).fails(1, "is mounted");
+    bedplate(["unmount", text(&beside)]).succeeds();
+    assert!(!beside.join("d").exists());
+    bedplate(["checkpoint", "mount", text(&image), "then", text(&beside)]).succeeds();
+    bedplate(["checkpoint", "mount", text(&dir), "then", text(&again)]).succeeds();
+    assert_eq!(std::fs::read(dir.join("d/a")).unwrap(), b"now");
+    bedplate(["unmount", text(&dir)]).succeeds();
+    assert!(!beside.join("d").exists() && !again.join("d").exists(), "they end with the volume's mount");
+    bedplate(["checkpoint", "mount", text(&image), "then", text(&beside)]).succeeds();
+    assert!(std::fs::read(beside.join("d/a")).unwrap() == pattern(100_000));
+    bedplate(["unmount", text(&beside)]).succeeds();
+    bedplate(["checkpoint", "delete", text(&image), "then"]).succeeds();
+    bedplate(["check", text(&image)]).succeeds();
+}
+
+/// S-84: the database waits while the checkpoint is made and goes on afterwards, whatever fails.
+#[test]
+fn s_84_a_database_is_bracketed_and_always_released() {
+    let scratch = Scratch::new();
+    let (image, journal) = (scratch.image("v.img"), scratch.path("journal"));
+    let program = |name: &str, freeze: &str| {
+        let path = scratch.file(name, format!("#!/bin/sh\necho $1 >> {}\n[ $1 = thaw ] && exit 0\n{freeze}\n", journal.display()).as_bytes());
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        format!("command:{}", text(&path))
+    };
+    let journaled = || std::fs::read_to_string(&journal).map(|text| text.split_whitespace().collect::<Vec<_>>().join(" ")).unwrap_or_default();
+    let create = |name: &str, database: &str, timeout: &str| {
+        let _old = std::fs::remove_file(&journal);
+        bedplate(["checkpoint", "create", text(&image), name, "--database", database, "--database-timeout", timeout])
+    };
+    create("one", &program("good", "exit 0"), "60s").succeeds().says("one");
+    assert_eq!(journaled(), "freeze thaw");
+    // The checkpoint fails: released all the same.
+    create("one", &program("good", "exit 0"), "60s").fails(1, "exists");
+    assert_eq!(journaled(), "freeze thaw");
+    create("two", &program("bad", "echo 'no such table' >&2; exit 3"), "60s").fails(1, "no such table");
+    assert_eq!(journaled(), "freeze thaw");
+    create("two", &program("slow", "exec sleep 600"), "1s").fails(1, "--database-timeout");
+    assert_eq!(journaled(), "freeze thaw", "killed, and thawed all the same");
+    // The command is killed while the database waits.
+    let _old = std::fs::remove_file(&journal);
+    let patient = program("patient", "sleep 1");
+    let mut killed = command(["checkpoint", "create", text(&image), "killed", "--database", &patient]).spawn().unwrap();
+    while journaled() != "freeze" {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    while journaled() != "freeze thaw" {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    create("two", "command:/missing", "60s").fails(1, "does not wait");
+    create("two", "mysql:x", "60s").fails(2, "names no database");
+    let listed = bedplate(["--json", "checkpoint", "list", text(&image)]).succeeds().json();
+    assert_eq!(listed["checkpoints"].as_array().unwrap().len(), 1, "{listed}");
+}
+
+/// S-84: SQLite itself: nobody writes while the checkpoint is made, its log is empty then, and others write afterwards.
+#[test]
+fn s_84_sqlite_is_bracketed() {
+    let sqlite = |path: &std::path::Path, sql: &str| {
+        let ran = std::process::Command::new("sqlite3").arg(path).arg(sql).output();
+        ran.ok().filter(|ran| ran.status.success()).map(|ran| String::from_utf8_lossy(&ran.stdout).trim().to_owned())
+    };
+    let scratch = Scratch::new();
+    if sqlite(&scratch.path("probe.db"), "SELECT 1").is_none() {
+        eprintln!("skipped: SQLite is bracketed: sqlite3 is not installed");
+        return;
+    }
+    if !can_mount("SQLite on a mount") {
+        return;
+    }
+    let (_image, dir) = scratch.mounted("mode=cached");
+    let db = dir.join("app.db");
+    assert!(sqlite(&db, "PRAGMA journal_mode=WAL; CREATE TABLE t(x); INSERT INTO t VALUES (1)").is_some());
+    let of_sqlite = format!("sqlite:{}", text(&db));
+    bedplate(["checkpoint", "create", text(&dir), "then", "--database", &of_sqlite]).succeeds();
+    assert!(sqlite(&db, "INSERT INTO t VALUES (2)").is_some(), "it is released");
+    let copy = scratch.path("copy.db");
+    std::fs::copy(dir.join(".checkpoints/then/app.db"), &copy).unwrap();
+    assert_eq!(sqlite(&copy, "PRAGMA integrity_check; SELECT count(*) FROM t").as_deref(), Some("ok\n1"));
+    bedplate(["checkpoint", "create", text(&dir), "never", "--database", "sqlite:/missing/x.db", "--database-timeout", "20s"])
+        .fails(1, "no checkpoint was made");
+    bedplate(["unmount", text(&dir)]).succeeds();
+}
+
+/// Names that shells and terminals dislike, and paths that are none.
+#[test]
+fn checkpoints_with_odd_names() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let scratch = Scratch::new();
+    let image = scratch.image("v.img");
+    let ask = |action: &str, name: &OsStr| bedplate([OsStr::new("checkpoint"), OsStr::new(action), image.as_os_str(), OsStr::new("--"), name]);
+    let long = "x".repeat(255);
+    let odd: [&[u8]; 6] = [b"a\nb", b"\xff\xfe", b"-rf", b" ", "späte".as_bytes(), long.as_bytes()];
+    for name in odd {
+        ask("create", OsStr::from_bytes(name)).succeeds();
+        ask("show", OsStr::from_bytes(name)).succeeds().says("frees");
+        ask("keep", OsStr::from_bytes(name)).succeeds();
+    }
+    ask("show", OsStr::from_bytes(b"\xfe\xff")).fails(1, "no checkpoint");
+    let too_long = "x".repeat(256);
+    for (name, why) in
+        [(&b"."[..], "cannot be a name"), (b"..", "cannot be a name"), (b"a/b", "cannot be a name"), (b"", "name"), (too_long.as_bytes(), "255")]
+    {
+        ask("create", OsStr::from_bytes(name)).fails(1, why);
+    }
+    let listed = bedplate([OsStr::new("checkpoint"), OsStr::new("list"), image.as_os_str()]).succeeds();
+    assert_eq!(listed.stdout().trim().lines().count(), 6, "a name is a line, whatever is in it");
+    for name in odd {
+        ask("delete", OsStr::from_bytes(name)).succeeds();
+    }
+    bedplate(["check", text(&image)]).succeeds();
 }

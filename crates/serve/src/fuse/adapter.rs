@@ -97,6 +97,11 @@ impl Kernel {
 struct Adapter(Arc<Shared>);
 
 impl Adapter {
+    /// Returns the inode that the kernel means: what it calls the root may be a checkpoint's.
+    fn ino(&self, number: INodeNo) -> InodeNo {
+        if number == INodeNo::ROOT { self.0.shown.root() } else { InodeNo(number.0) }
+    }
+
     fn attr(&self, attr: &Attr) -> FileAttr {
         file_attr(attr, self.0.block_size)
     }
@@ -134,10 +139,6 @@ fn open_flags(opened: Opened) -> FopenFlags {
     flags
 }
 
-fn ino(number: INodeNo) -> InodeNo {
-    InodeNo(number.0)
-}
-
 fn reply_empty(reply: ReplyEmpty, answer: Answer<()>) {
     match answer {
         Ok(()) => reply.ok(),
@@ -173,49 +174,49 @@ impl Filesystem for Adapter {
     // ---- names ----
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.reply_entry(reply, self.0.run("lookup", || self.0.lookup(caller(req), ino(parent), name)));
+        self.reply_entry(reply, self.0.run("lookup", || self.0.lookup(caller(req), self.ino(parent), name)));
     }
 
     fn forget(&self, _req: &Request, number: INodeNo, count: u64) {
         // Nothing is answered, so there is nobody to tell of a failure but the log, where `run` has told it.
         self.0
             .run("forget", || {
-                self.0.fs.forget(ino(number), count);
+                self.0.fs.forget(self.ino(number), count);
                 Ok(())
             })
             .unwrap_or_default();
     }
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, rdev: u32, reply: ReplyEntry) {
-        self.reply_entry(reply, self.0.run("mknod", || self.0.mknod(caller(req), ino(parent), name, mode, rdev)));
+        self.reply_entry(reply, self.0.run("mknod", || self.0.mknod(caller(req), self.ino(parent), name, mode, rdev)));
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        self.reply_entry(reply, self.0.run("mkdir", || self.0.mkdir(caller(req), ino(parent), name, mode)));
+        self.reply_entry(reply, self.0.run("mkdir", || self.0.mkdir(caller(req), self.ino(parent), name, mode)));
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(reply, self.0.run("unlink", || self.0.unlink(ino(parent), name)));
+        reply_empty(reply, self.0.run("unlink", || self.0.unlink(self.ino(parent), name)));
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(reply, self.0.run("rmdir", || Ok(self.0.fs.rmdir(ino(parent), name.as_bytes())?)));
+        reply_empty(reply, self.0.run("rmdir", || Ok(self.0.fs.rmdir(self.ino(parent), name.as_bytes())?)));
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        self.reply_entry(reply, self.0.run("symlink", || self.0.symlink(caller(req), ino(parent), name, target.as_os_str())));
+        self.reply_entry(reply, self.0.run("symlink", || self.0.symlink(caller(req), self.ino(parent), name, target.as_os_str())));
     }
 
     fn rename(&self, _req: &Request, parent: INodeNo, name: &OsStr, newparent: INodeNo, newname: &OsStr, flags: RenameFlags, reply: ReplyEmpty) {
-        reply_empty(reply, self.0.run("rename", || self.0.rename(ino(parent), name, ino(newparent), newname, flags.bits())));
+        reply_empty(reply, self.0.run("rename", || self.0.rename(self.ino(parent), name, self.ino(newparent), newname, flags.bits())));
     }
 
     fn link(&self, _req: &Request, number: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        self.reply_entry(reply, self.0.run("link", || self.0.link(ino(number), ino(newparent), newname)));
+        self.reply_entry(reply, self.0.run("link", || self.0.link(self.ino(number), self.ino(newparent), newname)));
     }
 
     fn readlink(&self, _req: &Request, number: INodeNo, reply: ReplyData) {
-        match self.0.run("readlink", || Ok(self.0.fs.read_link(ino(number))?)) {
+        match self.0.run("readlink", || Ok(self.0.fs.read_link(self.ino(number))?)) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(errno.into()),
         }
@@ -224,7 +225,7 @@ impl Filesystem for Adapter {
     // ---- attributes ----
 
     fn getattr(&self, _req: &Request, number: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        self.reply_attr(reply, self.0.run("getattr", || self.0.getattr(ino(number))));
+        self.reply_attr(reply, self.0.run("getattr", || self.0.getattr(self.ino(number))));
     }
 
     fn setattr(
@@ -254,7 +255,7 @@ impl Filesystem for Adapter {
             mtime: mtime.map(time_or_now),
             ctime: ctime.map(timestamp),
         };
-        self.reply_attr(reply, self.0.run("setattr", || self.0.setattr(caller(req), ino(number), change)));
+        self.reply_attr(reply, self.0.run("setattr", || self.0.setattr(caller(req), self.ino(number), change)));
     }
 
     fn statfs(&self, _req: &Request, _number: INodeNo, reply: ReplyStatfs) {
@@ -272,25 +273,25 @@ impl Filesystem for Adapter {
     // ---- extended attributes ----
 
     fn setxattr(&self, req: &Request, number: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
-        reply_empty(reply, self.0.run("setxattr", || self.0.setxattr(caller(req), ino(number), name.as_bytes(), value, flags)));
+        reply_empty(reply, self.0.run("setxattr", || self.0.setxattr(caller(req), self.ino(number), name.as_bytes(), value, flags)));
     }
 
     fn getxattr(&self, req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        reply_xattr(reply, size, self.0.run("getxattr", || self.0.getxattr(caller(req), ino(number), name.as_bytes())));
+        reply_xattr(reply, size, self.0.run("getxattr", || self.0.getxattr(caller(req), self.ino(number), name.as_bytes())));
     }
 
     fn listxattr(&self, _req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        reply_xattr(reply, size, self.0.run("listxattr", || self.0.listxattr(ino(number))));
+        reply_xattr(reply, size, self.0.run("listxattr", || self.0.listxattr(self.ino(number))));
     }
 
     fn removexattr(&self, _req: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(reply, self.0.run("removexattr", || self.0.removexattr(ino(number), name.as_bytes())));
+        reply_empty(reply, self.0.run("removexattr", || self.0.removexattr(self.ino(number), name.as_bytes())));
     }
 
     // ---- files ----
 
     fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
-        match self.0.run("create", || self.0.create(caller(req), ino(parent), name, mode, flags)) {
+        match self.0.run("create", || self.0.create(caller(req), self.ino(parent), name, mode, flags)) {
             Ok((entry, opened)) => {
                 reply.created(&entry.name_ttl, &self.attr(&entry.attr), GENERATION, FileHandle(opened.handle), open_flags(opened));
             }
@@ -299,8 +300,8 @@ impl Filesystem for Adapter {
     }
 
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let mode = self.0.hints.take(req.pid(), ino(number));
-        match self.0.run("open", || self.0.open(req.pid(), ino(number), flags.0, mode)) {
+        let mode = self.0.hints.take(req.pid(), self.ino(number));
+        match self.0.run("open", || self.0.open(req.pid(), self.ino(number), flags.0, mode)) {
             Ok(opened) => reply.opened(FileHandle(opened.handle), open_flags(opened)),
             Err(errno) => reply.error(errno.into()),
         }
@@ -428,7 +429,7 @@ impl Filesystem for Adapter {
     // ---- directories ----
 
     fn opendir(&self, _req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.0.run("opendir", || self.0.opendir(ino(number))) {
+        match self.0.run("opendir", || self.0.opendir(self.ino(number))) {
             Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
             Err(errno) => reply.error(errno.into()),
         }

@@ -9,6 +9,7 @@ use fs::FileSystem;
 use super::adapter::Session;
 use super::settings::MountSettings;
 use super::shared::Shared;
+use super::views::Shown;
 use super::workers::Workers;
 
 /// Serves `fs` on a connection whose other end sends one request a message, as the kernel would, beginning with `FUSE_INIT`. Returns when
@@ -17,9 +18,7 @@ use super::workers::Workers;
 /// # Errors
 /// When the first message is no `FUSE_INIT`, when a message is no request, or when the connection breaks.
 pub fn serve_connection(fs: FileSystem, settings: &MountSettings, connection: OwnedFd) -> io::Result<()> {
-    let lock = settings.file_system.inode_lock;
-    let write_back = settings.writes_back(fs.info().mode);
-    let shared = Arc::new(Shared::new(fs, write_back, lock, 1, Workers::start()?));
+    let shared = Arc::new(Shared::new(fs, settings, Shown::Volume, 1, Workers::start()?));
     let served = Session::open(&shared, connection, 1, false).and_then(Session::serve);
     shared.workers.stop();
     shared.files.clear();

@@ -33,6 +33,7 @@ mod requests;
 mod settings;
 mod shared;
 mod table;
+mod views;
 mod workers;
 mod xattrs;
 

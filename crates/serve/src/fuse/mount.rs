@@ -18,6 +18,7 @@ use super::adapter::Session;
 use super::attach::{self, Detach, Guard};
 use super::settings::MountSettings;
 use super::shared::Shared;
+use super::views::Shown;
 use super::workers::Workers;
 use super::{mountinfo, mountpoint};
 use crate::{Error, ErrorKind, Result};
@@ -59,15 +60,25 @@ impl Mount {
     /// # Errors
     /// `MountPoint`, `Stale`, `Permission`, `Unavailable` or `Io`; the file system is left as it was, mounted in this process.
     pub fn start(fs: FileSystem, directory: &Path, settings: &MountSettings) -> Result<Self> {
+        let volume = fs.clone();
+        let mount = Self::start_showing(fs, directory, settings, Shown::Volume)?;
+        let inner = Arc::downgrade(&mount.inner);
+        volume.before_scheduled(move || {
+            if let Some(Err(error)) = inner.upgrade().map(|inner| inner.sync_pages()) {
+                tracing::debug!("the kernel kept dirty pages before a checkpoint by schedule: {error}");
+            }
+        });
+        Ok(mount)
+    }
+
+    /// As [`start`](Self::start), for the volume or a checkpoint of it.
+    pub(super) fn start_showing(fs: FileSystem, directory: &Path, settings: &MountSettings, shown: Shown) -> Result<Self> {
         let mountpoint = mountpoint::prepare(directory, settings)?;
         let workers = Workers::start().map_err(|e| Error::io("cannot start a thread", e))?;
-        let source = settings.source.clone().unwrap_or_else(|| fs.info().device);
-        let lock = settings.file_system.inode_lock;
         // What the volume holds counts where no option was given, so the file system is asked.
         let threads = usize::try_from(fs.tunable(Tunable::Threads)).unwrap_or(1);
-        let write_back = settings.writes_back(fs.info().mode);
-        let shared = Arc::new(Shared::new(fs, write_back, lock, threads, workers));
-        let (connection, guard) = attach::attach(&mountpoint, settings, &source)?;
+        let shared = Arc::new(Shared::new(fs, settings, shown, threads, workers));
+        let (connection, guard) = attach::attach(&mountpoint, settings, &shared.source)?;
 
         let device = mountinfo::find(&mountpoint).ok().flatten().map(|entry| entry.device);
         let for_read_ahead = Arc::clone(&shared);
@@ -182,11 +193,14 @@ impl Inner {
     fn finish(&self, session: std::io::Result<()>) {
         let Some((shared, guard)) = self.state.lock().open.take() else { return };
         shared.workers.stop();
+        shared.views.end();
         shared.files.clear();
         shared.dirs.clear();
         let result = if shared.is_broken() {
             let message = "a broken invariant was found while serving: the volume was left as after a crash; mount it to recover, and check it";
             Err(Error::new(ErrorKind::Broken, message))
+        } else if matches!(shared.shown, Shown::Checkpoint(_)) {
+            Ok(())
         } else {
             shared.fs.clone().unmount().map_err(Error::from)
         };
@@ -224,9 +238,14 @@ impl Inner {
     }
 
     /// Makes the kernel send us what it holds back.
+    fn sync_pages(&self) -> std::io::Result<()> {
+        let root = std::fs::File::open(&self.mountpoint)?;
+        Ok(rustix::fs::syncfs(root)?)
+    }
+
+    /// As [`sync_pages`](Self::sync_pages), at the end.
     fn write_dirty_pages(&self) {
-        let synced = std::fs::File::open(&self.mountpoint).and_then(|root| Ok(rustix::fs::syncfs(root)?));
-        if let Err(error) = synced {
+        if let Err(error) = self.sync_pages() {
             tracing::warn!("the kernel's dirty pages of {} may be lost: {error}", self.mountpoint.display());
         }
     }

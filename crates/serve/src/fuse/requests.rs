@@ -55,14 +55,20 @@ impl Shared {
     }
 
     fn carry_out(&self, token: Vec<u8>, request: &Request) {
-        let result = control::answer(&self.fs, request).map(|(value, changed)| {
-            self.forget_changed(&changed);
-            value
-        });
+        let answer = match request {
+            Request::Mount { name, dir } => self.mount_checkpoint(name, dir).map_or_else(
+                |error| control::Answer::Failed(format!("{:?}", error.kind), error.message),
+                |dir| control::Answer::Done(serde_json::json!({ "mounted": dir })),
+            ),
+            _ => control::Answer::of(control::answer(&self.fs, request).map(|(value, changed)| {
+                self.forget_changed(&changed);
+                value
+            })),
+        };
         if matches!(request, Request::Tune(_)) {
             self.widen_read_ahead();
         }
-        let answer = serde_json::to_vec(&control::Answer::of(result)).unwrap_or_default();
+        let answer = serde_json::to_vec(&answer).unwrap_or_default();
         self.requests.answers.lock().insert(token, Some(answer));
         self.requests.answered.notify_all();
     }

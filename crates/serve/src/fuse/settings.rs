@@ -45,7 +45,7 @@ pub struct MountSettings {
 impl Default for MountSettings {
     fn default() -> Self {
         Self {
-            file_system: MountOptions::default(),
+            file_system: MountOptions { schedules: true, ..MountOptions::default() },
             allow_other: false,
             write_back: WriteBack::Auto,
             auto_unmount: false,

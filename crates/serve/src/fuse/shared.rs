@@ -15,7 +15,9 @@ use super::hints::Hints;
 use super::open_files::{OpenFile, OpenFiles};
 use super::privileges::Privileges;
 use super::requests::Requests;
+use super::settings::MountSettings;
 use super::table::Table;
+use super::views::{Shown, Views};
 use super::workers::Workers;
 
 /// The state of one mount.
@@ -29,6 +31,14 @@ pub(super) struct Shared {
     pub(super) block_size: u32,
     /// The kernel collects writes of cached files and owns their size and times.
     pub(super) write_back: bool,
+    /// How it is mounted.
+    pub(super) settings: MountSettings,
+    /// What lists of mounts show as what is mounted.
+    pub(super) source: String,
+    /// What it shows.
+    pub(super) shown: Shown,
+    /// Checkpoints that are mounted beside it.
+    pub(super) views: Views,
     pub(super) inode_lock: InodeLockSetting,
     pub(super) files: OpenFiles,
     pub(super) dirs: Table<DirStream>,
@@ -47,15 +57,19 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(fs: FileSystem, write_back: bool, inode_lock: InodeLockSetting, threads: usize, workers: Workers) -> Self {
+    pub(super) fn new(fs: FileSystem, settings: &MountSettings, shown: Shown, threads: usize, workers: Workers) -> Self {
         let info = fs.info();
         Self {
             io_align: info.io_align.into(),
             known_names: Mutex::default(),
             block_size: info.block_size,
             fs,
-            write_back,
-            inode_lock,
+            write_back: settings.writes_back(info.mode),
+            source: settings.source.clone().unwrap_or(info.device),
+            settings: settings.clone(),
+            shown,
+            views: Views::default(),
+            inode_lock: settings.file_system.inode_lock,
             files: OpenFiles::new(),
             dirs: Table::new(),
             hints: Hints::default(),

@@ -15,6 +15,9 @@
 //! | `info` | the root | what the file system tells of itself, JSON | no |
 //! | `pid` | the root | the process that serves the mount | no |
 //! | `grow` | the root | no | any value: takes over the device's present size |
+//! | `checkpoints.EPOCH` | the root | the checkpoints of epochs after that one, as many as fit, JSON; for those who may manage the mount | no |
+//! | `held.EPOCHS` | the root | what deleting these would free, as in `3,7-9`; of none: all, and whether they fill the volume; likewise | no |
+//! | `schedules` | the root | the schedules of checkpoints, JSON | no |
 //! | `request.TOKEN` | the root | the answer to that request, once | a request about checkpoints or tunables: [`control`](crate::control) |
 
 use std::sync::Arc;
@@ -27,6 +30,7 @@ use super::open_files::OpenFile;
 use super::privileges::CAPABILITY;
 use super::requests::REQUEST;
 use super::shared::Shared;
+use crate::control;
 
 const PREFIX: &[u8] = b"user.bedplate.";
 /// The one that is stored under its own name.
@@ -100,6 +104,11 @@ impl Shared {
             let after = str::from_utf8(after).ok().and_then(|text| text.parse().ok()).ok_or(Errno::INVAL)?;
             return json(&self.activities_page(InodeNo(after))?);
         }
+        if ino == InodeNo::ROOT
+            && let Some(answer) = self.checkpoint_value(caller, name)
+        {
+            return answer;
+        }
         match name {
             b"mode" => Ok(self.fs.attr(ino)?.io_mode.ok_or(Errno::NODATA)?.name().into()),
             b"untorn" => {
@@ -130,6 +139,21 @@ impl Shared {
         self.need_file(ino)?;
         let is_document = value.len() <= TRIAL_BYTES_MAX && serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(value).is_ok();
         if is_document { Ok(self.fs.set_xattr(ino, TRIAL, value, false, false)?) } else { Err(Errno::INVAL) }
+    }
+
+    /// Answers what is asked about checkpoints, also on a read-only mount: asking changes nothing.
+    fn checkpoint_value(&self, caller: Caller, name: &[u8]) -> Option<Answer<Vec<u8>>> {
+        let (what, of) = match name.iter().position(|byte| *byte == b'.') {
+            Some(dot) => (&name[..dot], str::from_utf8(&name[dot + 1..]).ok()?),
+            None => (name, ""),
+        };
+        let answer = match what {
+            b"checkpoints" => of.parse().map_err(|_| Errno::INVAL).map(|after| json(&control::list(&self.fs, after))),
+            b"held" => control::parse_epochs(of).ok_or(Errno::INVAL).and_then(|epochs| Ok(json(&control::held(&self.fs, &epochs)?))),
+            b"schedules" => Ok(json(&self.fs.schedules())),
+            _ => return None,
+        };
+        Some(self.need_manager(caller).and(answer).and_then(|answer| answer))
     }
 
     fn set_mode(&self, ino: InodeNo, value: &[u8]) -> Answer<()> {
