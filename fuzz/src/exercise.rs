@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use block::{AlignedBuf, BlockDevice, Snapshot};
 use fs::{
-    AllocateMode, CheckReport, CheckpointOptions, Error, ErrorKind, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, RenameMode,
-    RollbackOptions, Salvage, SetAttr, forge,
+    AllocateMode, CheckReport, CheckpointOptions, Error, ErrorKind, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, RenameMode, RollbackOptions,
+    Salvage, SetAttr, forge,
 };
 
 use crate::base::options;

@@ -56,9 +56,12 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     output.show(&Told { tunables, changed })
 }
 
+/// Tunables and their new values; `None`: the default again.
+type Changes = Vec<(Tunable, Option<u64>)>;
+
 impl Arguments {
     /// Returns which tunables to show, none for all, and which to change.
-    fn wanted(&self) -> Result<(Vec<Tunable>, Vec<(Tunable, Option<u64>)>)> {
+    fn wanted(&self) -> Result<(Vec<Tunable>, Changes)> {
         let (mut named, mut changes) = (Vec::new(), Vec::new());
         for word in &self.changes {
             match word.split_once('=') {
