@@ -330,13 +330,19 @@ impl Model {
         let top = nodes[&entry(nodes, InodeNo::ROOT, &format!("d{from}"))?].clone();
         let Kind::Directory(entries) = &top.kind else { return Err("it is not a directory") };
         let below: Vec<_> = entries.iter().map(|(name, ino)| (name.clone(), *ino, nodes.get(ino).cloned())).collect();
-        if outcome.made.is_some() && !outcome.entries.keys().eq(entries.keys()) {
+        // One that failed told no numbers: it gets such as nobody has.
+        let invented = |of: InodeNo| InodeNo(u64::MAX - of.0);
+        let told = match outcome.made {
+            Some(_) => outcome.entries.clone(),
+            None => below.iter().map(|(name, of, _)| (name.clone(), invented(*of))).collect(),
+        };
+        if !told.keys().eq(entries.keys()) {
             return Err("S-75: the clone has other names");
         }
-        self.add_clone(to, Node { kind: Kind::Directory(outcome.entries.clone()), ..top }, outcome)?;
+        self.add_clone(to, Node { kind: Kind::Directory(told.clone()), ..top }, outcome)?;
         let mut clones: BTreeMap<InodeNo, InodeNo> = BTreeMap::new();
         for (name, of, node) in below {
-            let (Some(ino), Some(node)) = (outcome.entries.get(&name), node) else { continue };
+            let (Some(ino), Some(node)) = (told.get(&name), node) else { continue };
             if *clones.entry(of).or_insert(*ino) != *ino {
                 return Err("S-75: two names of one file lead to two clones");
             }
