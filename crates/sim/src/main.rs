@@ -97,10 +97,16 @@ impl Run {
         !(seeds_done || time_over || enough || self.failed.load(Ordering::SeqCst))
     }
 
+    /// How many parts a seed has: the directed workloads, each on one device and on two.
+    fn parts(&self) -> u64 {
+        if self.arguments.directed { 2 * DIRECTED.len() as u64 } else { 1 }
+    }
+
     fn work(&self) {
         let effort = self.arguments.effort();
         loop {
-            let seed = self.next.fetch_add(1, Ordering::SeqCst);
+            let at = self.next.fetch_add(1, Ordering::SeqCst);
+            let (seed, part) = (self.arguments.seed.saturating_add(at / self.parts()), at % self.parts());
             if !self.goes_on(seed) {
                 return;
             }
@@ -112,25 +118,21 @@ impl Run {
                 self.seeds.fetch_add(1, Ordering::SeqCst);
                 continue;
             }
-            match self.one(seed, &effort) {
+            match self.one(seed, part, &effort) {
                 Ok(tally) => self.tally.lock().expect("no thread panics with it").add(&tally),
                 Err(violation) => return self.report(violation, &effort),
             }
-            self.seeds.fetch_add(1, Ordering::SeqCst);
+            self.seeds.fetch_add(u64::from(part == 0), Ordering::SeqCst);
         }
     }
 
-    fn one(&self, seed: u64, effort: &Effort) -> Result<Tally, Box<Violation>> {
+    fn one(&self, seed: u64, part: u64, effort: &Effort) -> Result<Tally, Box<Violation>> {
         if !self.arguments.directed {
             return try_seed(seed, effort);
         }
-        let mut total = Tally::default();
-        let log_apart = [false, true];
-        for (directed, separate_log) in DIRECTED.iter().flat_map(|directed| log_apart.map(|apart| (directed, apart))) {
-            let setup = Setup { volatile_cache: !seed.is_multiple_of(8), separate_log, ..Setup::DISK };
-            total.add(&try_steps(seed, &setup, &(directed.steps)(), effort)?);
-        }
-        Ok(total)
+        let directed = &DIRECTED[(part / 2) as usize];
+        let setup = Setup { volatile_cache: !seed.is_multiple_of(8), separate_log: part % 2 == 1, ..Setup::DISK };
+        try_steps(seed, &setup, &(directed.steps)(), effort)
     }
 
     fn keep(&self, violation: &ThreadsViolation) {
@@ -196,11 +198,11 @@ fn main() -> ExitCode {
     if arguments.failing {
         return fail_every_call(&arguments);
     }
-    let (jobs, json, first) = (arguments.jobs.max(1), arguments.json, arguments.seed);
+    let (jobs, json) = (arguments.jobs.max(1), arguments.json);
     let run = Run {
         arguments,
         started: Instant::now(),
-        next: AtomicU64::new(first),
+        next: AtomicU64::new(0),
         seeds: AtomicU64::new(0),
         tally: Mutex::default(),
         failed: AtomicBool::new(false),
