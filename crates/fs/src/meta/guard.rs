@@ -24,11 +24,15 @@ fn text(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// An open tree whose end is guarded too: redb writes when it is closed.
-pub(crate) struct Tree(Option<Database>);
+pub(crate) struct Tree {
+    /// Taken only by the drop.
+    database: Option<Database>,
+    pub(super) cache_bytes: u64,
+}
 
 impl Tree {
-    pub(super) fn new(database: Database) -> Self {
-        Self(Some(database))
+    pub(super) fn new(database: Database, cache_bytes: u64) -> Self {
+        Self { database: Some(database), cache_bytes }
     }
 }
 
@@ -36,19 +40,19 @@ impl Deref for Tree {
     type Target = Database;
 
     fn deref(&self) -> &Database {
-        self.0.as_ref().expect("taken only by the drop")
+        self.database.as_ref().expect("taken only by the drop")
     }
 }
 
 impl DerefMut for Tree {
     fn deref_mut(&mut self) -> &mut Database {
-        self.0.as_mut().expect("taken only by the drop")
+        self.database.as_mut().expect("taken only by the drop")
     }
 }
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        let database = self.0.take();
+        let database = self.database.take();
         // What closing writes is for a quicker next open only; everything that counts was committed.
         if let Err(error) = guarded(|| {
             drop(database);

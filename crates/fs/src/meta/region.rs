@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use block::{AlignedBuf, BlockDevice};
@@ -28,6 +29,8 @@ pub(crate) struct Region {
     superblock: RwLock<Superblock>,
     grow: Mutex<Option<GrowRegion>>,
     failed: OnceLock<Error>,
+    /// The tree was told of a failure, and serves nothing any more.
+    lost: Arc<AtomicBool>,
     /// Writes of a read-only mount stay here.
     overlay: Option<Mutex<Overlay>>,
 }
@@ -44,7 +47,21 @@ const PAGE: u64 = 4096;
 impl Region {
     pub(crate) fn new(device: Arc<dyn BlockDevice>, superblock: Superblock, read_only: bool) -> Self {
         let overlay = read_only.then(|| Mutex::new(Overlay { len: superblock.metadata_len, ..Overlay::default() }));
-        Self { device, superblock: RwLock::new(superblock), grow: Mutex::new(None), failed: OnceLock::new(), overlay }
+        Self { device, superblock: RwLock::new(superblock), grow: Mutex::new(None), failed: OnceLock::new(), lost: Arc::default(), overlay }
+    }
+
+    /// Returns a region that reads the same bytes and keeps in memory what is written to it.
+    pub(super) fn shadow(&self) -> Self {
+        Self { lost: Arc::clone(&self.lost), ..Self::new(Arc::clone(&self.device), self.superblock(), true) }
+    }
+
+    /// Returns whether the tree was told of a failure.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_lost(&self, lost: bool) {
+        self.lost.store(lost, Ordering::Release);
     }
 
     /// Lets the region grow; before this call it is fixed.
@@ -213,6 +230,16 @@ fn io_error(error: Error) -> io::Error {
     io::Error::other(error)
 }
 
+impl Backend {
+    /// Hands a result to the tree, which gives up at the first failure.
+    fn told<T>(&self, result: Result<T>) -> io::Result<T> {
+        result.map_err(|error| {
+            self.0.set_lost(true);
+            io_error(error)
+        })
+    }
+}
+
 impl StorageBackend for Backend {
     fn len(&self) -> io::Result<u64> {
         Ok(match &self.0.overlay {
@@ -222,17 +249,16 @@ impl StorageBackend for Backend {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        match &self.0.overlay {
+        self.told(match &self.0.overlay {
             Some(overlay) => overlay.lock().read(&self.0, offset, out),
             None => self.0.read_device(offset, out),
-        }
-        .map_err(io_error)
+        })
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         match &self.0.overlay {
             Some(overlay) => overlay.lock().len = len,
-            None => self.0.resize(len).map_err(io_error)?,
+            None => self.told(self.0.resize(len))?,
         }
         Ok(())
     }
@@ -241,15 +267,14 @@ impl StorageBackend for Backend {
         if self.0.overlay.is_some() || planted(PlantedBug::MetadataCommitWithoutFlush) {
             return Ok(());
         }
-        self.0.check().and_then(|()| self.0.latch(self.0.device.flush().map_err(Error::from))).map_err(io_error)
+        self.told(self.0.check().and_then(|()| self.0.latch(self.0.device.flush().map_err(Error::from))))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        match &self.0.overlay {
+        self.told(match &self.0.overlay {
             Some(overlay) => overlay.lock().write(&self.0, offset, data),
             None => self.0.write_device(offset, data),
-        }
-        .map_err(io_error)
+        })
     }
 }
 

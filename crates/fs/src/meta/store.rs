@@ -102,6 +102,10 @@ pub(super) fn tree_error(context: &str, error: impl Into<redb::Error>) -> Error 
     {
         return inner.clone();
     }
+    if matches!(error, redb::Error::PreviousIo) {
+        let why = "a read or write of it failed before, and it does not open again; check the device, then unmount and mount";
+        return Error::new(ErrorKind::Io, format!("{context}: {why}"));
+    }
     let kind = if matches!(error, redb::Error::Corrupted(_)) { ErrorKind::Corrupt } else { ErrorKind::Io };
     Error::new(kind, format!("{context}: {error}"))
 }
@@ -110,7 +114,7 @@ pub(super) fn tree_error(context: &str, error: impl Into<redb::Error>) -> Error 
 pub(crate) fn open_tree(region: &Arc<Region>, cache_bytes: u64) -> Result<Tree> {
     let cache = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
     let open = || redb::Builder::new().set_cache_size(cache).create_with_backend(Backend(Arc::clone(region)));
-    guarded(|| open().map(Tree::new).map_err(|e| tree_error("the metadata tree does not open", e)))
+    guarded(|| open().map(|database| Tree::new(database, cache_bytes)).map_err(|e| tree_error("the metadata tree does not open", e)))
 }
 
 /// Writes the first rows of a new file system and closes the tree.
@@ -223,6 +227,7 @@ impl MetaStore {
 
     /// Returns the number of rows of a table as of the last metadata commit.
     pub(crate) fn row_count(&self, table: Table) -> Result<u64> {
+        self.revive();
         let snapshot = Arc::clone(&self.state.read().snapshot);
         snapshot.len(table)
     }
@@ -245,6 +250,7 @@ impl MetaStore {
     /// Runs `work` while nobody reads or changes a row.
     pub(crate) fn exclusively<T>(&self, work: impl FnOnce(&mut Locked<'_>) -> Result<T>) -> Result<T> {
         self.check()?;
+        self.revive();
         let mut locked = Locked { store: self, state: self.state.write() };
         work(&mut locked)
     }
@@ -278,6 +284,7 @@ impl MetaStore {
     }
 
     pub(crate) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.revive();
         let snapshot = {
             let state = self.state.read();
             match state.above(table, key) {
@@ -296,11 +303,13 @@ impl MetaStore {
         to: Bound<&[u8]>,
         visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
+        self.revive();
         self.state.read().scan(table, from, to, visit)
     }
 
     /// Reads the rows and what checkpoints know of them, all of one moment.
     pub(crate) fn reading<T>(&self, work: impl FnOnce(&State) -> Result<T>) -> Result<T> {
+        self.revive();
         work(&self.state.read())
     }
 
@@ -363,6 +372,7 @@ impl MetaStore {
 
     /// Moves everything committed so far into the tree, durably, and the log's tail behind it.
     pub(crate) fn metadata_commit(&self) -> Result<()> {
+        self.revive();
         let _one = self.committing.lock();
         self.check()?;
         self.metadata_commit_locked().map_err(|e| {
@@ -405,6 +415,37 @@ impl MetaStore {
         drop(state);
         self.metadata_commits.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Opens the tree again after it was told of a failure: it serves nothing from then on, and a read that failed is to fail alone (S-35). Where
+    /// nothing may be written any more, what opening writes stays in memory. As long as that fails, the old snapshot answers what it holds.
+    #[inline]
+    fn revive(&self) {
+        if self.region.is_lost() {
+            self.open_again();
+        }
+    }
+
+    #[cold]
+    fn open_again(&self) {
+        // Not while a metadata commit is under way, which may be the caller's own: it fails, or the next reader does this.
+        let Some(_one) = self.committing.try_lock() else { return };
+        let mut db = self.db.lock();
+        let Some(cache_bytes) = db.as_ref().map(|tree| tree.cache_bytes).filter(|_| self.region.is_lost()) else { return };
+        let region = if self.failed().is_some() { Arc::new(self.region.shadow()) } else { Arc::clone(&self.region) };
+        self.region.set_lost(false);
+        let opened = open_tree(&region, cache_bytes).and_then(|tree| Ok((Arc::new(Snapshot::take(&tree)?), tree)));
+        match opened {
+            Ok((snapshot, tree)) => {
+                *db = Some(tree);
+                // I-META-4: the tree is as of its last durable commit, and none is under way.
+                self.state.write().snapshot = snapshot;
+            }
+            Err(error) => {
+                self.region.set_lost(true);
+                tracing::debug!(%error, "the metadata tree does not open again");
+            }
+        }
     }
 
     fn freeze(&self) -> (Arc<Memtable>, Lsn) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use block::{BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, SimulatedDevice, SimulatedOptions, Trigger};
+use block::{BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, SimulatedDevice, SimulatedOptions, Trigger};
 
 use crate::log::{Record, RecordKind};
 use crate::row::{RowChange, Table};
@@ -210,5 +210,39 @@ fn i_sb_2_s_36_impossible_regions_are_refused() {
         let error = Superblock::read(&device).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Corrupt, "{superblock:?}");
         assert!(error.message.contains("impossible"), "{error}");
+    }
+}
+
+/// The tree's library serves nothing after one failure that it was told of: a single unreadable page made all names unreadable until the next mount,
+/// and a failed commit those that were not in its cache.
+#[test]
+fn s_35_a_read_of_the_tree_that_fails_fails_alone() {
+    let name = |i: u32| format!("row-{i:05}").into_bytes();
+    for latched in [false, true] {
+        let device = volume();
+        let fs = mount(Arc::clone(&device) as _);
+        (0..4000).for_each(|i| set(&fs, &name(i), vec![i as u8; 300]));
+        fs.meta.metadata_commit().unwrap();
+        drop(fs);
+        // A cache of nothing, so that reads reach the device.
+        let options = MountOptions { metadata_cache_bytes: 0, ..quiet() };
+        let fs = crate::mount::mount(Arc::clone(&device) as _, None, options).unwrap();
+        if latched {
+            set(&fs, b"x", vec![1]);
+            device.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1)));
+            fs.meta.metadata_commit().unwrap_err();
+            device.clear_faults();
+        }
+        let written = device.counters().writes;
+        device.inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Next(1)));
+        let failed: Vec<_> = (0..4000).filter_map(|i| fs.meta.get(Table::Setting, &name(i)).err()).collect();
+        assert_eq!(failed.len(), 1, "{failed:?}");
+        assert!(failed[0].message.contains("at byte") || failed[0].message.contains("offset"), "{}", failed[0]);
+        for i in 0..4000 {
+            assert_eq!(get(&fs, &name(i)), Some(vec![i as u8; 300]));
+        }
+        let now = fs.meta.metadata_commit();
+        assert_eq!(now.is_err(), latched, "{now:?}");
+        assert!(!latched || device.counters().writes == written, "nothing is written after a failed flush");
     }
 }
