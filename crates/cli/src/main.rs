@@ -10,6 +10,7 @@
 
 mod address;
 mod args;
+mod backup;
 mod cmd;
 mod condition;
 mod control;

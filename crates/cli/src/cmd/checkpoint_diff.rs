@@ -38,27 +38,36 @@ impl DiffArguments {
 }
 
 fn names(reach: &Reach, from: &[u8], to: Option<&Vec<u8>>, output: &Output) -> Result<Names> {
+    Ok(Names { differences: differences(reach, from, to, output)?.into_iter().map(Name::from).collect() })
+}
+
+/// Returns what differs.
+pub(super) fn differences(reach: &Reach, from: &[u8], to: Option<&Vec<u8>>, output: &Output) -> Result<Vec<CheckpointDifference>> {
     let mut told: Vec<CheckpointDifference> = Vec::new();
     loop {
         let request = Request::Diff { from: from.to_vec(), to: to.cloned(), skip: told.len() };
         let part: Differences = reach.ask(&request, Access::ReadOnly, output)?;
         told.extend(part.differences);
         if !part.more {
-            return Ok(Names { differences: told.into_iter().map(Name::from).collect() });
+            return Ok(told);
         }
     }
 }
 
-/// Returns what changed in a file.
 fn blocks(reach: &Reach, file: &std::path::Path, from: &[u8], to: Option<&Vec<u8>>, output: &Output) -> Result<Blocks> {
-    let path = reach.inside(file).into_os_string().into_vec();
+    let changes = changes(reach, &reach.inside(file).into_os_string().into_vec(), from, to, output)?;
+    Ok(Blocks { path: file.to_owned(), size_before_bytes: changes.size_before, size_bytes: changes.size, ranges: changes.ranges })
+}
+
+/// Returns what changed in the file at a path from the root of the volume.
+pub(super) fn changes(reach: &Reach, path: &[u8], from: &[u8], to: Option<&Vec<u8>>, output: &Output) -> Result<Changes> {
     let mut told: Vec<ChangedRange> = Vec::new();
     loop {
-        let request = Request::Changes { path: path.clone(), from: from.to_vec(), to: to.cloned(), skip: told.len() };
+        let request = Request::Changes { path: path.to_vec(), from: from.to_vec(), to: to.cloned(), skip: told.len() };
         let part: Changes = reach.ask(&request, Access::ReadOnly, output)?;
-        told.extend(part.ranges);
+        told.extend_from_slice(&part.ranges);
         if !part.more {
-            return Ok(Blocks { path: file.to_owned(), size_before_bytes: part.size_before, size_bytes: part.size, ranges: told });
+            return Ok(Changes { ranges: told, ..part });
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One file per subcommand: its arguments, its result in both forms, and `run`.
 
+mod backup;
 mod bench;
 mod bench_volume;
 mod bench_workloads;
@@ -28,6 +29,7 @@ mod mount;
 mod preallocate;
 mod put;
 mod quickstart;
+mod restore;
 mod rm;
 mod salvage;
 mod stat;
@@ -65,6 +67,8 @@ pub enum Command {
     Check(check::Arguments),
     Salvage(salvage::Arguments),
     Checkpoint(checkpoint::Arguments),
+    Backup(backup::Arguments),
+    Restore(restore::Arguments),
     Ls(ls::Arguments),
     Cat(cat::Arguments),
     Put(put::Arguments),
@@ -102,6 +106,8 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Preallocate(arguments) => preallocate::run(arguments, output),
         Command::Defrag(arguments) => defrag::run(arguments, output),
         Command::Grow(arguments) => grow::run(arguments, output),
+        Command::Backup(arguments) => backup::run(arguments, output),
+        Command::Restore(arguments) => restore::run(arguments, output),
         Command::Ls(arguments) => ls::run(arguments, output),
         Command::Cat(arguments) => cat::run(arguments, output),
         Command::Put(arguments) => put::run(arguments, output),

@@ -7,7 +7,7 @@ use crate::harness::{Scratch, can_mount, command, run, text};
 const USER: &str = "65534";
 
 /// Runs the binary as an ordinary user: as this one, or from root as nobody.
-fn as_user<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Command {
+pub fn as_user<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Command {
     let own = command(arguments);
     if !rustix::process::geteuid().is_root() {
         return own;
@@ -19,7 +19,7 @@ fn as_user<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Command {
 }
 
 /// Makes a scratch directory that the ordinary user owns; `None` where the user cannot reach the binary.
-fn scratch(test: &str) -> Option<Scratch> {
+pub fn scratch(test: &str) -> Option<Scratch> {
     let reachable = as_user(["--version"]).output().is_ok_and(|output| output.status.success());
     if !reachable {
         eprintln!("skipped: {test}: an ordinary user cannot run the binary here");

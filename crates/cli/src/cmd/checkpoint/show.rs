@@ -19,9 +19,9 @@ pub struct Checkpoint {
     /// The name where that is no UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name_bytes: Option<Vec<u8>>,
-    epoch: u32,
+    pub epoch: u32,
     /// Nanoseconds since 1970.
-    created: i64,
+    pub created: i64,
     automatic: bool,
     kept: bool,
     paths: Vec<String>,
@@ -64,6 +64,17 @@ struct WouldFree {
     bytes: u64,
 }
 
+impl Checkpoint {
+    fn name(&self) -> &[u8] {
+        self.name_bytes.as_deref().unwrap_or(self.name.as_bytes())
+    }
+
+    /// Returns whether it is one that was seen before, not another of the same name.
+    pub fn is(&self, name: &[u8], epoch: u32, created: i64) -> bool {
+        (self.name(), self.epoch, self.created) == (name, epoch, created)
+    }
+}
+
 /// Returns all checkpoints, oldest first.
 pub fn all(reach: &Reach, output: &Output) -> Result<Vec<Checkpoint>> {
     let mut checkpoints: Vec<Checkpoint> = Vec::new();
@@ -82,8 +93,12 @@ pub fn held(reach: &Reach, epochs: Vec<u32>, output: &Output) -> Result<Held> {
     reach.ask(&Request::Held { epochs }, Access::ReadOnly, output)
 }
 
-fn find<'a>(checkpoints: &'a [Checkpoint], name: &OsString) -> Result<&'a Checkpoint> {
-    let same = |checkpoint: &Checkpoint| checkpoint.name_bytes.as_deref().unwrap_or(checkpoint.name.as_bytes()) == name.as_bytes();
+/// Finds one by its name.
+///
+/// # Errors
+/// There is none.
+pub fn find<'a>(checkpoints: &'a [Checkpoint], name: &OsString) -> Result<&'a Checkpoint> {
+    let same = |checkpoint: &Checkpoint| checkpoint.name() == name.as_bytes();
     let missing = || Failure::new("not_found", format!("there is no checkpoint '{}'", name.as_bytes().escape_ascii()));
     checkpoints.iter().find(|checkpoint| same(checkpoint)).ok_or_else(missing)
 }

@@ -1,0 +1,286 @@
+//! Making a backup of a checkpoint that a mount shows.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use bedplate::AlignedBuf;
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use serde::Serialize;
+
+use super::CHUNK_BYTES;
+use super::manifest::{Bytes, Entry, Header, Kind, Manifest, VERSION};
+use super::repository::Repository;
+use crate::failure::{Failure, Result};
+use crate::live;
+use crate::output::Output;
+use crate::progress;
+
+/// What a backup is made of.
+pub struct Source<'a> {
+    /// The directory in which the mount shows the checkpoint.
+    pub dir: PathBuf,
+    /// What the manifest will say of it.
+    pub header: Header,
+    /// The backup whose unchanged blocks are taken over, and what changed since.
+    pub base: Option<(Manifest, Changed<'a>)>,
+}
+
+/// Parts of a file: offset and length.
+pub type Ranges = Vec<(u64, u64)>;
+/// Tells the ranges of a file, by its path.
+pub type Tell<'a> = Box<dyn Fn(&Path) -> Result<Ranges> + 'a>;
+
+/// What changed since another checkpoint.
+pub struct Changed<'a> {
+    /// The inodes that came or changed.
+    pub inodes: BTreeSet<u64>,
+    /// Tells the changed ranges of a file, by its path from the root.
+    pub ranges: Tell<'a>,
+}
+
+/// What was done.
+#[derive(Debug, Serialize)]
+pub struct Created {
+    /// The backup.
+    pub name: String,
+    /// The one against which it was made.
+    pub base: Option<String>,
+    /// Names in it.
+    pub entries: usize,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Bytes that were read of the checkpoint.
+    pub read_bytes: u64,
+    /// Bytes that the repository did not have.
+    pub stored_bytes: u64,
+}
+
+/// Backs a checkpoint up.
+pub fn create(repository: &Repository, source: &Source<'_>, output: &Output) -> Result<Created> {
+    let mut walk = Walk { root: &source.dir, entries: Vec::new(), links: HashMap::new() };
+    walk.add(PathBuf::new())?;
+    let mut entries = walk.entries;
+    let mut created = Created {
+        name: source.header.name.clone(),
+        base: source.header.base.clone(),
+        entries: entries.len(),
+        bytes: entries.iter().map(|entry| entry.size).sum(),
+        read_bytes: 0,
+        stored_bytes: 0,
+    };
+    let known: HashMap<u64, &Entry> = match &source.base {
+        Some((base, _)) => {
+            base.entries.iter().filter(|entry| entry.kind == Kind::File && entry.link.is_none()).map(|entry| (entry.ino, entry)).collect()
+        }
+        None => HashMap::new(),
+    };
+    let mut progress = progress::Bytes::new(output, format!("backing up {}", source.header.name), created.bytes);
+    for entry in entries.iter_mut().filter(|entry| entry.kind == Kind::File && entry.link.is_none()) {
+        let path = entry.path.path();
+        let old = source.base.as_ref().zip(known.get(&entry.ino)).map(|((_, changed), old)| (*old, changed));
+        let mut content = Content { repository, path: source.dir.join(&path), size: entry.size, chunks: Vec::new(), read: 0, stored: 0 };
+        match old {
+            Some((old, changed)) if !changed.inodes.contains(&entry.ino) => content.update(old, &[])?,
+            Some((old, changed)) => content.update(old, &(changed.ranges)(&path)?)?,
+            None => content.read_all()?,
+        }
+        created.read_bytes += content.read;
+        created.stored_bytes += content.stored;
+        entry.chunks = content.chunks;
+        progress.advance(entry.size);
+    }
+    let manifest = Manifest { header: Header { format: VERSION, ..source.header.clone() }, entries };
+    repository.add(&manifest)?;
+    Ok(created)
+}
+
+struct Walk<'a> {
+    root: &'a Path,
+    entries: Vec<Entry>,
+    /// First names of files with several, by inode.
+    links: HashMap<u64, Bytes>,
+}
+
+impl Walk<'_> {
+    /// Adds what a path names and all that is below it.
+    fn add(&mut self, top: PathBuf) -> Result<()> {
+        let mut todo = vec![top];
+        while let Some(path) = todo.pop() {
+            let real = self.root.join(&path);
+            let meta = fs::symlink_metadata(&real).map_err(|e| Failure::system("look at", &real, &e))?;
+            let entry = self.entry(&path, &real, &meta)?;
+            if entry.kind == Kind::Directory {
+                let mut names = fs::read_dir(&real)
+                    .and_then(|names| names.map(|name| name.map(|name| name.file_name())).collect::<io::Result<Vec<_>>>())
+                    .map_err(|e| Failure::system("read", &real, &e))?;
+                names.sort_unstable();
+                todo.extend(names.into_iter().rev().map(|name| path.join(name)));
+            }
+            self.entries.push(entry);
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, path: &Path, real: &Path, meta: &Metadata) -> Result<Entry> {
+        let kind = match meta.file_type() {
+            kind if kind.is_file() => Kind::File,
+            kind if kind.is_dir() => Kind::Directory,
+            kind if kind.is_symlink() => Kind::Symlink,
+            kind if kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device() => Kind::Special,
+            _ => return Err(Failure::new("unsupported", format!("{} is of a kind that is not known", real.display()))),
+        };
+        let bytes = Bytes::from(path.as_os_str().as_bytes().to_vec());
+        let link = match kind {
+            Kind::File if meta.nlink() > 1 => self.links.get(&meta.ino()).cloned().or_else(|| {
+                self.links.insert(meta.ino(), bytes.clone());
+                None
+            }),
+            _ => None,
+        };
+        let target = match kind {
+            Kind::Symlink => Some(fs::read_link(real).map_err(|e| Failure::system("read", real, &e))?.into_os_string().into_vec().into()),
+            _ => None,
+        };
+        let marked = matches!(kind, Kind::File | Kind::Directory) && link.is_none();
+        let untorn = if marked { live::get(real, live::UNTORN)? } else { None };
+        Ok(Entry {
+            path: bytes,
+            kind,
+            mode: meta.mode(),
+            uid: meta.uid(),
+            gid: meta.gid(),
+            mtime: meta.mtime() * 1_000_000_000 + meta.mtime_nsec(),
+            ino: number(meta.ino()),
+            rdev: meta.rdev(),
+            target,
+            attributes: if link.is_some() { Vec::new() } else { attributes(real)? },
+            io_mode: if marked { live::get(real, live::MODE)? } else { None },
+            untorn_bytes: untorn.and_then(|text| text.split(' ').next()?.parse().ok()),
+            size: if kind == Kind::File && link.is_none() { meta.size() } else { 0 },
+            link,
+            chunks: Vec::new(),
+        })
+    }
+}
+
+/// The number of an inode on its volume, in whichever checkpoint it is seen.
+pub fn number(ino: u64) -> u64 {
+    ino & 0xffff_ffff_ffff
+}
+
+/// Reads extended attributes, but for those that a mount answers itself.
+fn attributes(path: &Path) -> Result<Vec<(Bytes, Bytes)>> {
+    let refused = |error: Errno| Failure::system("read the attributes of", path, &error.into());
+    let mut names = vec![0; 64 << 10];
+    let len = match rustix::fs::llistxattr(path, &mut names[..]) {
+        Ok(len) => len,
+        Err(Errno::NOTSUP) => 0,
+        Err(error) => return Err(refused(error)),
+    };
+    let mut found = Vec::new();
+    for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty() && !name.starts_with(b"user.bedplate.")) {
+        let mut value = vec![0; 64 << 10];
+        let len = rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..]).map_err(refused)?;
+        value.truncate(len);
+        found.push((name.to_vec().into(), value.into()));
+    }
+    Ok(found)
+}
+
+/// The content of one file on its way into chunks.
+struct Content<'a> {
+    repository: &'a Repository,
+    path: PathBuf,
+    size: u64,
+    chunks: Vec<(u64, String)>,
+    read: u64,
+    stored: u64,
+}
+
+impl Content<'_> {
+    fn refused(&self, error: &io::Error) -> Failure {
+        Failure::system("read", &self.path, error)
+    }
+
+    /// Opens the file past all caches.
+    fn open(&self) -> Result<File> {
+        let direct = File::options().read(true).custom_flags(libc::O_DIRECT).open(&self.path);
+        direct.map_err(|e| self.refused(&e))
+    }
+
+    fn read_all(&mut self) -> Result<()> {
+        if self.size == 0 {
+            return Ok(());
+        }
+        let file = self.open()?;
+        let (mut at, mut buffer) = (0, AlignedBuf::zeroed(CHUNK_BYTES as usize));
+        while at < self.size {
+            at = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
+                Ok(data) => data / CHUNK_BYTES * CHUNK_BYTES,
+                Err(Errno::NXIO) => break,
+                Err(error) => return Err(self.refused(&error.into())),
+            };
+            self.read_chunk(&file, at / CHUNK_BYTES, &mut buffer)?;
+            at += CHUNK_BYTES;
+        }
+        Ok(())
+    }
+
+    /// Takes over what did not change, and reads the rest.
+    fn update(&mut self, old: &Entry, ranges: &[(u64, u64)]) -> Result<()> {
+        let last = self.size.div_ceil(CHUNK_BYTES);
+        let mut changed: BTreeSet<u64> = BTreeSet::new();
+        for (offset, len) in ranges {
+            changed.extend(offset / CHUNK_BYTES..(offset + len).div_ceil(CHUNK_BYTES).min(last));
+        }
+        if old.size != self.size {
+            // The chunk with the old end, or the new one, has another length.
+            changed.extend([old.size.min(self.size) / CHUNK_BYTES].into_iter().filter(|number| *number < last));
+        }
+        // A chunk that got lost is stored anew.
+        changed.extend(old.chunks.iter().filter(|(number, hash)| *number < last && !self.repository.holds(hash)).map(|(number, _)| *number));
+        self.chunks = old.chunks.iter().filter(|(number, _)| *number < last && !changed.contains(number)).cloned().collect();
+        if !changed.is_empty() {
+            let (file, mut buffer) = (self.open()?, AlignedBuf::zeroed(CHUNK_BYTES as usize));
+            for number in changed {
+                self.read_chunk(&file, number, &mut buffer)?;
+            }
+            self.chunks.sort_unstable();
+        }
+        Ok(())
+    }
+
+    fn read_chunk(&mut self, file: &File, number: u64, buffer: &mut AlignedBuf) -> Result<()> {
+        let start = number * CHUNK_BYTES;
+        let wanted = (self.size - start).min(CHUNK_BYTES) as usize;
+        let mut filled = 0;
+        while filled < wanted {
+            // Behind the end a direct read gives what there is.
+            match file.read_at(&mut buffer[filled..], start + filled as u64) {
+                Ok(0) => break,
+                Ok(len) => filled += len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.refused(&error)),
+            }
+        }
+        if filled < wanted {
+            return Err(Failure::new(
+                "io",
+                format!("{} ended at byte {}, before its size: back up again", self.path.display(), start + filled as u64),
+            ));
+        }
+        self.read += wanted as u64;
+        if buffer[..wanted].iter().any(|byte| *byte != 0) {
+            let (hash, stored) = self.repository.store(&buffer[..wanted])?;
+            self.stored += if stored { wanted as u64 } else { 0 };
+            self.chunks.push((number, hash));
+        }
+        Ok(())
+    }
+}

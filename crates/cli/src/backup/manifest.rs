@@ -1,0 +1,316 @@
+//! What a backup consists of: one JSON document a line.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::{BufRead, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::CHUNK_BYTES;
+use crate::failure::{Failure, Result};
+
+/// The version of the format.
+pub const VERSION: u32 = 1;
+
+/// Bytes that are nearly always text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Bytes {
+    /// They are.
+    Text(String),
+    /// They are not.
+    Raw {
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        String::from_utf8(bytes).map_or_else(|e| Self::Raw { bytes: e.into_bytes() }, Self::Text)
+    }
+}
+
+impl Bytes {
+    /// Returns them.
+    pub fn get(&self) -> &[u8] {
+        match self {
+            Self::Text(text) => text.as_bytes(),
+            Self::Raw { bytes } => bytes,
+        }
+    }
+
+    /// Returns them as a path.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(OsString::from_vec(self.get().to_vec()))
+    }
+}
+
+/// The first line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// The version of the format.
+    pub format: u32,
+    /// The backup's name.
+    pub name: String,
+    /// The volume that it is of.
+    pub volume: String,
+    /// The checkpoint that it is of.
+    pub checkpoint: Bytes,
+    /// That checkpoint's epoch.
+    pub epoch: u32,
+    /// When that checkpoint was made, nanoseconds since 1970.
+    pub created: i64,
+    /// The backup against which this one was made; it can be restored without it.
+    pub base: Option<String>,
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory; it comes before what is in it.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe, a socket or a device.
+    Special,
+}
+
+/// One name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The path from the root of the checkpoint; empty for the root.
+    pub path: Bytes,
+    /// What it is.
+    pub kind: Kind,
+    /// Type and permissions, as `stat` has them.
+    pub mode: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// The time of the last change of content, nanoseconds since 1970.
+    pub mtime: i64,
+    /// The inode on the volume.
+    pub ino: u64,
+    /// The device's number.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub rdev: u64,
+    /// Where a symbolic link leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<Bytes>,
+    /// The first name of the same file: it has no content of its own here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Bytes>,
+    /// Extended attributes: name and value.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attributes: Vec<(Bytes, Bytes)>,
+    /// The I/O mode that is set on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_mode: Option<String>,
+    /// How many bytes of it are written untorn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub untorn_bytes: Option<u32>,
+    /// Its size.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub size: u64,
+    /// Number of a chunk in the file, and its hash; what no chunk covers is zeros.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub chunks: Vec<(u64, String)>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// The last line.
+#[derive(Debug, Serialize, Deserialize)]
+struct End {
+    /// How many entries there are.
+    entries: u64,
+    /// The hash of all lines before.
+    hash: String,
+}
+
+/// A backup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manifest {
+    /// What it is of.
+    pub header: Header,
+    /// Its names, directories before what is in them.
+    pub entries: Vec<Entry>,
+}
+
+impl Manifest {
+    /// Writes it.
+    pub fn write(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        let mut hash = blake3::Hasher::new();
+        let mut line = |out: &mut dyn Write, text: String| {
+            hash.update(text.as_bytes()).update(b"\n");
+            writeln!(out, "{text}")
+        };
+        line(out, serde_json::to_string(&self.header)?)?;
+        for entry in &self.entries {
+            line(out, serde_json::to_string(entry)?)?;
+        }
+        let end = End { entries: self.entries.len() as u64, hash: hash.finalize().to_hex().to_string() };
+        writeln!(out, "{}", serde_json::to_string(&end)?)
+    }
+
+    /// Reads one; nothing in it is trusted.
+    pub fn read(input: &mut impl BufRead, path: &Path) -> Result<Self> {
+        let damaged = |what: &str| Failure::new("corrupt", format!("{}: the manifest {what}: use another backup", path.display()));
+        let mut lines = input.split(b'\n').collect::<std::io::Result<Vec<_>>>().map_err(|e| Failure::system("read", path, &e))?;
+        let end: End = lines.pop().and_then(|line| parse(&line)).ok_or_else(|| damaged("is cut short"))?;
+        let mut hash = blake3::Hasher::new();
+        for line in &lines {
+            hash.update(line).update(b"\n");
+        }
+        if hash.finalize().to_hex().as_str() != end.hash {
+            return Err(damaged("does not have its hash"));
+        }
+        let header: Header = lines.first().and_then(|line| parse(line)).ok_or_else(|| damaged("has no header"))?;
+        if header.format != VERSION {
+            let message = format!("{} has format {}, this software reads {VERSION}: use a newer bedplate", path.display(), header.format);
+            return Err(Failure::new("newer_format", message));
+        }
+        let entries: Vec<Entry> = lines[1..].iter().map(|line| parse(line)).collect::<Option<_>>().ok_or_else(|| damaged("does not parse"))?;
+        if entries.len() as u64 != end.entries || !is_tree(&entries) {
+            return Err(damaged("holds impossible names"));
+        }
+        if !entries.iter().all(has_possible_chunks) {
+            return Err(damaged("holds impossible chunks"));
+        }
+        Ok(Self { header, entries })
+    }
+}
+
+fn parse<T: DeserializeOwned>(line: &[u8]) -> Option<T> {
+    serde_json::from_slice(line).ok()
+}
+
+/// Returns whether every name lies in a directory that came before, and every link leads to a file that did.
+fn is_tree(entries: &[Entry]) -> bool {
+    let mut kinds: HashMap<&[u8], Kind> = HashMap::new();
+    entries.iter().all(|entry| {
+        let path = entry.path.get();
+        let parent = &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)];
+        let fits = if path.is_empty() { entry.kind == Kind::Directory } else { kinds.get(parent) == Some(&Kind::Directory) };
+        let leads = entry.link.as_ref().is_none_or(|link| entry.kind == Kind::File && kinds.get(link.get()) == Some(&Kind::File));
+        fits && leads && is_inside(&entry.path) && kinds.insert(path, entry.kind).is_none()
+    })
+}
+
+/// Returns whether all chunks have names, lie in the file and follow each other.
+fn has_possible_chunks(entry: &Entry) -> bool {
+    let named = |hash: &str| hash.len() == 64 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let end = entry.size.div_ceil(CHUNK_BYTES);
+    entry.chunks.iter().all(|(number, hash)| *number < end && named(hash)) && entry.chunks.is_sorted_by(|a, b| a.0 < b.0)
+}
+
+/// Returns whether a path leads nowhere but below the root.
+fn is_inside(path: &Bytes) -> bool {
+    path.path().components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(path: &[u8]) -> Manifest {
+        let header = Header {
+            format: VERSION,
+            name: "one".into(),
+            volume: "v".into(),
+            checkpoint: b"odd \xff".to_vec().into(),
+            epoch: 3,
+            created: -1,
+            base: None,
+        };
+        let entry = Entry {
+            path: path.to_vec().into(),
+            kind: Kind::File,
+            mode: 0o100_644,
+            uid: 1,
+            gid: 2,
+            mtime: 3,
+            ino: 4,
+            rdev: 0,
+            target: None,
+            link: None,
+            attributes: vec![(b"user.x".to_vec().into(), vec![0, 255].into())],
+            io_mode: Some("direct".into()),
+            untorn_bytes: None,
+            size: 5,
+            chunks: vec![(0, "ab".repeat(32))],
+        };
+        let dir = |path: &[u8]| Entry {
+            path: path.to_vec().into(),
+            kind: Kind::Directory,
+            io_mode: None,
+            size: 0,
+            chunks: Vec::new(),
+            attributes: Vec::new(),
+            ..entry.clone()
+        };
+        Manifest { header, entries: vec![dir(b""), dir(b"d"), entry] }
+    }
+
+    fn text(manifest: &Manifest) -> Vec<u8> {
+        let mut text = Vec::new();
+        manifest.write(&mut text).unwrap();
+        text
+    }
+
+    fn read(text: &[u8]) -> Result<Manifest> {
+        Manifest::read(&mut &text[..], Path::new("m"))
+    }
+
+    #[test]
+    fn manifests_survive_writing_and_no_damage_is_taken_for_one() {
+        let manifest = manifest(b"d/odd \xff\n");
+        let whole = text(&manifest);
+        assert_eq!(read(&whole).unwrap(), manifest);
+        for at in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            assert!(read(&damaged).is_err() || read(&damaged).unwrap() == manifest, "byte {at}");
+            assert!(at + 1 >= whole.len() || read(&whole[..at]).is_err(), "cut at {at}");
+        }
+    }
+
+    fn is_refused(change: impl Fn(&mut Entry)) -> bool {
+        let mut manifest = manifest(b"d/x");
+        change(&mut manifest.entries[2]);
+        read(&text(&manifest)).is_err_and(|failure| failure.kind == "corrupt")
+    }
+
+    #[test]
+    fn names_that_lead_out_are_refused() {
+        assert!(!is_refused(|_| {}));
+        for path in [&b"../x"[..], b"/etc/passwd", b"d/../../b", b"d//x", b"d/./x", b"none/x", b"d", b"", b"d/.."] {
+            assert!(is_refused(|entry| entry.path = path.to_vec().into()), "{}", path.escape_ascii());
+        }
+        assert!(is_refused(|entry| entry.link = Some(b"d".to_vec().into())));
+        assert!(is_refused(|entry| entry.link = Some(b"../x".to_vec().into())));
+        let mut through_a_link = manifest(b"d/x");
+        through_a_link.entries[1].kind = Kind::Symlink;
+        assert!(read(&text(&through_a_link)).is_err());
+    }
+
+    #[test]
+    fn chunks_that_cannot_be_are_refused() {
+        let hash = || "ab".repeat(32);
+        for chunks in
+            [vec![(1, hash())], vec![(u64::MAX, hash())], vec![(0, hash()), (0, hash())], vec![(0, "../../x".into())], vec![(0, String::new())]]
+        {
+            assert!(is_refused(|entry| entry.chunks.clone_from(&chunks)), "{chunks:?}");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Backups of checkpoints, in a directory.
+//!
+//! ```text
+//!   checkpoint of a mount ─► entries ─┬─ data, 1 MiB at a time ─► chunk, named by its hash (there already? skipped)
+//!                                     └─ blocks unchanged since the last backup's checkpoint ─► that backup's chunks, not read
+//!                                manifest, last: a backup is there whole or not at all
+//! ```
+//!
+//! `docs/backup.md` has every file and field.
+
+mod create;
+mod manifest;
+mod repository;
+mod restore;
+
+pub use create::{Changed, Created, Source, create};
+pub use manifest::Header;
+pub use repository::{Pruned, Repository, Verified};
+pub use restore::{Restored, restore};
+
+/// Bytes of a chunk; the last of a file is shorter.
+pub const CHUNK_BYTES: u64 = 1 << 20;

@@ -1,0 +1,167 @@
+//! Restoring a backup into a directory.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
+use serde::Serialize;
+
+use super::CHUNK_BYTES;
+use super::manifest::{Entry, Kind, Manifest};
+use super::repository::Repository;
+use crate::failure::{Failure, Result};
+use crate::live;
+use crate::mounts;
+use crate::output::Output;
+use crate::progress;
+
+/// Zeros of this size are left out, as the holes they were or could have been.
+const HOLE_BYTES: usize = 4096;
+
+/// What was done.
+#[derive(Debug, Serialize)]
+pub struct Restored {
+    /// Where.
+    pub path: PathBuf,
+    /// Names.
+    pub entries: usize,
+    /// Bytes of files.
+    pub bytes: u64,
+    /// What could not be restored beside content and names, one sentence each.
+    pub left_out: Vec<String>,
+}
+
+/// Restores into an empty directory; nothing is called restored before all of it is on the device.
+pub fn restore(repository: &Repository, manifest: &Manifest, dir: &Path, output: &Output) -> Result<Restored> {
+    fs::create_dir_all(dir).map_err(|e| Failure::system("make", dir, &e))?;
+    if fs::read_dir(dir).map_err(|e| Failure::system("read", dir, &e))?.next().is_some() {
+        return Err(Failure::new("not_empty", format!("{} is not empty: restore into an empty directory", dir.display())));
+    }
+    let dir = dir.canonicalize().map_err(|e| Failure::system("find", dir, &e))?;
+    let bytes = manifest.entries.iter().map(|entry| entry.size).sum();
+    let ours = mounts::above(&dir)?.is_some();
+    let mut work = Work { repository, ours, left_out: Vec::new() };
+    let mut progress = progress::Bytes::new(output, format!("restoring {}", manifest.header.name), bytes);
+    for entry in &manifest.entries {
+        work.make(entry, &dir)?;
+        progress.advance(entry.size);
+    }
+    // Directories last and from below: what was made in them changed their times, and they may forbid to be written.
+    for entry in manifest.entries.iter().rev().filter(|entry| entry.kind == Kind::Directory) {
+        work.dress(entry, &dir.join(entry.path.path()))?;
+    }
+    let all = File::open(&dir).map_err(|e| Failure::system("open", &dir, &e))?;
+    rustix::fs::syncfs(&all).map_err(|e| Failure::system("sync", &dir, &e.into()))?;
+    all.sync_all().map_err(|e| Failure::system("sync", &dir, &e))?;
+    Ok(Restored { path: dir, entries: manifest.entries.len(), bytes, left_out: work.left_out })
+}
+
+/// Says of which file something is missing or damaged.
+fn in_file(mut failure: Failure, path: &Path, at: u64) -> Failure {
+    failure.message = format!("{}, byte {at}: {}", path.display(), failure.message);
+    failure
+}
+
+struct Work<'a> {
+    repository: &'a Repository,
+    /// Whether the target lies on a Bedplate mount.
+    ours: bool,
+    left_out: Vec<String>,
+}
+
+impl Work<'_> {
+    fn make(&mut self, entry: &Entry, root: &Path) -> Result<()> {
+        let path = root.join(entry.path.path());
+        if let Some(link) = &entry.link {
+            return fs::hard_link(root.join(link.path()), &path).map_err(|e| Failure::system("link", &path, &e));
+        }
+        match entry.kind {
+            Kind::Directory if entry.path.get().is_empty() => {
+                self.mark(entry, &path);
+                return Ok(());
+            }
+            Kind::Directory => {
+                DirBuilder::new().mode(0o700).create(&path).map_err(|e| Failure::system("make", &path, &e))?;
+                self.mark(entry, &path);
+                return Ok(());
+            }
+            Kind::File => self.fill(entry, &path)?,
+            Kind::Symlink => {
+                let target = entry.target.as_ref().map(super::manifest::Bytes::path).unwrap_or_default();
+                std::os::unix::fs::symlink(target, &path).map_err(|e| Failure::system("make", &path, &e))?;
+            }
+            Kind::Special => {
+                let made = rustix::fs::mknodat(CWD, &path, FileType::from_raw_mode(entry.mode), Mode::from_raw_mode(entry.mode), entry.rdev);
+                if let Err(error) = made {
+                    self.left_out.push(Failure::system("make", &path, &error.into()).message);
+                    return Ok(());
+                }
+            }
+        }
+        self.dress(entry, &path)
+    }
+
+    fn fill(&mut self, entry: &Entry, path: &Path) -> Result<()> {
+        let explain = |e: io::Error| Failure::system("write", path, &e);
+        // Nobody else reads it before its permissions say who may.
+        let file = File::options().write(true).create_new(true).mode(0o600).open(path).map_err(explain)?;
+        self.mark(entry, path);
+        for (number, hash) in &entry.chunks {
+            let start = number * CHUNK_BYTES;
+            let bytes = self.repository.load(hash).map_err(|failure| in_file(failure, path, start))?;
+            if start + bytes.len() as u64 > entry.size {
+                return Err(Failure::new("corrupt", format!("{}: a chunk reaches behind the end: use another backup", path.display())));
+            }
+            let mut at = 0;
+            while at < bytes.len() {
+                let is_hole = |from: usize| bytes[from..(from + HOLE_BYTES).min(bytes.len())].iter().all(|byte| *byte == 0);
+                let mut end = at;
+                while end < bytes.len() && !is_hole(end) {
+                    end += HOLE_BYTES;
+                }
+                file.write_all_at(&bytes[at..end.min(bytes.len())], start + at as u64).map_err(explain)?;
+                at = end.max(at) + if end < bytes.len() { HOLE_BYTES } else { 0 };
+            }
+        }
+        file.set_len(entry.size).map_err(explain)
+    }
+
+    /// Sets how Bedplate serves it, before anything is written.
+    fn mark(&mut self, entry: &Entry, path: &Path) {
+        let untorn = entry.untorn_bytes.map(|bytes| bytes.to_string());
+        for (name, value) in [(live::MODE, entry.io_mode.as_ref()), (live::UNTORN, untorn.as_ref())] {
+            match value {
+                Some(value) if self.ours => self.left_out.extend(live::set(path, name, value).err().map(|failure| failure.message)),
+                Some(value) => self.left_out.push(format!("{}: {name} = {value}: this is no Bedplate mount", path.display())),
+                None => {}
+            }
+        }
+    }
+
+    /// Sets owner, attributes, permissions and times.
+    fn dress(&mut self, entry: &Entry, path: &Path) -> Result<()> {
+        let explain = |doing: &str, error: io::Error| Failure::system(doing, path, &error);
+        let owned = std::os::unix::fs::lchown(path, Some(entry.uid), Some(entry.gid));
+        // A program must not act for another owner than it was given to.
+        let mode = if owned.is_ok() { entry.mode } else { entry.mode & !0o6000 };
+        if let Err(error) = owned {
+            self.left_out.push(Failure::system("set the owner of", path, &error).message);
+        }
+        for (name, value) in &entry.attributes {
+            if let Err(error) = rustix::fs::lsetxattr(path, OsStr::from_bytes(name.get()), value.get(), XattrFlags::empty()) {
+                let doing = format!("set the attribute {} of", name.get().escape_ascii());
+                self.left_out.push(Failure::system(&doing, path, &error.into()).message);
+            }
+        }
+        if entry.kind != Kind::Symlink {
+            rustix::fs::chmod(path, Mode::from_raw_mode(mode)).map_err(|e| explain("set the permissions of", e.into()))?;
+        }
+        let time = Timespec { tv_sec: entry.mtime.div_euclid(1_000_000_000), tv_nsec: entry.mtime.rem_euclid(1_000_000_000) };
+        let times = Timestamps { last_access: time, last_modification: time };
+        rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| explain("set the times of", e.into()))
+    }
+}

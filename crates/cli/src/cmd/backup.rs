@@ -1,0 +1,187 @@
+//! `bedplate backup create|list|verify|delete`
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use bedplate::{DifferenceKind, FileKind, Timestamp, format_size, format_time};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::checkpoint::show;
+use super::checkpoint_diff::{changes, differences};
+use crate::backup::{self, Changed, Created, Header, Pruned, Repository, Source, Verified};
+use crate::failure::{Exit, Failure, Result};
+use crate::live;
+use crate::output::Output;
+use crate::reach::Reach;
+use crate::{progress, text};
+
+/// How many faults one failure names.
+const FAULTS_SHOWN: usize = 10;
+
+/// Back up checkpoints of a mount to a directory, in full or by what changed
+///
+/// Every backup can be restored by itself ('bedplate restore'). One of a later checkpoint reads only what changed, as long as the checkpoint of an earlier
+/// backup still exists. An interrupted one is repeated with the same command: what is stored already is not stored again.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Back a checkpoint up
+    Create {
+        /// Where the volume is mounted
+        dir: PathBuf,
+        /// The checkpoint
+        checkpoint: OsString,
+        /// The directory of backups: one that 'create' made, an empty one, or none yet
+        repository: PathBuf,
+        /// The backup's name; without it, that of the checkpoint
+        #[arg(long)]
+        name: Option<String>,
+        /// Read everything, whatever earlier backups hold
+        #[arg(long)]
+        full: bool,
+    },
+    /// List the backups
+    List {
+        /// The directory of backups
+        repository: PathBuf,
+    },
+    /// Read backups, and compare all data with its hashes
+    Verify {
+        /// The directory of backups
+        repository: PathBuf,
+        /// The backup; without it: all
+        name: Option<String>,
+    },
+    /// Delete backups, and the data that no other one needs
+    Delete {
+        /// The directory of backups
+        repository: PathBuf,
+        /// The backups; without any: only data that none needs
+        names: Vec<String>,
+    },
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
+    match &arguments.action {
+        Action::Create { dir, checkpoint, repository, name, full } => create(dir, checkpoint, repository, name.as_deref(), *full, output),
+        Action::List { repository } => list(repository, output),
+        Action::Verify { repository, name } => verify(repository, name.as_deref(), output),
+        Action::Delete { repository, names } => output.show(&Repository::open(repository, true)?.prune(names)?),
+    }
+}
+
+fn list(repository: &Path, output: &Output) -> Result<()> {
+    let (backups, damaged) = Repository::open(repository, false)?.headers()?;
+    output.show(&Listing { backups, damaged })
+}
+
+fn create(dir: &Path, checkpoint: &OsString, repository: &Path, name: Option<&str>, full: bool, output: &Output) -> Result<()> {
+    let mount = live::require_mount(dir)?;
+    let uuid = live::get_json(&mount.dir, live::INFO)?.and_then(|info| info["uuid"].as_str().map(str::to_owned));
+    let volume = uuid.ok_or_else(|| Failure::new("io", format!("{} does not tell which volume it is", mount.dir.display())))?;
+    let shown = mount.dir.join(".checkpoints").join(checkpoint);
+    let reach = Reach::Mounted(mount);
+    let checkpoints = show::all(&reach, output)?;
+    let found = show::find(&checkpoints, checkpoint)?;
+    let repository = Repository::create(repository)?;
+    let name = name.map_or_else(|| checkpoint.to_string_lossy().into_owned(), str::to_owned);
+    repository.need_free(&name)?;
+    let bytes = checkpoint.as_bytes().to_vec();
+    let mut header = Header { format: 0, name, volume, checkpoint: bytes.clone().into(), epoch: found.epoch, created: found.created, base: None };
+    // The newest backup of an older moment that still exists on the volume.
+    let exists = |old: &Header| checkpoints.iter().any(|known| known.is(old.checkpoint.get(), old.epoch, old.created));
+    let fits = |old: &Header| old.volume == header.volume && old.epoch <= header.epoch && exists(old);
+    let old = if full { None } else { repository.headers()?.0.into_iter().filter(fits).max_by_key(|old| old.epoch) };
+    let base = match old {
+        None => None,
+        Some(old) => since(&reach, &old, bytes, output)?.map(|changed| (old, changed)),
+    };
+    header.base = base.as_ref().map(|(old, _)| old.name.clone());
+    let base = base.map(|(old, changed)| repository.backup(&old.name).map(|old| (old, changed))).transpose()?;
+    let source = Source { dir: shown, header, base };
+    output.show(&backup::create(&repository, &source, output)?)
+}
+
+/// Tells what changed since a backup's checkpoint; `None` where a checkpoint of named files cannot be compared.
+fn since<'a>(reach: &'a Reach, old: &Header, to: Vec<u8>, output: &'a Output) -> Result<Option<Changed<'a>>> {
+    let from = old.checkpoint.get().to_vec();
+    let found = match differences(reach, &from, Some(&to), output) {
+        Ok(found) => found,
+        Err(failure) if failure.kind == "invalid" => return Ok(None),
+        Err(failure) => return Err(failure),
+    };
+    let content = found.iter().filter(|difference| difference.file == FileKind::File && difference.kind != DifferenceKind::Removed);
+    let inodes = content.map(|difference| difference.ino.0).collect();
+    let ranges = move |path: &Path| {
+        let path = Path::new("/").join(path).as_os_str().as_bytes().to_vec();
+        let told = changes(reach, &path, &from, Some(&to), output)?;
+        Ok(told.ranges.iter().map(|range| (range.offset, range.len)).collect())
+    };
+    Ok(Some(Changed { inodes, ranges: Box::new(ranges) }))
+}
+
+fn verify(repository: &Path, name: Option<&str>, output: &Output) -> Result<()> {
+    let repository = Repository::open(repository, false)?;
+    let mut progress = progress::Bytes::new(output, "verifying", 0);
+    let verified = repository.verify(name, |bytes| progress.advance(bytes))?;
+    drop(progress);
+    if verified.faults.is_empty() {
+        return output.show(&verified);
+    }
+    let more = verified.faults.len().saturating_sub(FAULTS_SHOWN);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    let faults: Vec<&str> = verified.faults.iter().take(FAULTS_SHOWN).map(String::as_str).collect();
+    Err(Failure::new("corrupt", format!("{}{more}", faults.join("; "))).exiting(Exit::Broken))
+}
+
+#[derive(Serialize)]
+struct Listing {
+    backups: Vec<Header>,
+    /// One sentence for each that cannot be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    damaged: Vec<String>,
+}
+
+impl fmt::Display for Listing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.backups.is_empty() && self.damaged.is_empty() {
+            return f.write_str("no backups");
+        }
+        for Header { name, created, volume, base, .. } in &self.backups {
+            let base = base.as_ref().map_or_else(|| "in full".to_owned(), |base| format!("since {base}"));
+            writeln!(f, "{}: {}, of volume {volume}, {base}", name.escape_debug(), format_time(Timestamp(*created)))?;
+        }
+        self.damaged.iter().try_for_each(|what| writeln!(f, "damaged: {what}"))
+    }
+}
+
+impl fmt::Display for Created {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, base, entries, bytes, read_bytes, stored_bytes } = self;
+        write!(f, "{}: {entries} names, {} of data", name.escape_debug(), format_size(*bytes))?;
+        if let Some(base) = base {
+            write!(f, ", since {}", base.escape_debug())?;
+        }
+        write!(f, ": {} read, {} stored", format_size(*read_bytes), format_size(*stored_bytes))
+    }
+}
+
+impl fmt::Display for Verified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}: all is there and as it was", text::count(self.backups as u64, "backup"), text::count(self.chunks as u64, "chunk"))
+    }
+}
+
+impl fmt::Display for Pruned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} deleted, {} freed", text::count(self.backups.len() as u64, "backup"), format_size(self.bytes))
+    }
+}

@@ -1,0 +1,35 @@
+//! `bedplate restore`
+
+use std::fmt;
+use std::path::PathBuf;
+
+use bedplate::format_size;
+use clap::Args;
+
+use crate::backup::{self, Repository, Restored};
+use crate::failure::Result;
+use crate::output::Output;
+
+/// Put a backup into an empty directory, of a mount or of anything else; every piece of data is compared with its hash
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The directory of backups
+    repository: PathBuf,
+    /// The backup
+    name: String,
+    /// Where to: an empty directory, or none yet
+    dir: PathBuf,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
+    let repository = Repository::open(&arguments.repository, false)?;
+    let manifest = repository.backup(&arguments.name)?;
+    output.show(&backup::restore(&repository, &manifest, &arguments.dir, output)?)
+}
+
+impl fmt::Display for Restored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {} names, {} of data", self.path.display(), self.entries, format_size(self.bytes))?;
+        self.left_out.iter().try_for_each(|what| writeln!(f, "not restored: {what}"))
+    }
+}
