@@ -14,7 +14,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
 
-use crate::{Error, Result};
+use crate::{Error, Result, Spread};
 use load::{Load, Part, parts, rate};
 
 /// How many members are measured, and one more that takes a place.
@@ -156,7 +156,7 @@ impl Bench<'_> {
             references.push(other);
             ratios.push(one / other.max(f64::MIN_POSITIVE));
         }
-        Ok((median(volumes), median(references), median(ratios)))
+        Ok((median(&volumes), median(&references), median(&ratios)))
     }
 
     fn one(&self) -> Result<VolumeRow> {
@@ -251,7 +251,7 @@ impl Bench<'_> {
         let told = medians(&filled);
         let first = row("mirror of 2: a new member is filled, nobody else works", "MiB/s", told, "a plain copy from member to member", String::new());
         let pairs: Vec<(f64, f64)> = latency.iter().map(|told| (told.during_us, told.before_us)).collect();
-        let rate = median(latency.iter().map(|told| told.mib_per_s).collect());
+        let rate = median(&latency.iter().map(|told| told.mib_per_s).collect::<Vec<_>>());
         let note = format!("filled at {rate:.0} MiB/s meanwhile");
         Ok([first, row("mirror of 2: p99 of 8 KiB writes while a member is filled", "µs", medians(&pairs), "the same without", note)])
     }
@@ -331,13 +331,12 @@ fn row(what: &str, unit: &'static str, (volume, reference, ratio): (f64, f64, f6
     VolumeRow { what: what.to_owned(), unit, volume, reference, of: of.to_owned(), ratio, note }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
+fn median(values: &[f64]) -> f64 {
+    Spread::of(values).median
 }
 
 fn medians(pairs: &[(f64, f64)]) -> (f64, f64, f64) {
-    let of = |of: &dyn Fn(&(f64, f64)) -> f64| median(pairs.iter().map(of).collect());
+    let of = |of: &dyn Fn(&(f64, f64)) -> f64| median(&pairs.iter().map(of).collect::<Vec<_>>());
     (of(&|pair| pair.0), of(&|pair| pair.1), of(&|pair| pair.0 / pair.1.max(f64::MIN_POSITIVE)))
 }
 
