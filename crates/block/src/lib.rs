@@ -17,6 +17,7 @@ mod sim;
 mod snapshot;
 mod threads;
 mod uring;
+mod workers;
 
 pub use buffer::AlignedBuf;
 pub use device::{BlockDevice, DeviceCounters, EngineReport, Geometry};
@@ -30,3 +31,4 @@ pub use sim::{
     SimulatedOptions, Source, Spooled, Trigger, WriteFault,
 };
 pub use snapshot::Snapshot;
+pub use workers::Workers;

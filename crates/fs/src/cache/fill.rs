@@ -160,7 +160,7 @@ impl PageCache {
         let fill = Fill::begin(self, core, wanted.clone());
         let count = wanted.end - wanted.start;
         let entry = Entry { used: wanted.start..wanted.start, used_end: 0, marker };
-        self.readers.submit(Box::new(move || {
+        self.readers.submit(move || {
             let cache = Arc::clone(&fill.cache);
             cache.counters.read_ahead_issued.fetch_add(count, Relaxed);
             let mut staging = cache.staging.take(count as usize * cache.layout.page_size());
@@ -169,7 +169,7 @@ impl PageCache {
                 fill.keep(&staging, &entry);
             }
             cache.staging.give(staging);
-        }));
+        });
     }
 
     /// Reads a fill's pages into the memory of the reader who waits for all of them, and keeps a copy. Returns the bytes read.

@@ -23,7 +23,7 @@
 //! | `fill`, `flight`, `readahead` | bringing pages in; what must not be brought in; how far ahead |
 //! | `writeback` | carrying dirty pages out |
 //! | `change` | direct writes, truncations, punches |
-//! | `pool`, `staging`, `counters`, `sync` | threads, memory for requests, counters, locks |
+//! | `staging`, `counters`, `sync` | memory for requests, counters, locks |
 //!
 //! Data is copied between a request's memory and the pages, at both ends. The copy costs a tenth of what a fast device needs for the same bytes, and buys
 //! requests of 1 MiB over 4 KiB pages, pages that can be written while they are carried out, and a cap that no request in flight can hold up.
@@ -54,7 +54,6 @@ mod fill;
 mod flight;
 mod layout;
 mod pages;
-mod pool;
 mod readahead;
 mod replace;
 mod runs;

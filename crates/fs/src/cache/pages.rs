@@ -5,11 +5,12 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
+use block::Workers;
+
 use super::core::FileCore;
 use super::counters::{CacheCounters, Counters};
 use super::file::CachedFile;
 use super::layout::Layout;
-use super::pool::Pool;
 use super::readahead::Windows;
 use super::shard::{Key, Shard};
 use super::staging::Staging;
@@ -41,8 +42,8 @@ pub(crate) struct PageCache {
     next_file: AtomicU64,
     next_flight: AtomicU64,
     pub(super) staging: Staging,
-    pub(super) readers: Pool,
-    pub(super) writers: Pool,
+    pub(super) readers: Workers,
+    pub(super) writers: Workers,
     /// Files that have, or had not long ago, dirty pages. Rank 1.9.
     pub(super) listed: Mutex<BTreeMap<u64, Weak<FileCore>>>,
 }
@@ -83,6 +84,8 @@ impl Limits {
 impl PageCache {
     /// Makes an empty cache; memory and threads come with use. A cap below 16 pages is raised to that.
     pub(crate) fn new(options: &CacheOptions) -> Arc<Self> {
+        // What is ahead or behind too far is dropped: reads meet it themselves, and the next write schedules again.
+        let workers = |name, threads: usize| Workers::new(name, threads, threads * 4);
         let layout = Layout::new(options.io_align, options.block_size);
         let page_size = layout.page_size() as u64;
         let frames = (options.cap_bytes / page_size).max(FRAMES_MIN);
@@ -101,8 +104,8 @@ impl PageCache {
             next_file: AtomicU64::new(1),
             next_flight: AtomicU64::new(1),
             staging: Staging::default(),
-            readers: Pool::new("bedplate-ahead", options.read_threads),
-            writers: Pool::new("bedplate-behind", options.write_threads),
+            readers: workers("bedplate-ahead", options.read_threads),
+            writers: workers("bedplate-behind", options.write_threads),
             listed: Mutex::default(),
         })
     }

@@ -117,7 +117,7 @@ impl PageCache {
         if core.pinned_pages.load(Relaxed) > 2 * self.request_pages() && self.write_threads > 0 {
             for _ in 1..self.write_threads.min(3) {
                 let (cache, core, pages) = (Arc::clone(self), Arc::clone(core), pages.clone());
-                self.writers.submit(Box::new(move || while matches!(cache.write_run(&core, &pages).0, Outcome::Wrote(_)) {}));
+                self.writers.submit(move || while matches!(cache.write_run(&core, &pages).0, Outcome::Wrote(_)) {});
             }
         }
         let outcome = self.write_out(core, pages);
@@ -133,7 +133,7 @@ impl PageCache {
         }
         drop(state);
         let (cache, job_core) = (Arc::clone(self), Arc::clone(core));
-        if !self.writers.submit(Box::new(move || cache.write_behind(&job_core))) {
+        if !self.writers.submit(move || cache.write_behind(&job_core)) {
             core.state.lock().scheduled = false;
         }
     }

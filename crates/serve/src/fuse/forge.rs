@@ -8,9 +8,8 @@ use fs::FileSystem;
 
 use super::adapter::Session;
 use super::settings::MountSettings;
-use super::shared::Shared;
+use super::shared::{Shared, workers};
 use super::views::Shown;
-use super::workers::Workers;
 
 /// Serves `fs` on a connection whose other end sends one request a message, as the kernel would, beginning with `FUSE_INIT`. Returns when
 /// the connection ends. The file system stays mounted.
@@ -18,7 +17,7 @@ use super::workers::Workers;
 /// # Errors
 /// When the first message is no `FUSE_INIT`, when a message is no request, or when the connection breaks.
 pub fn serve_connection(fs: FileSystem, settings: &MountSettings, connection: OwnedFd) -> io::Result<()> {
-    let shared = Arc::new(Shared::new(fs, settings, Shown::Volume, 1, Workers::start()?));
+    let shared = Arc::new(Shared::new(fs, settings, Shown::Volume, 1, workers()?));
     let served = Session::open(&shared, connection, 1, false).and_then(Session::serve);
     shared.workers.stop();
     shared.files.clear();

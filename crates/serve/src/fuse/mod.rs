@@ -3,7 +3,7 @@
 //! ```text
 //!   programs ── kernel (VFS, page cache) ── the FUSE device ── event threads: adapter.rs, one method a request
 //!                                                   │  names.rs  data.rs  attrs.rs  dirs.rs  xattrs.rs: what each request means
-//!                                                   │  workers.rs: what may wait for the kernel or for a flush
+//!                                                   │  workers (shared.rs): what may wait for the kernel or for a flush
 //!                                                   ▼
 //!                                             fs::FileSystem, fs::File
 //! ```
@@ -34,7 +34,6 @@ mod settings;
 mod shared;
 mod table;
 mod views;
-mod workers;
 mod xattrs;
 
 pub use attach::unmount;

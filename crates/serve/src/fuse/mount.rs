@@ -17,9 +17,8 @@ use parking_lot::{Condvar, Mutex};
 use super::adapter::Session;
 use super::attach::{self, Detach, Guard};
 use super::settings::MountSettings;
-use super::shared::Shared;
+use super::shared::{Shared, workers};
 use super::views::Shown;
-use super::workers::Workers;
 use super::{mountinfo, mountpoint};
 use crate::{Error, ErrorKind, Result};
 
@@ -74,7 +73,7 @@ impl Mount {
     /// As [`start`](Self::start), for the volume or a checkpoint of it.
     pub(super) fn start_showing(fs: FileSystem, directory: &Path, settings: &MountSettings, shown: Shown) -> Result<Self> {
         let mountpoint = mountpoint::prepare(directory, settings)?;
-        let workers = Workers::start().map_err(|e| Error::io("cannot start a thread", e))?;
+        let workers = workers().map_err(|e| Error::io("cannot start a thread", e))?;
         // What the volume holds counts where no option was given, so the file system is asked.
         let threads = usize::try_from(fs.tunable(Tunable::Threads)).unwrap_or(1);
         let shared = Arc::new(Shared::new(fs, settings, shown, threads, workers));

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
+use block::Workers;
 use fs::{FilePath, FileSystem, InodeLockSetting, InodeNo, Tunable};
 use parking_lot::Mutex;
 
@@ -18,7 +19,18 @@ use super::requests::Requests;
 use super::settings::MountSettings;
 use super::table::Table;
 use super::views::{Shown, Views};
-use super::workers::Workers;
+
+/// The most workers of a mount; further work waits its turn.
+const WORKERS_MAX: usize = 64;
+
+/// Starts the threads for what an event thread must not wait for: a sync when nearly all event threads are busy with syncs already, so that requests that need
+/// no flush go on; and everything that waits for the kernel to take pages out of its cache, which itself may wait for reads and writes that only the event
+/// threads can answer. An event thread never waits for a worker.
+pub(super) fn workers() -> std::io::Result<Workers> {
+    let workers = Workers::new("bedplate-worker", WORKERS_MAX, usize::MAX);
+    workers.start()?;
+    Ok(workers)
+}
 
 /// The state of one mount.
 pub(super) struct Shared {
@@ -133,7 +145,7 @@ impl Shared {
         }
     }
 
-    /// Runs a job on a worker: whatever waits for the kernel.
+    /// Runs a job on a worker: whatever waits for the kernel. When the mount has ended the job is dropped, and the reply in it says so to the kernel.
     pub(super) fn run_on_worker(self: &Arc<Self>, job: impl FnOnce(&Self) + Send + 'static) {
         let shared = Arc::clone(self);
         self.workers.submit(move || job(&shared));

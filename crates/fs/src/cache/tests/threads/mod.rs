@@ -11,7 +11,7 @@ use shuttle::sync::atomic::{AtomicU64 as DeviceSize, Ordering};
 use shuttle::thread;
 
 use super::History;
-use crate::cache::{Backing, CacheOptions, counters, layout, pool, readahead, replace, runs};
+use crate::cache::{Backing, CacheOptions, counters, layout, readahead, replace, runs};
 use crate::{Error, ErrorKind, Result};
 
 #[path = "../../change.rs"]
