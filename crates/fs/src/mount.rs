@@ -184,7 +184,7 @@ fn build_space(loaded: &Loaded) -> Result<(Arc<Space>, u64)> {
     let space = Arc::new(claims.into_space(|ino| family(&loaded.meta, ino))?);
     let checkpoints = checkpoint::load(&loaded.meta)?;
     refuse_future(&loaded.meta, &checkpoints)?;
-    loaded.meta.set_capture(Capture { checkpoints, shares, cloned, cloned_upto });
+    loaded.meta.set_capture(Capture { checkpoints, shares, cloned, cloned_upto, ..Capture::default() });
     Ok((space, extents))
 }
 

@@ -43,6 +43,8 @@ pub enum PlantedBug {
     DataFlushedAfterLog,
     /// A rollback is two records, and the first may be durable without the second.
     RollbackInParts,
+    /// Blocks that were shared are written in place before the record that ended the sharing is sealed.
+    WriteBeforeUnshared,
     /// Who comes while a round of group commit is under way takes it for one that serves it.
     JoinedTooLate,
 }
@@ -50,7 +52,7 @@ pub enum PlantedBug {
 #[cfg(feature = "planted-bugs")]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -68,6 +70,7 @@ impl PlantedBug {
         Self::UntornInPlace,
         Self::DataFlushedAfterLog,
         Self::RollbackInParts,
+        Self::WriteBeforeUnshared,
         Self::JoinedTooLate,
     ];
 }

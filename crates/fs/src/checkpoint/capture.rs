@@ -8,15 +8,17 @@
 //! - I-CKP-1: a row of a checkpoint is the image in it, or else in the next newer one that has one, or else the live row.
 //! - I-CKP-2: a block is free when no extent row, live or image, covers it.
 //! - I-CKP-3: images are part of the record that changes the rows: a crash keeps both or neither.
+//! - I-CKP-7: blocks that were shared, or kept for a checkpoint, are written in place only once the record that ended that is sealed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::left::Left;
 use super::row::{CheckpointRow, before_key, image_extent, is_captured, put_image, split_before_key};
-use super::shares::{Deltas, Others, Shares};
+use super::shares::{Deltas, Others, Shares, Uncovered};
 use crate::extent::Run;
 use crate::row::{ExtentRow, RowChange, Table, split_key};
-use crate::{Epoch, Error, InodeNo, Result};
+use crate::{Epoch, Error, InodeNo, Lsn, Result};
 
 /// A checkpoint in memory.
 #[derive(Debug)]
@@ -40,7 +42,10 @@ impl Checkpoint {
 pub(crate) struct Capture {
     /// Oldest first.
     pub(crate) checkpoints: Vec<Arc<Checkpoint>>,
+    /// Deleted ones whose deletion is not sealed: what they had is still kept (I-CKP-7).
+    pub(crate) going: Vec<Arc<Checkpoint>>,
     pub(crate) shares: Shares,
+    pub(crate) left: Left,
     /// The files that share blocks with others, or did since the mount: those that were cloned, and their clones.
     pub(crate) cloned: HashSet<InodeNo>,
     /// Extents of these born up to this epoch may be shared.
@@ -180,8 +185,26 @@ impl Capture {
         Ok(())
     }
 
-    /// Carries out what [`plan`](Self::plan) found; returns the runs that became free (I-CKP-2).
-    pub(crate) fn settle(&mut self, captured: &Captured, others: Others) -> Result<Vec<Run>> {
+    /// Carries out what [`plan`](Self::plan) found; returns the runs that became free (I-CKP-2) and those that one row alone has now (I-CKP-7).
+    pub(crate) fn settle(&mut self, captured: &Captured, others: Others) -> Result<Uncovered> {
         self.shares.apply(&captured.deltas, others)
+    }
+
+    /// Notes what a record left to one row. Only where files share blocks does anybody write such a run: what a checkpoint alone has stays as it is.
+    pub(crate) fn leave(&mut self, lsn: Lsn, runs: &[Run], sealed: Lsn) {
+        if !self.cloned.is_empty() {
+            self.left.note(lsn, runs, sealed);
+        }
+    }
+
+    /// Returns whether any block of the run is shared, and else the record that must be sealed before it is written in place, if one is known (I-CKP-7).
+    pub(crate) fn sharing(&self, run: Run) -> (bool, Option<Lsn>) {
+        if self.shares.any(run) { (true, None) } else { (false, self.left.last(run)) }
+    }
+
+    /// Returns the epoch up to which checkpoints may need extents of an inode, with those whose deletion may not survive (I-CKP-7).
+    pub(crate) fn held(&self, ino: InodeNo) -> Epoch {
+        let going = self.going.iter().filter(|checkpoint| checkpoint.holds(ino)).map(|checkpoint| checkpoint.epoch);
+        self.newest(ino).map(|checkpoint| checkpoint.epoch).into_iter().chain(going).max().unwrap_or(Epoch(0))
     }
 }

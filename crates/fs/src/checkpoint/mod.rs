@@ -13,7 +13,7 @@
 //! checkpoint may need are not written in place: the data path sees by an extent's birth epoch that it has to go elsewhere (`io/redirect.rs`).
 //! Decision 0008 has the reasons.
 //!
-//! - I-CKP-1, I-CKP-2, I-CKP-3: see [`capture`].
+//! - I-CKP-1, I-CKP-2, I-CKP-3, I-CKP-7: see [`capture`].
 //! - I-CKP-4: a checkpoint is made while nobody writes: no write of an open file is half in it.
 //! - I-CKP-5: what a view shows never changes while the checkpoint exists.
 //! - I-CKP-6: see [`clone`].
@@ -24,6 +24,7 @@ mod clone;
 mod create;
 mod diff;
 mod freeze;
+mod left;
 mod load;
 mod pressure;
 mod remove;

@@ -92,13 +92,12 @@ impl Fs {
     /// Deletes a checkpoint; durable when it returns. Files open in its view stand in the way.
     pub(crate) fn delete_checkpoint(&self, name: &[u8]) -> Result<()> {
         self.begin_change()?;
-        let lsn = self.remove_checkpoint(name, |_| true)?;
-        self.meta.sync(lsn)
+        self.remove_checkpoint(name, |_| true)
     }
 
-    /// Deletes a checkpoint that may go now that nobody can change it; returns the record that does.
-    pub(super) fn remove_checkpoint(&self, name: &[u8], may_go: impl Fn(&Checkpoint) -> bool) -> Result<crate::Lsn> {
-        self.frozen(|_| {
+    /// Deletes a checkpoint that may go now that nobody can change it; durable when it returns. Until then what it had is still not written in place (I-CKP-7).
+    pub(super) fn remove_checkpoint(&self, name: &[u8], may_go: impl Fn(&Checkpoint) -> bool) -> Result<()> {
+        let (epoch, lsn) = self.frozen(|_| {
             let checkpoint = self.checkpoint(name)?;
             if !may_go(&checkpoint) {
                 return Err(Error::new(ErrorKind::NotFound, format!("checkpoint '{}' is another one by now", name.escape_ascii())));
@@ -113,7 +112,13 @@ impl Fs {
             let lsn = self.commit_deletion(&checkpoint)?;
             self.views.forget(checkpoint.epoch);
             self.inodes.drop_all(&of_it);
-            Ok(lsn)
+            Ok((checkpoint.epoch, lsn))
+        })?;
+        self.meta.seal(lsn)?;
+        self.meta.exclusively(|locked| {
+            locked.capture().going.retain(|gone| gone.epoch != epoch);
+            self.sharing.changed();
+            Ok(())
         })
     }
 
@@ -123,6 +128,7 @@ impl Fs {
             let record = Record { kind: RecordKind::Checkpoint, rows, exposes: None, barrier: false };
             let committed = locked.commit(record, Others::Covered)?;
             locked.capture().checkpoints.retain(|other| other.epoch != checkpoint.epoch);
+            locked.capture().going.push(Arc::clone(checkpoint));
             self.sharing.changed();
             Ok(committed)
         })?;
@@ -148,5 +154,42 @@ impl Fs {
         })?;
         self.meta.sync(lsn)?;
         Ok(new.info())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use block::{AlignedBuf, MemoryDevice};
+
+    use crate::{CheckpointOptions, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions};
+
+    /// I-CKP-7: a crash before the deletion is sealed brings the checkpoint back.
+    #[test]
+    fn i_ckp_7_what_a_deleted_checkpoint_had_is_written_in_place_once_the_deletion_is_sealed() {
+        let device: std::sync::Arc<dyn block::BlockDevice> = MemoryDevice::new(64 << 20);
+        FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
+        let options = MountOptions { mode: IoMode::Concurrent, sync_interval: Duration::from_secs(3600), ..MountOptions::default() };
+        let volume = FileSystem::mount(device, None, options).unwrap();
+        let file = volume.open("/file", &OpenOptions::create()).unwrap();
+        let page = AlignedBuf::zeroed(4096);
+        let place = || file.extents().unwrap()[0].volume_offset;
+        file.write_at(&page, 0).unwrap();
+        for name in ["first", "second"] {
+            volume.create_checkpoint(name, &CheckpointOptions::default()).unwrap();
+        }
+        let fs = volume.state();
+        let (first, second) = (fs.checkpoint(b"first").unwrap(), fs.checkpoint(b"second").unwrap());
+        fs.frozen(|_| fs.commit_deletion(&second)).unwrap();
+        fs.frozen(|_| fs.commit_deletion(&first)).unwrap();
+        let before = place();
+        file.write_at(&page, 0).unwrap();
+        assert_ne!(place(), before, "the deletions are not sealed: the checkpoints may come back");
+        volume.create_checkpoint("third", &CheckpointOptions::default()).unwrap();
+        volume.delete_checkpoint("third").unwrap();
+        let before = place();
+        file.write_at(&page, 0).unwrap();
+        assert_eq!(place(), before, "nobody else needs the block");
     }
 }

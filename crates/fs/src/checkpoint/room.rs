@@ -177,7 +177,7 @@ impl Fs {
             match self.remove_checkpoint(name, as_it_was) {
                 // Somebody began to read it, keeps it from now on, or deleted it: the next one, then.
                 Err(error) if matches!(error.kind, ErrorKind::Busy | ErrorKind::NotFound) => continue,
-                other => drop(other?),
+                other => other?,
             }
             self.keeping.deleted.fetch_add(1, Ordering::Relaxed);
             tracing::warn!("the volume is full: checkpoint '{}' was deleted, as the policy 'delete-oldest' says", name.escape_ascii());

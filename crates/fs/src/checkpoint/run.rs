@@ -159,7 +159,7 @@ impl Fs {
         let too_many = made.len().saturating_sub(schedule.keep as usize);
         for checkpoint in &made[..too_many] {
             match self.remove_checkpoint(&checkpoint.row.name, |found| found.epoch == checkpoint.epoch && found.is_removable()) {
-                Ok(_lsn) => run.deleted.push(String::from_utf8_lossy(&checkpoint.row.name).into_owned()),
+                Ok(()) => run.deleted.push(String::from_utf8_lossy(&checkpoint.row.name).into_owned()),
                 Err(error) if matches!(error.kind, ErrorKind::Busy | ErrorKind::NotFound) => {}
                 Err(error) => return Err(error),
             }

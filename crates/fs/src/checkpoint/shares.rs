@@ -35,6 +35,22 @@ pub(crate) enum Others {
     Covered,
 }
 
+/// What fewer rows cover after a record, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Uncovered {
+    /// Runs that nothing covers any more.
+    pub(crate) freed: Vec<Run>,
+    /// Runs that one row alone covers now.
+    pub(crate) left: Vec<Run>,
+}
+
+fn append(runs: &mut Vec<Run>, range: Range<u64>) {
+    match runs.last_mut() {
+        Some(last) if last.end() == range.start => last.blocks += range.end - range.start,
+        _ => runs.push(Run { start: BlockNo(range.start), blocks: range.end - range.start }),
+    }
+}
+
 impl Deltas {
     /// A row that covered the run is changed or removed.
     pub(crate) fn remove(&mut self, run: Run) {
@@ -109,42 +125,40 @@ impl Shares {
         before.is_some_and(|(_, (end, _))| *end > run.start.0)
     }
 
-    /// Carries out a record's changes; returns the runs that nothing covers any more.
+    /// Carries out a record's changes.
     ///
     /// # Errors
     /// `Corrupt` when the rows contradict each other; nothing is changed then.
-    pub(crate) fn apply(&mut self, deltas: &Deltas, others: Others) -> Result<Vec<Run>> {
+    pub(crate) fn apply(&mut self, deltas: &Deltas, others: Others) -> Result<Uncovered> {
         let plan = self.plan(deltas, others)?;
-        let mut freed: Vec<Run> = Vec::new();
-        for (range, count) in plan {
+        let mut uncovered = Uncovered::default();
+        for (range, net, count) in plan {
             self.cut(&range);
             match count {
-                0 => match freed.last_mut() {
-                    Some(last) if last.end() == range.start => last.blocks += range.end - range.start,
-                    _ => freed.push(Run { start: BlockNo(range.start), blocks: range.end - range.start }),
-                },
+                0 => append(&mut uncovered.freed, range),
+                1 if net < 0 => append(&mut uncovered.left, range),
                 1 => {}
                 more => self.join(range.start, range.end, more - 1),
             }
         }
-        Ok(freed)
+        Ok(uncovered)
     }
 
     /// Returns how many blocks a record would free.
     pub(crate) fn would_free(&self, deltas: &Deltas) -> Result<u64> {
         let plan = self.plan(deltas, Others::Covered)?;
-        Ok(plan.iter().filter(|(_, count)| *count == 0).map(|(range, _)| range.end - range.start).sum())
+        Ok(plan.iter().filter(|(.., count)| *count == 0).map(|(range, ..)| range.end - range.start).sum())
     }
 
-    /// The new number of rows of every run that changes.
-    fn plan(&self, deltas: &Deltas, others: Others) -> Result<Vec<(Range<u64>, u32)>> {
+    /// The change and the new number of rows of every run that changes.
+    fn plan(&self, deltas: &Deltas, others: Others) -> Result<Vec<(Range<u64>, i64, u32)>> {
         let mut plan = Vec::new();
         for (range, net, own) in deltas.changes() {
             for (part, extra) in self.parts(range) {
                 let before = if own || extra > 0 || others == Others::Covered { 1 + i64::from(extra) } else { 0 };
                 let count = u32::try_from(before + net)
                     .map_err(|_| Error::corrupt(format!("block {} is covered by {before} extents and loses {}; run a check", part.start, -net)))?;
-                plan.push((part, count));
+                plan.push((part, net, count));
             }
         }
         Ok(plan)
@@ -239,14 +253,16 @@ mod tests {
             }
             gone.iter().for_each(|run| deltas.remove(*run));
             came.iter().for_each(|run| deltas.insert(*run));
-            let freed = shares.apply(&deltas, if fresh { Others::Free } else { Others::Covered }).unwrap();
+            let uncovered = shares.apply(&deltas, if fresh { Others::Free } else { Others::Covered }).unwrap();
             let before = counts;
             for (run, sign) in gone.iter().map(|run| (run, -1)).chain(came.iter().map(|run| (run, 1))) {
                 (run.start.0..run.end()).for_each(|at| counts[at as usize] = counts[at as usize].wrapping_add_signed(sign));
             }
             rows.extend(came);
-            let expected: Vec<u64> = (0..64).filter(|at| before[*at as usize] > 0 && counts[*at as usize] == 0).collect();
-            assert_eq!(freed.iter().flat_map(|run| run.start.0..run.end()).collect::<Vec<_>>(), expected, "I-CKP-2");
+            let fell_to = |count| (0..64).filter(|at| before[*at as usize] > count && counts[*at as usize] == count).collect::<Vec<u64>>();
+            let blocks = |runs: &[Run]| runs.iter().flat_map(|run| run.start.0..run.end()).collect::<Vec<_>>();
+            assert_eq!(blocks(&uncovered.freed), fell_to(0), "I-CKP-2");
+            assert_eq!(blocks(&uncovered.left), fell_to(1), "I-CKP-7");
             assert_eq!(shares, Shares::build(rows.clone()), "a rebuild finds the same");
             for at in 0..64 {
                 assert_eq!(shares.any(run(at, 1)), counts[at as usize] > 1);

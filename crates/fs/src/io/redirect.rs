@@ -25,6 +25,7 @@ use crate::cache::MapChange;
 use crate::extent::{ExtentMap, ExtentState, Mapped, Piece, Run};
 use crate::inode::Inode;
 use crate::log::Exposure;
+use crate::planted::{PlantedBug, planted};
 use crate::row::InodeRow;
 use crate::state::Fs;
 use crate::{Epoch, Lsn, Result};
@@ -112,7 +113,7 @@ impl Io<'_> {
     #[cold]
     fn find_floor(self, generation: u32) -> Epoch {
         let floors = self.fs.meta.reading(|rows| {
-            let held = rows.capture.newest(self.inode.ino).map_or(Epoch(0), |checkpoint| checkpoint.epoch);
+            let held = rows.capture.held(self.inode.ino);
             let cloned = rows.capture.cloned.contains(&self.inode.ino);
             Ok((held, if cloned { rows.capture.cloned_upto } else { Epoch(0) }))
         });
@@ -171,7 +172,11 @@ impl Io<'_> {
         if state == ExtentState::Written && birth <= held {
             return true;
         }
-        self.fs.meta.reading(|rows| Ok(rows.capture.shares.any(Run { start, blocks }))).expect("nothing is read from the device")
+        let sharing = self.fs.meta.reading(|rows| Ok(rows.capture.sharing(Run { start, blocks })));
+        let (shared, left) = sharing.expect("nothing is read from the device");
+        // What cannot be sealed is left as it is: new blocks are asked for, and whoever asks hears what failed.
+        let left = left.filter(|_| !planted(PlantedBug::WriteBeforeUnshared));
+        shared || left.is_some_and(|lsn| lsn > self.fs.meta.sealed_lsn() && self.fs.meta.seal(lsn).is_err())
     }
 
     /// Gives the file copies of its own of written blocks that are needed elsewhere, so that parts of them can be written in place.

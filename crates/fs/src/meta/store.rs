@@ -256,19 +256,22 @@ impl MetaStore {
     }
 
     fn commit_locked(&self, state: &mut State, mut record: Record, known: Option<&Known>, others: Others) -> Result<Committed> {
-        let freed = if state.capture.is_idle() {
+        let uncovered = if state.capture.is_idle() {
             None
         } else {
             let captured = state.capture.plan(&record.rows, known, |table, key| state.get(table, key))?;
-            let freed = state.capture.settle(&captured, others)?;
+            let uncovered = state.capture.settle(&captured, others)?;
             assert!(captured.images.iter().all(|image| image.value.is_some()), "I-CKP-3: the old rows join the record that changes them");
             record.rows.extend(captured.images);
-            Some(freed)
+            Some(uncovered)
         };
         let lsn = self.log().append(&record);
         debug_assert!(lsn == self.last_lsn(), "I-META-1: nobody appends between a record and its rows");
         self.apply(state, record.rows);
-        Ok(Committed { lsn, freed })
+        if let Some(uncovered) = &uncovered {
+            state.capture.leave(lsn, &uncovered.left, self.sealed_lsn());
+        }
+        Ok(Committed { lsn, freed: uncovered.map(|uncovered| uncovered.freed) })
     }
 
     /// Makes rows visible that came out of the log.

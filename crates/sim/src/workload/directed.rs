@@ -35,6 +35,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "O_DSYNC beside writes that nobody synced", steps: durable_beside_lazy },
     Directed { name: "checkpoints made, written after, deleted and rolled back to", steps: checkpoints },
     Directed { name: "clones written on both sides and deleted in any order", steps: clones },
+    Directed { name: "what clones had is written at once", steps: given_up },
     Directed { name: "ranges cut out and put in", steps: collapse_insert },
     Directed { name: "blocks are used again at once", steps: reuse },
     Directed { name: "checkpoints of named files and directories", steps: named_files },
@@ -424,6 +425,31 @@ fn clones() -> Vec<Step> {
     steps.extend([Step::Checkpoint(1, Some(1)), write(inside, 4096, 4096, 91), Step::CloneDirectory(Some(1), 1, 2), Step::DeleteCheckpoint(1)]);
     steps.extend([write(On::Name(3, 2), 0, 8192, 92), Step::Unlink(0, 1), Step::SyncDirectory(2), Step::Unlink(0, 2), Step::Unlink(3, 2)]);
     steps.extend([Step::Unlink(4, 2), Step::RemoveDirectory(2), Step::CloneDirectory(None, 1, 2), Step::Kill, Step::Sync]);
+    steps
+}
+
+/// S-76: what a clone, or what it is of, no longer has is written in place by the other before anything is synced: a crash brings both back.
+fn given_up() -> Vec<Step> {
+    let mut steps = vec![Step::Create(0, 0), write(A, 0, 40_000, 1), Step::Sync];
+    for fill in [10, 30] {
+        steps.extend([
+            Step::Clone(None, 0, 0, 1),
+            Step::Unlink(1, 0),
+            write(A, 0, 8192, fill),
+            Step::Clone(None, 0, 0, 1),
+            write(B, 8192, 8192, fill + 1),
+            write(A, 8192, 8192, fill + 2),
+            Step::Allocate(A, Change::Punch, 16_384, 8192),
+            write(B, 16_384, 8192, fill + 3),
+            Step::SetSize(B, 24_576),
+            write(A, 24_576, 8192, fill + 4),
+            Step::Unlink(0, 0),
+            write(B, 0, 4096, fill + 5),
+            Step::Clone(None, 1, 0, 0),
+            Step::Unlink(1, 0),
+            Step::SyncData(A),
+        ]);
+    }
     steps
 }
 

@@ -106,6 +106,11 @@ fn a_page_that_is_written_in_place() {
 }
 
 #[test]
+fn a_write_over_what_a_clone_may_get_back() {
+    finds(PlantedBug::WriteBeforeUnshared, "what clones had is written at once");
+}
+
+#[test]
 fn a_rollback_in_two_parts() {
     finds(PlantedBug::RollbackInParts, "one file and one directory are rolled back");
 }
