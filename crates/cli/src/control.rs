@@ -31,6 +31,8 @@ pub enum Request {
     Spare(PathBuf),
     /// Put a device in the place of a member.
     Replace(usize, PathBuf),
+    /// Move a member that lies on others to a device of its own.
+    Unrelocate(usize, PathBuf),
     /// Add a member that brings room.
     Add(PathBuf),
     /// Let a volume become something else, or change how that goes.
@@ -217,6 +219,7 @@ fn act(group: &Group, fs: Option<&FileSystem>, request: &Request) -> Result<Repl
         Request::Relayout(Turn::Pause(pause)) => group.pause_relayout(*pause)?,
         Request::Relayout(Turn::Reverse) => group.reverse_relayout()?,
         Request::Replace(member, path) => group.replace(*member, &open_new(path)?)?,
+        Request::Unrelocate(member, path) => group.unrelocate(*member, &open_new(path)?)?,
         Request::Remove(member) => group.remove(*member)?,
         Request::Scrub { repair } => return scrub(group, fs, *repair),
     }

@@ -24,6 +24,9 @@ pub struct Status {
     pub pending_seconds: Option<u64>,
     pub volumes: Vec<VolumeStatus>,
     pub members: Vec<MemberStatus>,
+    /// What an administrator should know: members that nothing stands in for, and those that lie in free space of others.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// A volume of a group.
@@ -87,6 +90,9 @@ pub struct MemberStatus {
     pub state: String,
     pub since_event: u64,
     pub has_data: bool,
+    /// The members in whose free space it lies, by their path; none where it has a device of its own.
+    #[serde(default)]
+    pub lies_on: Vec<String>,
     pub statistics: Option<Statistics>,
 }
 
@@ -231,6 +237,7 @@ impl Status {
             state: member.state.name().into(),
             since_event: member.since,
             has_data: config.volume_on(index).is_some(),
+            lies_on: hosts(config, index),
             statistics: None,
         });
         Self {
@@ -242,6 +249,7 @@ impl Status {
             pending_seconds: None,
             volumes: volumes.collect(),
             members: members.collect(),
+            notes: notes(config),
         }
     }
 
@@ -256,6 +264,22 @@ impl Status {
             "whole"
         }
     }
+}
+
+/// Returns the paths of the members that one lies on.
+fn hosts(config: &GroupConfig, index: usize) -> Vec<String> {
+    let pieces = config.members[index].guest.iter().flat_map(|guest| &guest.pieces);
+    let known = pieces.map(|piece| config.index_of(piece.host).map_or_else(|| piece.host.to_string(), |host| config.members[host].path.clone()));
+    known.collect()
+}
+
+fn notes(config: &GroupConfig) -> Vec<String> {
+    let guests = (0..config.members.len()).filter(|index| config.members[*index].guest.is_some() && config.volume_on(*index).is_some());
+    let guests = guests.map(|index| {
+        let (path, hosts) = (&config.members[index].path, hosts(config, index).join(" and "));
+        format!("{path} lies in free space of {hosts}: 'bedplate volume unrelocate' moves it to a device of its own")
+    });
+    guests.chain((0..config.members.len()).filter_map(|index| config.stranded(index))).collect()
 }
 
 /// Draws a layout.
@@ -306,6 +330,9 @@ impl fmt::Display for Status {
             let seconds =
                 self.pending_seconds.map(|seconds| format!(", about {}", format_duration(Duration::from_secs(seconds)))).unwrap_or_default();
             writeln!(f, "{} to go until all copies agree{seconds}", format_size(pending))?;
+        }
+        for note in &self.notes {
+            writeln!(f, "{note}")?;
         }
         write!(f, "id {}, event {}", self.id, self.event)
     }

@@ -106,7 +106,8 @@ mod tests {
     use crate::{Extent, Id, Layout, Member, Mirror, Role, VolumeConfig};
 
     fn config(event: u64) -> Config {
-        let member = |n: u8| Member { id: Id([n; 16]), path: format!("/dev/{n}"), size_bytes: 8 << 20, state: MemberState::Active, since: 1 };
+        let member =
+            |n: u8| Member { id: Id([n; 16]), path: format!("/dev/{n}"), size_bytes: 8 << 20, state: MemberState::Active, since: 1, guest: None };
         let extent = |member| Layout::Extent(Extent { member, start: 4 << 20, len: 4 << 20 });
         let layout = Layout::Mirror(Mirror::new(vec![extent(0), extent(1)]));
         let volumes = vec![VolumeConfig { role: Role::Data, region_bytes: 1 << 20, layout, relayout: None }];
@@ -116,6 +117,7 @@ mod tests {
             event,
             clean: true,
             data_start: 4 << 20,
+            reserve_bytes: 0,
             members: vec![member(1), member(2), member(3)],
             volumes,
         }

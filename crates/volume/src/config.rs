@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use crate::guest::{self, Guest};
 use crate::relayout::{Direction, Relayout};
 use crate::wire::{Fault, Reader, put_text};
 use crate::{Concat, Extent, Id, Layout, Mirror, Raid5, Stripe};
@@ -26,6 +27,8 @@ pub struct Member {
     pub state: MemberState,
     /// The event at which it entered that state.
     pub since: u64,
+    /// The room of other members that it lies in, where it has no device of its own.
+    pub guest: Option<Guest>,
 }
 
 /// The state of a member.
@@ -76,6 +79,8 @@ pub struct Config {
     pub clean: bool,
     /// Where data begins on every member.
     pub data_start: u64,
+    /// How many bytes at the end of every member volumes leave free, as room for members that fail.
+    pub reserve_bytes: u64,
     /// The members; a member's place here is its index in layouts.
     pub members: Vec<Member>,
     /// The volumes.
@@ -164,6 +169,7 @@ impl Config {
 
     /// Returns whether every byte of every volume has a copy on an active member other than those `lost`.
     pub(crate) fn survives_without(&self, lost: &[usize]) -> bool {
+        let lost = self.with_guests(lost);
         let good = |member: u16| self.members[usize::from(member)].state == MemberState::Active && !lost.contains(&usize::from(member));
         self.volumes.iter().all(|volume| volume.survives(&good))
     }
@@ -192,12 +198,28 @@ impl Config {
             out.extend(volume.region_bytes.to_le_bytes());
             encode_layout(&volume.layout, out);
         }
-        for volume in self.volumes.iter().filter(|_| self.has_relayout()) {
+        let version = self.version();
+        for volume in self.volumes.iter().filter(|_| version > 1) {
             encode_relayout(volume.relayout.as_ref(), out);
+        }
+        if version > 2 {
+            self.members.iter().for_each(|member| guest::encode(member.guest.as_ref(), out));
+            out.extend(self.reserve_bytes.to_le_bytes());
         }
     }
 
-    /// Says whether a volume is between two layouts, which labels of the first version do not know.
+    /// Returns the version of the label that is able to say all this: the oldest, so that older software reads what it is able to.
+    pub(crate) fn version(&self) -> u32 {
+        if self.reserve_bytes > 0 || self.members.iter().any(|member| member.guest.is_some()) {
+            3
+        } else if self.has_relayout() {
+            2
+        } else {
+            1
+        }
+    }
+
+    /// Says whether a volume is between two layouts.
     pub(crate) fn has_relayout(&self) -> bool {
         self.volumes.iter().any(|volume| volume.relayout.is_some())
     }
@@ -211,12 +233,19 @@ impl Config {
         }
         let data_start = reader.u64("the start of data")?;
         let name = reader.text("the name of the group")?;
-        let members = (0..members).map(|_| decode_member(reader)).collect::<Result<Vec<_>, _>>()?;
+        let mut members = (0..members).map(|_| decode_member(reader)).collect::<Result<Vec<_>, _>>()?;
         let mut volumes = (0..volumes).map(|_| decode_volume(reader)).collect::<Result<Vec<_>, _>>()?;
         for volume in volumes.iter_mut().filter(|_| version > 1) {
             volume.relayout = decode_relayout(reader)?;
         }
-        let config = Self { id, name, event, clean, data_start, members, volumes };
+        let mut reserve_bytes = 0;
+        if version > 2 {
+            for member in &mut members {
+                member.guest = guest::decode(reader)?;
+            }
+            reserve_bytes = reader.u64("the reserve")?;
+        }
+        let config = Self { id, name, event, clean, data_start, reserve_bytes, members, volumes };
         config.fault().map_or(Ok(config), |what| Err(Fault::new(start, what)))
     }
 
@@ -232,7 +261,7 @@ impl Config {
         if self.data_start < crate::label::DATA_START_MIN {
             return Some(format!("data begins at byte {}, within the labels", self.data_start));
         }
-        self.volumes.iter().find_map(volume_fault).or_else(|| self.extent_fault())
+        self.volumes.iter().find_map(volume_fault).or_else(|| self.extent_fault()).or_else(|| self.guest_fault())
     }
 
     fn extent_fault(&self) -> Option<String> {
@@ -299,7 +328,7 @@ fn decode_member(reader: &mut Reader<'_>) -> Result<Member, Fault> {
     let code = reader.u8("the state of a member")?;
     let state = MemberState::ALL.iter().find(|(_, known)| *known == code).map(|(state, _)| *state);
     let state = state.ok_or_else(|| Fault::new(at, format!("{code} is no state of a member")))?;
-    Ok(Member { id, size_bytes, since, state, path: reader.text("the path of a member")? })
+    Ok(Member { id, size_bytes, since, state, path: reader.text("the path of a member")?, guest: None })
 }
 
 fn decode_volume(reader: &mut Reader<'_>) -> Result<VolumeConfig, Fault> {

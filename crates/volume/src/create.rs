@@ -24,6 +24,8 @@ pub struct NewGroup {
     pub spares: Vec<Arc<dyn BlockDevice>>,
     /// The unit in which copies are made to agree after a crash, a power of two from 64 KiB on; `None`: 1 MiB, more for large volumes.
     pub region_bytes: Option<u64>,
+    /// How many bytes at the end of every member volumes leave free, as room for members that fail when no spare stands in.
+    pub reserve_bytes: u64,
     /// Makes members of devices that are members of a group already.
     pub force: bool,
 }
@@ -87,7 +89,7 @@ pub(crate) fn member_of(device: &dyn BlockDevice, state: MemberState, since: u64
         let least = (DATA_START_MIN + (1 << 20)) >> 20;
         return Err(Error::invalid(format!("{} has {size_bytes} bytes; a member has at least {least} MiB", device.name())));
     }
-    Ok(Member { id: Id::random(), path: device.name().to_owned(), size_bytes, state, since })
+    Ok(Member { id: Id::random(), path: device.name().to_owned(), size_bytes, state, since, guest: None })
 }
 
 /// Writes empty logs and the label to a member.
@@ -109,7 +111,12 @@ fn plan(new: &NewGroup, devices: &[&Arc<dyn BlockDevice>]) -> Result<Config> {
     let state = |index| if index < spares_from { MemberState::Active } else { MemberState::Spare };
     let members = devices.iter().enumerate().map(|(index, device)| member_of(&***device, state(index), 1)).collect::<Result<Vec<_>>>()?;
     let block = devices.iter().map(|device| u64::from(device.geometry().logical_block_size)).max().unwrap_or(512);
-    let extent = |index: usize| Extent { member: index as u16, start: DATA_START_MIN, len: members[index].size_bytes - DATA_START_MIN };
+    let reserve = new.reserve_bytes.next_multiple_of(4096);
+    if let Some(small) = members[..spares_from].iter().find(|member| member.size_bytes < (DATA_START_MIN + (1 << 20)).saturating_add(reserve)) {
+        let (path, size) = (&small.path, small.size_bytes);
+        return Err(Error::invalid(format!("{path} has {size} bytes, and with {reserve} in reserve less than 1 MiB is left for data")));
+    }
+    let extent = |index: usize| Extent { member: index as u16, start: DATA_START_MIN, len: members[index].size_bytes - DATA_START_MIN - reserve };
     let extents = |range: std::ops::Range<usize>| range.map(extent).collect::<Vec<_>>();
     let mut volumes = vec![volume(Role::Data, new, new.data.lay(&extents(0..new.members.len()), block)?)?];
     if !new.log_members.is_empty() {
@@ -118,7 +125,8 @@ fn plan(new: &NewGroup, devices: &[&Arc<dyn BlockDevice>]) -> Result<Config> {
         volumes.push(volume(Role::Log, new, layout)?);
     }
     let clean = !volumes.iter().any(|volume| matches!(volume.layout, Layout::Raid5(_)));
-    let config = Config { id: Id::random(), name: new.name.clone(), event: 1, clean, data_start: DATA_START_MIN, members, volumes };
+    let config =
+        Config { id: Id::random(), name: new.name.clone(), event: 1, clean, data_start: DATA_START_MIN, reserve_bytes: reserve, members, volumes };
     config.fault().map_or(Ok(config), |what| Err(Error::invalid(what)))
 }
 

@@ -134,9 +134,17 @@ impl Group {
             let label = Label::read(&**device)?;
             found.push(Found { name: device.name().to_owned(), size_bytes: device.size_bytes(), label });
         }
-        let assembly = assemble(&found)?;
+        let (mut assembly, mut devices) = (assemble(&found)?, devices.to_vec());
+        let guests = crate::guest::find(&assembly, &devices);
+        if !guests.is_empty() {
+            for (window, guest) in guests {
+                devices.push(window);
+                found.push(guest);
+            }
+            assembly = assemble(&found)?;
+        }
         refuse_missing(&assembly, options)?;
-        let inner = Arc::new(open(&assembly, devices, options)?);
+        let inner = Arc::new(open(&assembly, &devices, options)?);
         let background = options.background && !options.read_only;
         let thread = if background { Some(crate::background::start(&inner)?) } else { None };
         Ok(Self { open: Arc::new(Closer { inner, thread: Mutex::new(thread), closed: Mutex::new(false) }) })
@@ -252,6 +260,17 @@ impl Group {
         self.open.inner.remove(member)
     }
 
+    /// Moves a member that lies on others back to a device of its own: the one that it was on before, or any other. What it holds is copied from
+    /// the others, and the room is free again.
+    ///
+    /// # Errors
+    /// `Invalid` when it does not lie on others, the device is too small, or the others do not hold everything; `Foreign`, `Device`.
+    pub fn unrelocate(&self, member: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        self.open.inner.unrelocate(member, device)?;
+        self.open.inner.shared.bell.ring();
+        Ok(())
+    }
+
     /// Puts a new device in the place of a member, which leaves; what it holds is copied from the others.
     ///
     /// # Errors
@@ -357,7 +376,7 @@ fn open(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>], options: &ImportO
             assembly.missing.iter().for_each(|index| config.set_state(*index, MemberState::Failed));
             assembly.returned.iter().for_each(|index| config.set_state(*index, MemberState::Stale));
             for (index, member) in config.members.iter_mut().enumerate() {
-                if let Some(device) = device(index) {
+                if let Some(device) = device(index).filter(|_| member.guest.is_none()) {
                     device.name().clone_into(&mut member.path);
                 }
             }

@@ -25,8 +25,8 @@ pub(crate) const SLOT_BYTES: usize = 64 << 10;
 pub(crate) const DATA_START_MIN: u64 = 4 << 20;
 
 const MAGIC: &[u8; 8] = b"BEDPGRUP";
-/// The newest version. A label is of version 2 only while a volume is between two layouts, so that older software reads every other.
-const VERSION: u32 = 2;
+/// The newest version. A label is of the oldest version that is able to say what it says, so that older software reads every other.
+const VERSION: u32 = 3;
 /// Magic, version, checksum and length stand before what only this version knows.
 const HEAD_BYTES: usize = 72;
 /// Events are counted: none that is further away ever was, and there is always a next one.
@@ -66,7 +66,7 @@ impl Label {
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
         let mut out = Vec::with_capacity(4096);
         out.extend(MAGIC);
-        out.extend(if self.config.has_relayout() { VERSION } else { 1 }.to_le_bytes());
+        out.extend(self.config.version().to_le_bytes());
         out.extend([0; 8]);
         out.extend(u32::from(self.config.clean).to_le_bytes());
         out.extend(self.config.id.0);

@@ -6,13 +6,14 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
 use crate::relayout::{Direction, Relayout, SCRATCH_BYTES, SCRATCH_START};
-use crate::{Concat, Extent, Layout, Member, MemberState, Mirror, Role, Stripe, VolumeConfig};
+use crate::{Concat, Extent, Guest, Layout, Member, MemberState, Mirror, Piece, Role, Stripe, VolumeConfig};
 
 fn config() -> Config {
     let size = 64 << 20;
     let extent = |member| Layout::Extent(Extent { member, start: DATA_START_MIN, len: 32 << 20 });
     let pair = |a, b| Layout::Mirror(Mirror::new(vec![extent(a), extent(b)]));
-    let member = |n: u8| Member { id: Id([n; 16]), path: format!("/dev/disk{n}"), size_bytes: size, state: MemberState::Active, since: 1 };
+    let member =
+        |n: u8| Member { id: Id([n; 16]), path: format!("/dev/disk{n}"), size_bytes: size, state: MemberState::Active, since: 1, guest: None };
     let mut members: Vec<Member> = (1..=7).map(member).collect();
     members[6].state = MemberState::Spare;
     Config {
@@ -21,6 +22,7 @@ fn config() -> Config {
         event: 3,
         clean: true,
         data_start: DATA_START_MIN,
+        reserve_bytes: 0,
         members,
         volumes: vec![
             VolumeConfig {
@@ -99,6 +101,39 @@ fn a_relayout_comes_back_and_makes_the_label_one_of_version_2() {
     }
 }
 
+/// A label with a guest in room that is kept for one.
+fn with_guest() -> Label {
+    let mut label = label();
+    let (was, host, other) = (Id([77; 16]), Id([5; 16]), Id([7; 16]));
+    let pieces = vec![Piece { host, start: 40 << 20, len: 20 << 20 }, Piece { host: other, start: DATA_START_MIN, len: 16 << 20 }];
+    label.config.members[6].state = MemberState::Active;
+    label.config.members[1] = Member { size_bytes: 36 << 20, guest: Some(Guest { was, pieces }), ..label.config.members[1].clone() };
+    label.config.reserve_bytes = 28 << 20;
+    label
+}
+
+#[test]
+fn a_guest_comes_back_and_makes_the_label_one_of_version_3() {
+    let label = with_guest();
+    let bytes = label.encode().unwrap();
+    assert_eq!((bytes[8], Label::decode(&bytes)), (3, Ok(label)));
+    type Change = &'static dyn Fn(&mut Vec<Piece>);
+    let broken: [(&str, Change); 6] = [
+        ("do not make", &|pieces| pieces[0].len += 4096),
+        ("no room", &|pieces| pieces[0].start = 30 << 20),
+        ("no room", &|pieces| pieces[0].start = 50 << 20),
+        ("no room", &|pieces| pieces[1].host = Id([8; 16])),
+        ("no room", &|pieces| pieces[1].host = Id([2; 16])),
+        ("no room", &|pieces| *pieces = vec![Piece { len: 18 << 20, ..pieces[0] }; 2]),
+    ];
+    for (word, change) in broken {
+        let mut label = with_guest();
+        change(&mut label.config.members[1].guest.as_mut().unwrap().pieces);
+        let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else { panic!("{word}") };
+        assert!(fault.what.contains(word), "{word}: {fault:?}");
+    }
+}
+
 /// What the first version wrote is read, and written again as it was.
 #[test]
 fn a_label_of_version_1_is_what_it_was() {
@@ -126,13 +161,13 @@ fn one_copy_is_enough_and_the_newer_counts() {
 fn a_newer_version_is_refused_by_name() {
     let device = MemoryDevice::new(8 << 20);
     let mut bytes = label().encode().unwrap();
-    bytes[8] = 3;
+    bytes[8] = 4;
     let mut buf = AlignedBuf::zeroed(4096);
     buf[..bytes.len()].copy_from_slice(&sealed(bytes));
     device.write_at(&buf, 0).unwrap();
     let error = Label::read(&*device).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NewerFormat);
-    assert!(error.message.contains("memory") && error.message.contains("version 3"), "{error}");
+    assert!(error.message.contains("memory") && error.message.contains("version 4"), "{error}");
 }
 
 /// I-LAB-1: a group that no label is able to name is refused.

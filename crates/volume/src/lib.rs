@@ -13,6 +13,7 @@
 //! | `regions`, `drl`, `sync` | which regions may differ between copies, in memory and on the members, and making them agree |
 //! | `scrub`, `pages/` | comparing copies, and asking a database's page which one is right |
 //! | `shared`, `membership`, `group`, `background` | members leave, come, take each other's places; import and close |
+//! | `guest`, `window` | a member that failed moves into free space of the others |
 //! | `space`, `relayout/` | where addresses live at a moment, and moving them to another layout while the volume is in use |
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,7 @@ mod error;
 #[cfg(feature = "forge")]
 pub mod forge;
 mod group;
+mod guest;
 mod id;
 mod label;
 mod layout;
@@ -46,12 +48,14 @@ mod space;
 mod stats;
 mod sync;
 mod volume;
+mod window;
 mod wire;
 
 pub use config::{Config, Member, MemberState, Role, VolumeConfig};
 pub use create::{NewGroup, create};
 pub use error::{Error, ErrorKind, Result};
 pub use group::{Group, ImportOptions, SyncProgress, WeakGroup};
+pub use guest::{Guest, Piece};
 pub use id::Id;
 pub use label::Label;
 pub use layout::{COPIES_MAX, Concat, Copy, Extent, Layout, Mirror, Raid5, Run, Stripe};

@@ -1,4 +1,4 @@
-//! Members that come: spares, replacements, and the spare that takes a failed member's place by itself (hot relocation).
+//! Members that come: spares, replacements, and what takes a failed member's place by itself: a spare, or free space of others (hot relocation).
 //!
 //! A new member takes the *index* of the one it replaces, so layouts and regions stay as they are. In order: the bits of everything the place
 //! holds become durable; the label of the new member and of all others say that it is stale; its regions count as behind; they are copied.
@@ -11,10 +11,11 @@ use block::BlockDevice;
 use crate::config::MEMBERS_MAX;
 use crate::create::{member_of, refuse_member};
 use crate::group::Inner;
+use crate::guest::{self, Guest, Piece};
 use crate::live::Live;
 use crate::regions::BEHIND;
 use crate::shared::Lives;
-use crate::{Config, Error, Label, Layout, Member, MemberState, Result};
+use crate::{Config, Error, Id, Label, Layout, Member, MemberState, Result};
 
 impl Inner {
     /// Adds a member without data: a spare, or an active one that brings room.
@@ -47,6 +48,7 @@ impl Inner {
                 format!("{path} stands before {holds} in the group {group}, which holds data: it stays, and a relayout may use its room")
             }));
         }
+        self.refuse_host(&config, index)?;
         let lives = self.shared.lives();
         self.shared.change_members(|config, lives| {
             config.members.remove(index);
@@ -69,8 +71,14 @@ impl Inner {
         if !config.survives_without(&[index]) {
             return Err(Error::invalid(format!("group {} is not whole without {}: it cannot be replaced", config.name, old.path)));
         }
+        self.refuse_host(&config, index)?;
+        self.settle_on(&config, index, device)
+    }
+
+    /// Lets a device that was checked take the place of a member.
+    fn settle_on(&self, config: &Config, index: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {
         let member = member_of(&**device, MemberState::Stale, config.event + 1)?;
-        refuse_small(&config, index, &member)?;
+        refuse_small(config, index, &member)?;
         self.take_place(index, |config, lives| {
             lives[index] = Some(Live::new(member.id, Arc::clone(device), MemberState::Stale));
             config.members[index] = member.clone();
@@ -78,7 +86,46 @@ impl Inner {
         })
     }
 
-    /// Lets spares take the places of members that failed.
+    fn refuse_host(&self, config: &Config, index: usize) -> Result<()> {
+        let guests = config.guests_of(index);
+        guests.first().map_or(Ok(()), |guest| {
+            let (group, path, guest) = (&config.name, &config.members[index].path, &config.members[*guest].path);
+            Err(Error::invalid(format!("group {group}: {guest} lies in free space of {path}: move it back with 'bedplate volume unrelocate' first")))
+        })
+    }
+
+    /// Moves a guest to a device of its own.
+    pub fn unrelocate(&self, index: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        let _members_stay = self.maintenance.lock();
+        let config = self.shared.config();
+        let name = &config.name;
+        let Some(guest) = config.members.get(index).and_then(|member| member.guest.as_ref()) else {
+            return Err(Error::invalid(format!("group {name}: no member {index} lies in free space of others")));
+        };
+        // The device that it was on is welcome, although its label names this group.
+        let own = Label::read(&**device).ok().filter(|label| label.config.id == config.id && label.member == guest.was);
+        if own.is_none() {
+            refuse_member(device)?;
+        }
+        if !config.survives_without(&[index]) {
+            let path = &config.members[index].path;
+            return Err(Error::invalid(format!("group {name} is not whole without {path}: wait until all copies agree")));
+        }
+        let was = guest.was;
+        self.settle_on(&config, index, device)?;
+        // The member that failed is another one from now on.
+        let config = self.shared.config();
+        let old = config.index_of(was).filter(|old| (*old..config.members.len()).all(|at| config.volume_on(at).is_none()));
+        old.map_or(Ok(()), |old| {
+            self.shared.change_members(|config, lives| {
+                config.members.remove(old);
+                lives.remove(old);
+                Ok(())
+            })
+        })
+    }
+
+    /// Lets spares take the places of members that failed, and where none fits, free space of others.
     pub fn relocate(&self) -> Result<()> {
         if self.shared.read_only {
             return Ok(());
@@ -89,6 +136,9 @@ impl Inner {
             let failed = |index: &usize| config.members[*index].state == MemberState::Failed && config.volume_on(*index).is_some();
             let Some((index, spare)) = (0..config.members.len()).filter(failed).find_map(|index| Some((index, spare_for(&config, &lives, index)?)))
             else {
+                if self.relocate_to_room()? {
+                    continue;
+                }
                 return Ok(());
             };
             tracing::warn!(group = self.shared.name, failed = config.members[index].path, spare = config.members[spare].path, "a spare takes over");
@@ -99,6 +149,75 @@ impl Inner {
                 config.set_state(index, MemberState::Stale);
             })?;
         }
+    }
+
+    /// Lets a member that failed move into free space of others. Returns whether one did.
+    fn relocate_to_room(&self) -> Result<bool> {
+        let (config, lives) = (self.shared.config(), self.shared.lives());
+        if config.has_relayout() {
+            // Its places may be those that are free.
+            return Ok(false);
+        }
+        for index in (0..config.members.len()).filter(|index| config.members[*index].state == MemberState::Failed) {
+            let Some(volume) = config.volume_on(index).filter(|volume| volume.is_redundant()) else { continue };
+            let block = self.cores.iter().find(|core| core.role == volume.role).map_or(512, |core| core.geometry.logical_block_size);
+            let usable = |at: usize| {
+                let live = lives[at].as_ref().filter(|live| live.is_active());
+                live.is_some_and(|live| live.device.geometry().logical_block_size <= block)
+            };
+            if let Ok(pieces) = guest::pieces_for(&config, &volume.layout, index, &usable) {
+                self.move_in(&config, index, pieces)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn move_in(&self, config: &Config, index: usize, pieces: Vec<Piece>) -> Result<()> {
+        let old = config.members[index].clone();
+        let path_of = |piece: &Piece| config.index_of(piece.host).map_or("", |host| &config.members[host].path);
+        let hosts: Vec<&str> = pieces.iter().map(path_of).collect();
+        let was = old.guest.as_ref().map_or(old.id, |guest| guest.was);
+        let home = old.path.split('@').next().unwrap_or_default();
+        let guest = Member {
+            id: Id::random(),
+            path: format!("{home}@{}", hosts.join("+")),
+            size_bytes: pieces.iter().map(|piece| piece.len).sum(),
+            state: MemberState::Stale,
+            since: config.event + 1,
+            guest: Some(Guest { was, pieces }),
+        };
+        let window = guest::window_on(config, &self.shared.lives(), &guest);
+        let window = window.ok_or_else(|| Error::invalid(format!("group {}: {} shrank", config.name, hosts.join(" or "))))?;
+        // Before the others name it, so that a crash never leaves a place that nobody finds.
+        let mut named = config.clone();
+        named.members[index] = guest.clone();
+        if let Err(error) = (Label { member: guest.id, config: named }).write(&*window) {
+            return self.give_up_host(config, &guest, error);
+        }
+        tracing::warn!(group = self.shared.name, failed = old.path, to = hosts.join(", "), "no spare stands in; it moves into free space");
+        self.take_place(index, |config, lives| {
+            lives[index] = Some(Live::new(guest.id, window, MemberState::Stale));
+            config.members[index] = guest;
+            config.members[index].since = config.event + 1;
+            // The one that failed is known when it comes back.
+            if old.guest.is_none() && config.members.len() < MEMBERS_MAX {
+                config.members.push(old);
+                lives.push(None);
+            }
+        })
+    }
+
+    /// Takes a host that does not work out of the group, so that another is looked for.
+    fn give_up_host(&self, config: &Config, guest: &Member, error: Error) -> Result<()> {
+        let lives = self.shared.lives();
+        let hosts = guest.guest.iter().flat_map(|guest| &guest.pieces).filter_map(|piece| lives[config.index_of(piece.host)?].as_ref());
+        for host in hosts {
+            if let Err(gone) = host.device.flush() {
+                return self.shared.fail(host, &gone);
+            }
+        }
+        Err(error)
     }
 
     /// Lets `change` put another device in the place of a member.
@@ -160,7 +279,7 @@ impl Inner {
     }
 }
 
-fn needed_bytes(config: &Config, index: usize) -> u64 {
+pub(crate) fn needed_bytes(config: &Config, index: usize) -> u64 {
     let extents = config.volumes.iter().flat_map(|volume| volume.layouts().flat_map(Layout::extents));
     extents.filter(|extent| usize::from(extent.member) == index).map(|extent| extent.start + extent.len).max().unwrap_or(0)
 }

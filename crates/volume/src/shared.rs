@@ -71,18 +71,22 @@ impl Shared {
     pub fn fail(&self, live: &Arc<Live>, why: &block::Error) -> Result<()> {
         let mut config = self.config.lock();
         let Some(index) = config.index_of(live.id).filter(|index| config.members[*index].state != MemberState::Failed) else { return Ok(()) };
-        if config.members[index].state == MemberState::Active && !config.survives_without(&[index]) {
+        // Who lies on it goes with it.
+        let leaving = config.with_guests(&[index]);
+        if leaving.iter().any(|at| config.members[*at].state == MemberState::Active) && !config.survives_without(&[index]) {
             return Err(self.broken(&config, index, why));
         }
         if self.read_only {
-            // Nothing is written: whoever opens the group for writing finds the member as it is then.
-            config.set_state(index, MemberState::Failed);
-            live.set_state(MemberState::Failed);
+            // Nothing is written: whoever opens the group for writing finds the members as they are then.
+            for at in leaving {
+                config.set_state(at, MemberState::Failed);
+                self.lives()[at].iter().for_each(|live| live.set_state(MemberState::Failed));
+            }
             return Ok(());
         }
         tracing::warn!(group = self.name, member = live.name(), error = %why, "the member failed and leaves the group; the others go on");
         let mut next = config.clone();
-        next.set_state(index, MemberState::Failed);
+        leaving.into_iter().for_each(|at| next.set_state(at, MemberState::Failed));
         let published = self.publish(&mut config, next);
         self.bell.ring();
         published
@@ -132,7 +136,7 @@ impl Shared {
                 }
             }
             let Some((first, error)) = lost.first() else { break };
-            let failed: Vec<usize> = lost.iter().map(|(index, _)| *index).collect();
+            let failed = next.with_guests(&lost.iter().map(|(index, _)| *index).collect::<Vec<_>>());
             if !next.survives_without(&failed) {
                 let path = &next.members[*first].path;
                 let message = format!("group {} is not whole without {path}, whose label cannot be written: {error}", self.name);

@@ -83,7 +83,8 @@ mod tests {
         let members = paths.iter().map(|path| block::open(path, &DeviceOptions::default()).unwrap()).collect();
         let data = crate::Arrangement { shape: crate::Shape::Mirror, unit_bytes: crate::UNIT_BYTES_DEFAULT, plexes: 2 };
         let name = "tank".to_owned();
-        let new = crate::NewGroup { name, data, members, log_members: Vec::new(), spares: Vec::new(), region_bytes: None, force: false };
+        let new =
+            crate::NewGroup { name, data, members, log_members: Vec::new(), spares: Vec::new(), region_bytes: None, reserve_bytes: 0, force: false };
         crate::create(&new).unwrap();
         drop(new);
         let error = Volume::open(&paths[0], &VolumeOptions::default()).unwrap_err();

@@ -38,6 +38,7 @@ fn make(shape: Shape, count: usize) -> Vec<Snapshot> {
         log_members: Vec::new(),
         spares: Vec::new(),
         region_bytes: Some(64 << 10),
+        reserve_bytes: 0,
         force: false,
     })
     .expect("members of memory fit together");

@@ -132,6 +132,7 @@ impl Bench<'_> {
             log_members: Vec::new(),
             spares: Vec::new(),
             region_bytes: None,
+            reserve_bytes: 0,
             force: true,
         };
         create_group(&new).map_err(told)?;

@@ -37,14 +37,18 @@ impl Mirror {
         run
     }
 
-    pub(super) fn survives(&self, good: &dyn Fn(u16) -> bool) -> bool {
+    /// Returns the plexes where all are stripes of the same unit and width.
+    pub(crate) fn alike_stripes(&self) -> Option<Vec<&super::Stripe>> {
         let stripes: Option<Vec<&super::Stripe>> =
             self.plexes.iter().map(|plex| if let Layout::Stripe(stripe) = plex { Some(stripe) } else { None }).collect();
-        let alike = stripes.filter(|stripes| {
+        stripes.filter(|stripes| {
             let shape = |stripe: &super::Stripe| (stripe.unit_bytes(), stripe.columns().len());
             stripes.windows(2).all(|pair| shape(pair[0]) == shape(pair[1]))
-        });
-        match alike {
+        })
+    }
+
+    pub(super) fn survives(&self, good: &dyn Fn(u16) -> bool) -> bool {
+        match self.alike_stripes() {
             // Equal stripes put the same bytes into the same column, so plexes stand in for each other column by column.
             Some(stripes) => (0..stripes[0].columns().len()).all(|column| stripes.iter().any(|stripe| stripe.columns()[column].survives(good))),
             None => self.plexes.iter().any(|plex| plex.survives(good)),

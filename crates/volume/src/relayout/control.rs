@@ -179,6 +179,12 @@ impl Inner {
         if config.has_relayout() {
             return Err(Error::invalid(format!("group {group}: a relayout is under way: wait for it, or turn it round with --reverse")));
         }
+        if let Some(guest) = config.members.iter().find(|member| member.guest.is_some()) {
+            let path = &guest.path;
+            return Err(Error::invalid(format!(
+                "group {group}: {path} lies in free space of others: move it back with 'bedplate volume unrelocate' first"
+            )));
+        }
         let away = config.volumes[ordinal].members().into_iter().find(|index| config.members[*index].state != MemberState::Active);
         away.map_or(Ok(()), |index| {
             let (path, state) = (&config.members[index].path, config.members[index].state.name());

@@ -181,7 +181,7 @@ impl Ground<'_> {
 
     fn extent(&self, member: u16) -> Extent {
         let start = self.config.data_start;
-        Extent { member, start, len: self.config.members[usize::from(member)].size_bytes.saturating_sub(start) }
+        Extent { member, start, len: self.config.members[usize::from(member)].size_bytes.saturating_sub(start + self.config.reserve_bytes) }
     }
 
     fn lay(&self, cells: &Grid) -> Result<Layout> {

@@ -131,7 +131,12 @@ impl DeviceQueue for WatchedQueue {
 
 impl Bed {
     pub fn new(count: usize, seed: u64) -> Self {
-        let members = (0..count as u64).map(|n| SimulatedDevice::new(MEMBER_BYTES, seed * 100 + n)).collect();
+        Self::of_sizes(&vec![MEMBER_BYTES; count], seed)
+    }
+
+    /// As [`new`](Self::new), of members of these sizes.
+    pub fn of_sizes(sizes: &[u64], seed: u64) -> Self {
+        let members = sizes.iter().zip(0..).map(|(size, n)| SimulatedDevice::new(*size, seed * 100 + n)).collect();
         Self { members, clock: Clock::default(), lazy: false }
     }
 
@@ -212,6 +217,7 @@ pub fn new_group(shape: Shape, plexes: usize, members: Vec<Arc<dyn BlockDevice>>
         log_members: Vec::new(),
         spares,
         region_bytes: Some(REGION_BYTES),
+        reserve_bytes: 0,
         force: false,
     }
 }

@@ -12,6 +12,7 @@ mod membership;
 mod parity;
 mod parity_queue;
 mod refusals;
+mod relocation;
 mod scrub;
 mod statistics;
 mod write_hole;

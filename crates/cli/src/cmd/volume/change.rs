@@ -1,4 +1,4 @@
-//! `bedplate volume import|export|add|spare|replace|remove`
+//! `bedplate volume import|export|add|spare|replace|unrelocate|remove`
 
 use std::path::{Path, PathBuf};
 
@@ -58,6 +58,20 @@ pub struct ReplaceArguments {
     device: PathBuf,
 }
 
+/// Move what lies in free space of other members, because its device failed, back to a device of its own
+///
+/// It is copied from the other copies in the background, like a replaced member; the room that it had is free again.
+#[derive(Debug, Args)]
+pub struct UnrelocateArguments {
+    /// Any member, or group:NAME
+    group: PathBuf,
+    /// The member: its path or its number; unless named, all that lie in free space of others
+    member: Option<String>,
+    /// The device; unless named, the one that it was on before it failed
+    #[arg(long, value_name = "DEVICE", requires = "member")]
+    to: Option<PathBuf>,
+}
+
 /// Let go of a spare, or of a member whose place another took
 #[derive(Debug, Args)]
 pub struct RemoveArguments {
@@ -100,6 +114,37 @@ pub fn replace(arguments: &ReplaceArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
     let member = index_of(&located, &arguments.member)?;
     tell(control::request(&located, &Request::Replace(member, absolute(&arguments.device)?))?, output)
+}
+
+pub fn unrelocate(arguments: &UnrelocateArguments, output: &Output) -> Result<()> {
+    let located = group::named(&arguments.group)?;
+    let config = &located.config;
+    let guests = |at: &usize| config.members[*at].guest.is_some();
+    let members = match &arguments.member {
+        Some(name) => vec![index_of(&located, name)?],
+        None => (0..config.members.len()).filter(guests).collect(),
+    };
+    let mut last = None;
+    for member in members {
+        let path = match &arguments.to {
+            Some(path) => path.clone(),
+            None => home_of(&located, member)?,
+        };
+        last = Some(control::request(&located, &Request::Unrelocate(member, absolute(&path)?))?);
+    }
+    let nothing = || Failure::new("invalid", format!("group {}: no member lies in free space of others", config.name));
+    tell(last.ok_or_else(nothing)?, output)
+}
+
+/// Returns the device that a member was on before it moved into free space of others.
+fn home_of(located: &Located, member: usize) -> Result<PathBuf> {
+    let config = &located.config;
+    let path = &config.members[member].path;
+    let was = config.members[member].guest.as_ref().map(|guest| guest.was);
+    let was = was.ok_or_else(|| Failure::new("invalid", format!("{path} has a device of its own")))?;
+    let found = located.members.iter().find(|(_, label)| label.member == was).map(|(path, _)| path.clone());
+    let known = || config.index_of(was).map(|index| PathBuf::from(&config.members[index].path)).filter(|path| path.exists());
+    found.or_else(known).ok_or_else(|| Failure::new("not_found", format!("the device of {path} was not found: name one with --to")))
 }
 
 pub fn remove(arguments: &RemoveArguments, output: &Output) -> Result<()> {

@@ -37,6 +37,9 @@ pub struct Arguments {
     /// A member that waits for another to fail
     #[arg(long, value_name = "MEMBER")]
     spare: Vec<PathBuf>,
+    /// Leave so much free at the end of every member, as room for a member that fails when no spare stands in
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    reserve: Option<u64>,
     /// Make image files of this size where members do not exist
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
@@ -98,6 +101,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         log_members: open(&arguments.log)?,
         spares: open(&arguments.spare)?,
         region_bytes: None,
+        reserve_bytes: arguments.reserve.unwrap_or(0),
         force: arguments.force,
     };
     if !arguments.force {

@@ -1,4 +1,4 @@
-//! `bedplate volume create|list|show|import|export|add|spare|replace|remove|relayout|grow|shrink|scrub|stat`
+//! `bedplate volume create|list|show|import|export|add|spare|replace|unrelocate|remove|relayout|grow|shrink|scrub|stat`
 
 mod change;
 mod create;
@@ -22,6 +22,7 @@ pub enum Command {
     Add(change::AddArguments),
     Spare(change::SpareArguments),
     Replace(change::ReplaceArguments),
+    Unrelocate(change::UnrelocateArguments),
     Remove(change::RemoveArguments),
     Relayout(relayout::Arguments),
     Grow(relayout::GrowArguments),
@@ -43,6 +44,7 @@ pub fn run(command: &Command, output: &Output) -> Result<Exit> {
         Command::Shrink(arguments) => relayout::shrink(arguments, output),
         Command::Spare(arguments) => change::spare(arguments, output),
         Command::Replace(arguments) => change::replace(arguments, output),
+        Command::Unrelocate(arguments) => change::unrelocate(arguments, output),
         Command::Remove(arguments) => change::remove(arguments, output),
         Command::Scrub(arguments) => return scrub::run(arguments, output),
         Command::Stat(arguments) => show::stat(arguments, output),

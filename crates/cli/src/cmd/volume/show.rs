@@ -68,7 +68,8 @@ fn of_labels(located: &Located) -> Status {
     for member in &mut status.members {
         match located.members.iter().find(|(_, label)| label.member.to_string() == member.id) {
             Some((path, _)) => member.path = path.display().to_string(),
-            None => member.path += " (not found)",
+            None if member.lies_on.is_empty() => member.path += " (not found)",
+            None => {}
         }
     }
     status

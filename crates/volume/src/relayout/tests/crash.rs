@@ -180,9 +180,9 @@ fn lost_writes(mistake: Option<Mistake>) -> usize {
         last
     });
     with_mistake(mistake, || group.run_relayout(&mut |_| true)).unwrap();
-    let now = seen(&*device, 2 << 20);
     ask.send(false).unwrap();
     let last: Vec<u64> = writer.join().unwrap();
+    let now = seen(&*device, 2 << 20);
     now.iter().zip(last).filter(|((_, number), last)| number != last).count()
 }
 

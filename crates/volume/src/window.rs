@@ -1,0 +1,302 @@
+//! A device that is made of pieces of others, one behind the other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use block::{
+    AlignedBuf, BlockDevice, Completion, DeviceCounters, DeviceQueue, EngineReport, Geometry, QueueOptions, Request, RequestKind, Result, Segment,
+};
+
+/// A piece of a device.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub device: Arc<dyn BlockDevice>,
+    pub start: u64,
+    pub len: u64,
+}
+
+/// Pieces of devices as one device.
+#[derive(Debug)]
+pub(crate) struct Window {
+    name: String,
+    parts: Vec<Part>,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    written_bytes: AtomicU64,
+    flushes: AtomicU64,
+    errors: AtomicU64,
+}
+
+impl Window {
+    /// Makes a device of pieces, of which there is at least one.
+    pub fn open(name: String, parts: Vec<Part>) -> Arc<Self> {
+        assert!(!parts.is_empty(), "a window looks on something");
+        Arc::new(Self { name, parts, counts: Counts::default() })
+    }
+
+    /// Calls `each` with the parts of a range: device, offset there, first byte of the range, length.
+    fn each(&self, offset: u64, len: u64, mut each: impl FnMut(&Arc<dyn BlockDevice>, u64, usize, u64) -> Result<()>) -> Result<()> {
+        let (mut start, end) = (0, offset + len);
+        for part in &self.parts {
+            let (from, to) = (offset.max(start), end.min(start + part.len));
+            if from < to {
+                each(&part.device, part.start + from - start, (from - offset) as usize, to - from)?;
+            }
+            start += part.len;
+        }
+        Ok(())
+    }
+
+    fn check(&self, operation: block::Operation, offset: u64, len: u64) -> Result<()> {
+        let size = self.size_bytes();
+        if offset <= size && len <= size - offset {
+            return Ok(());
+        }
+        let detail = format!("{len} bytes from there pass the end at byte {size}");
+        Err(block::Error { kind: block::ErrorKind::OutOfRange, operation, device: self.name.clone(), offset: Some(offset), detail, errno: None })
+    }
+
+    fn count(&self, operations: &AtomicU64, bytes: Option<(&AtomicU64, u64)>, result: Result<()>) -> Result<()> {
+        if result.is_err() {
+            self.counts.errors.fetch_add(1, Ordering::Relaxed);
+            return result;
+        }
+        operations.fetch_add(1, Ordering::Relaxed);
+        if let Some((sum, bytes)) = bytes {
+            sum.fetch_add(bytes, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn most(&self, field: impl Fn(&Geometry) -> u32) -> u32 {
+        self.parts.iter().map(|part| field(&part.device.geometry())).max().unwrap_or(512)
+    }
+}
+
+impl BlockDevice for Window {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn geometry(&self) -> Geometry {
+        let all = || self.parts.iter().map(|part| part.device.geometry());
+        let logical_block_size = self.most(|geometry| geometry.logical_block_size);
+        Geometry {
+            logical_block_size,
+            physical_block_size: self.most(|geometry| geometry.physical_block_size),
+            buffer_align: self.most(|geometry| geometry.buffer_align),
+            untorn_unit: all().map(|geometry| geometry.untorn_unit).min().unwrap_or(512).max(logical_block_size),
+            volatile_cache: all().any(|geometry| geometry.volatile_cache),
+            read_only: all().any(|geometry| geometry.read_only),
+        }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.len).sum()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let len = buf.len() as u64;
+        self.check(block::Operation::Read, offset, len)?;
+        let result = self.each(offset, len, |device, at, from, len| device.read_at(&mut buf[from..from + len as usize], at));
+        self.count(&self.counts.reads, Some((&self.counts.read_bytes, len)), result)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        let len = buf.len() as u64;
+        self.check(block::Operation::Write, offset, len)?;
+        let result = self.each(offset, len, |device, at, from, len| device.write_at(&buf[from..from + len as usize], at));
+        self.count(&self.counts.writes, Some((&self.counts.written_bytes, len)), result)
+    }
+
+    fn flush(&self) -> Result<()> {
+        let result = self.parts.iter().try_for_each(|part| part.device.flush());
+        self.count(&self.counts.flushes, None, result)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        self.check(block::Operation::Write, offset, len)?;
+        let result = self.each(offset, len, |device, at, _, len| device.write_zeroes(at, len));
+        self.count(&self.counts.writes, Some((&self.counts.written_bytes, len)), result)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<bool> {
+        self.check(block::Operation::Discard, offset, len)?;
+        let mut taken = false;
+        self.each(offset, len, |device, at, _, len| {
+            taken |= device.discard(at, len)?;
+            Ok(())
+        })?;
+        Ok(taken)
+    }
+
+    /// Opens a queue that hands requests on where they lie in one piece, and serves the others from the calling thread.
+    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
+        let parts = self.parts.iter().map(|part| Part { device: Arc::clone(&part.device), start: part.start, len: part.len }).collect();
+        let below = self.parts.iter().map(|part| part.device.queue(options)).collect::<Result<Vec<_>>>()?;
+        let window = Self { name: self.name.clone(), parts, counts: Counts::default() };
+        Ok(Box::new(WindowQueue { window, below, done: Vec::new() }))
+    }
+
+    fn engine(&self) -> EngineReport {
+        self.parts[0].device.engine()
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Counts { reads, read_bytes, writes, written_bytes, flushes, errors } = &self.counts;
+        DeviceCounters {
+            reads: of(reads),
+            read_bytes: of(read_bytes),
+            writes: of(writes),
+            written_bytes: of(written_bytes),
+            flushes: of(flushes),
+            errors: of(errors),
+            saturated: 0,
+        }
+    }
+}
+
+struct WindowQueue {
+    window: Window,
+    /// By piece.
+    below: Vec<Box<dyn DeviceQueue>>,
+    /// What was served from the calling thread.
+    done: Vec<Completion>,
+}
+
+impl WindowQueue {
+    /// Returns the piece that all of a request lies in, and where that begins in the window.
+    fn piece_of(&self, request: &Request) -> Option<(usize, u64)> {
+        let mut start = 0;
+        for (at, part) in self.window.parts.iter().enumerate() {
+            let inside = |segment: &Segment| segment.offset >= start && segment.offset + u64::from(segment.len) <= start + part.len;
+            if request.kind != RequestKind::Flush && std::iter::once(&request.first).chain(&request.rest).all(inside) {
+                return Some((at, start));
+            }
+            start += part.len;
+        }
+        (self.window.parts.len() == 1 && request.kind == RequestKind::Flush).then_some((0, 0))
+    }
+
+    fn serve(&self, mut request: Request) -> Completion {
+        let segments: Vec<Segment> = std::iter::once(request.first).chain(request.rest.iter().copied()).collect();
+        let mut from = 0;
+        let result = match (&mut request.buf, request.kind) {
+            (_, RequestKind::Flush) | (None, _) => self.window.flush(),
+            (Some(buf), kind) => segments.iter().try_for_each(|segment| {
+                // A segment need not begin where a buffer may.
+                let mut bytes = AlignedBuf::zeroed(segment.len as usize);
+                let part = &mut buf[from..from + segment.len as usize];
+                from += part.len();
+                if kind == RequestKind::Write {
+                    bytes.copy_from_slice(part);
+                    return self.window.write_at(&bytes, segment.offset);
+                }
+                self.window.read_at(&mut bytes, segment.offset)?;
+                part.copy_from_slice(&bytes);
+                Ok(())
+            }),
+        };
+        Completion { token: request.token, result, buf: request.buf }
+    }
+}
+
+impl DeviceQueue for WindowQueue {
+    fn depth_max(&self) -> usize {
+        self.below.iter().map(|queue| queue.depth_max()).min().unwrap_or(1)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.done.len() + self.below.iter().map(|queue| queue.in_flight()).sum::<usize>()
+    }
+
+    fn push(&mut self, mut request: Request) -> std::result::Result<(), Request> {
+        if self.in_flight() >= self.depth_max() {
+            return Err(request);
+        }
+        let Some((at, start)) = self.piece_of(&request) else {
+            let done = self.serve(request);
+            self.done.push(done);
+            return Ok(());
+        };
+        if request.kind != RequestKind::Flush {
+            let base = self.window.parts[at].start;
+            request.first.offset = request.first.offset - start + base;
+            request.rest.iter_mut().for_each(|segment| segment.offset = segment.offset - start + base);
+        }
+        // No queue has more in flight than all have together, so there is room.
+        self.below[at].push(request)
+    }
+
+    fn submit(&mut self) -> Result<()> {
+        self.below.iter_mut().try_for_each(|queue| queue.submit())
+    }
+
+    fn complete(&mut self, min: usize, out: &mut Vec<Completion>) -> Result<usize> {
+        self.submit()?;
+        let mut count = self.done.len();
+        out.append(&mut self.done);
+        loop {
+            for queue in self.below.iter_mut().filter(|queue| queue.in_flight() > 0) {
+                count += queue.complete(0, out)?;
+            }
+            let Some(busy) = self.below.iter_mut().find(|queue| queue.in_flight() > 0) else { return Ok(count) };
+            if count >= min {
+                return Ok(count);
+            }
+            count += busy.complete(1, out)?;
+        }
+    }
+
+    fn take_buffer(&mut self) -> Option<AlignedBuf> {
+        self.below[0].take_buffer()
+    }
+
+    fn give_buffer(&mut self, buf: AlignedBuf) {
+        self.below[0].give_buffer(buf);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use block::MemoryDevice;
+
+    use super::*;
+
+    #[test]
+    fn what_crosses_pieces_arrives_on_both_and_what_lies_in_one_is_handed_on() {
+        let devices = [MemoryDevice::new(1 << 20), MemoryDevice::new(1 << 20)];
+        let part = |at: usize, start, len| Part { device: Arc::clone(&devices[at]) as _, start, len };
+        let window = Window::open("window".into(), vec![part(0, 65_536, 8192), part(1, 4096, 12_288)]);
+        assert_eq!(window.size_bytes(), 20_480);
+        let mut bytes = AlignedBuf::zeroed(8192);
+        bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 512) as u8);
+        window.write_at(&bytes, 4096).unwrap();
+        let mut half = AlignedBuf::zeroed(4096);
+        devices[1].read_at(&mut half, 4096).unwrap();
+        assert_eq!(half[..], bytes[4096..]);
+        assert!(window.write_at(&bytes, 16_384).is_err());
+        let mut queue = window.queue(&QueueOptions::default()).unwrap();
+        for (token, offset, len) in [(1, 0, 8192_u32), (2, 8192, 4096), (3, 4096, 8192)] {
+            let first = Segment { offset, len };
+            let buf = Some(AlignedBuf::zeroed(len as usize));
+            assert!(queue.push(Request { token, kind: RequestKind::Read, buf, first, rest: Vec::new() }).is_ok());
+        }
+        let mut done = Vec::new();
+        while queue.in_flight() > 0 {
+            queue.complete(1, &mut done).unwrap();
+        }
+        done.sort_by_key(|one| one.token);
+        assert_eq!(
+            done.iter().map(|one| one.buf.as_ref().unwrap().to_vec()).collect::<Vec<_>>(),
+            [[&[0; 4096], &bytes[..4096]].concat(), bytes[4096..].to_vec(), bytes.to_vec()]
+        );
+    }
+}
