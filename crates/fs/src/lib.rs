@@ -35,6 +35,7 @@ mod space;
 mod state;
 mod stats;
 mod superblock;
+mod tally;
 mod tune;
 mod types;
 

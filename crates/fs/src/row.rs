@@ -14,6 +14,7 @@
 //! The rows of checkpoints are in `checkpoint/row.rs`.
 
 use crate::decode::Reader;
+use crate::extent::ExtentState;
 use crate::{BlockNo, Epoch, Error, FileBlock, FileKind, InodeNo, IoMode, Result, Timestamp};
 
 /// A metadata table.
@@ -145,6 +146,10 @@ pub(crate) struct ExtentRow {
 
 impl ExtentRow {
     const UNWRITTEN: u8 = 1;
+
+    pub(crate) fn state(self) -> ExtentState {
+        if self.unwritten { ExtentState::Unwritten } else { ExtentState::Written }
+    }
 
     pub(crate) fn encode(self) -> Vec<u8> {
         let mut out = Vec::with_capacity(17);

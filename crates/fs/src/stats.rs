@@ -1,4 +1,4 @@
-//! What is counted, per file and for the whole file system.
+//! What is counted, per file and for the whole file system. What every read and write counts is in `tally.rs`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -159,53 +159,6 @@ impl Counters {
 
     pub(crate) fn reason(&self, reason: Reason) {
         Self::add(&self.reasons[reason as usize], 1);
-    }
-}
-
-/// What every read and write counts; kept apart from the other counters because it is touched all the time.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    /// Those past the cache; the others are counted once, as hits or misses of the cache.
-    reads: AtomicU64,
-    read_bytes: AtomicU64,
-    writes: AtomicU64,
-    written_bytes: AtomicU64,
-    /// Of reads past the cache and writes, those that went through a bounce buffer or the cache. So a direct one counts nothing more.
-    indirect: AtomicU64,
-}
-
-impl Tally {
-    pub(crate) fn count_read(&self, bytes: usize) {
-        Counters::add(&self.reads, 1);
-        Counters::add(&self.read_bytes, bytes as u64);
-    }
-
-    /// Counts the bytes of a read through the cache.
-    pub(crate) fn count_cached_read(&self, bytes: usize) {
-        Counters::add(&self.read_bytes, bytes as u64);
-    }
-
-    pub(crate) fn count_write(&self, bytes: usize) {
-        Counters::add(&self.writes, 1);
-        Counters::add(&self.written_bytes, bytes as u64);
-    }
-
-    pub(crate) fn count_indirect(&self) {
-        Counters::add(&self.indirect, 1);
-    }
-
-    /// Begins anew at 0.
-    pub(crate) fn reset(&self) {
-        [&self.reads, &self.read_bytes, &self.writes, &self.written_bytes, &self.indirect].into_iter().for_each(|value| value.store(0, Relaxed));
-    }
-
-    /// Completes a snapshot of the other counters.
-    pub(crate) fn complete(&self, rest: &CounterSnapshot) -> CounterSnapshot {
-        let (reads, writes) = (self.reads.load(Relaxed), self.writes.load(Relaxed));
-        let direct = (reads + writes).saturating_sub(self.indirect.load(Relaxed));
-        let (read_bytes, written_bytes) = (self.read_bytes.load(Relaxed), self.written_bytes.load(Relaxed));
-        let reads = reads + rest.cache_hits + rest.cache_misses;
-        CounterSnapshot { reads, read_bytes, writes, written_bytes, direct, ..*rest }
     }
 }
 

@@ -9,7 +9,6 @@ use crate::cache::{Backing, CachedFile};
 use crate::inode::Inode;
 use crate::mode::OpenClass;
 use crate::state::Fs;
-use crate::stats::Counters;
 use crate::{Error, ErrorKind, InodeNo, IoMode, Result};
 
 /// Returns whether I/O on this path goes through the library cache.
@@ -108,9 +107,7 @@ impl<'a> Io<'a> {
     /// Counts a read through the cache: under hits or misses, of which `reads` is a sum when asked for.
     #[inline]
     fn count_cached_read(self, hit: bool, len: usize) {
-        let counters = &self.inode.counters;
-        Counters::add(if hit { &counters.cache_hits } else { &counters.cache_misses }, 1);
-        self.state().lock.beside().count_cached_read(len);
+        self.state().lock.beside().count_cached_read(hit, len);
     }
 
     /// Reads through the cache; `None` when the file is not served that way (any more).

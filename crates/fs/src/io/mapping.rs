@@ -19,7 +19,7 @@ use crate::extent::{Extent, ExtentChange, ExtentMap, ExtentState};
 use crate::lock::{InodeLock, RangeLock};
 use crate::mode::OpenTable;
 use crate::row::{ExtentRow, RowChange, Table, extent_key, file_block};
-use crate::stats::Tally;
+use crate::tally::Tally;
 use crate::{Error, FileBlock, Result};
 
 /// A closed file's map stays in memory up to this many extents.
@@ -34,7 +34,7 @@ pub(crate) struct FileState {
     pub(crate) service: AtomicU8,
     /// Rank 1.7: orders the library cache's reads and writes.
     pub(crate) order: InodeLock,
-    /// Rank 2. What is counted for every read and write lies beside it, so that one cache line moves between processors and no second.
+    /// Rank 2. What every read and write needs in order to count lies beside it: one cache line to fetch and no second.
     pub(crate) lock: InodeLock<Tally>,
     /// Rank 2a: bytes, for `direct`.
     pub(crate) ranges: RangeLock,
@@ -160,8 +160,7 @@ impl<'a> Io<'a> {
 }
 
 fn decode(row: ExtentRow) -> Extent {
-    let state = if row.unwritten { ExtentState::Unwritten } else { ExtentState::Written };
-    Extent { start: row.start, blocks: row.len, state, birth: row.birth }
+    Extent { start: row.start, blocks: row.len, state: row.state(), birth: row.birth }
 }
 
 pub(super) fn encode(extent: Extent) -> ExtentRow {

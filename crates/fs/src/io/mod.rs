@@ -66,7 +66,7 @@ use std::sync::atomic::Ordering;
 use crate::inode::Inode;
 use crate::lock::{Exclusive, Help, Shared};
 use crate::state::Fs;
-use crate::stats::Tally;
+use crate::tally::Tally;
 
 /// The inode lock, held shared: the map's written extents stay.
 type Held<'a> = Shared<'a, Tally>;

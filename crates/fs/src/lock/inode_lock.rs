@@ -32,9 +32,9 @@ pub(crate) struct InodeLock<T = ()> {
     drained: Condvar,
 }
 
-/// One cache line.
+/// Begins a cache line, with the state first.
 #[derive(Debug, Default)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(super) struct Hot<T> {
     pub(super) state: AtomicU64,
     beside: T,
