@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::checkpoint::Deltas;
+use crate::checkpoint::{CoveringRow, Deltas};
 use crate::{BlockNo, Epoch, FileBlock};
 
 /// Whether the blocks of an extent hold data.
@@ -227,8 +227,10 @@ impl ExtentMap {
     /// Returns the volume blocks that `range` maps and `extents` do not.
     pub(crate) fn left_by(&self, range: Range<u64>, extents: &[(FileBlock, Extent)]) -> Vec<Run> {
         let mut deltas = Deltas::default();
-        self.plan_replace(range, &[]).freed.into_iter().for_each(|run| deltas.remove(run));
-        extents.iter().for_each(|(_, extent)| deltas.insert(Run { start: extent.start, blocks: extent.blocks.into() }));
+        // Their states make no difference here.
+        let row = CoveringRow::Live(ExtentState::Written);
+        self.plan_replace(range, &[]).freed.into_iter().for_each(|run| deltas.remove(run, row));
+        extents.iter().for_each(|(_, extent)| deltas.insert(Run { start: extent.start, blocks: extent.blocks.into() }, row));
         deltas.gone()
     }
 

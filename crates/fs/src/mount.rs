@@ -253,7 +253,7 @@ fn image_claim(key: &[u8], image: &[u8]) -> Result<Option<Claim>> {
     let (epoch, table, row) = split_before_key(key)?;
     let Some(extent) = image_extent(table, image)? else { return Ok(None) };
     let (ino, at) = split_extent_key(row)?;
-    Ok(Some(Claim::new(extent.start, extent.len.into(), Owner::Image(epoch, ino, at))))
+    Ok(Some(Claim::new(extent.start, extent.len.into(), Owner::Image(epoch, ino, at, extent.state()))))
 }
 
 /// Lets the metadata region take free blocks.

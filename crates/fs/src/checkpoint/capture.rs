@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::left::Left;
 use super::row::{CheckpointRow, before_key, image_extent, is_captured, put_image, split_before_key};
-use super::shares::{Deltas, Others, Shares, Uncovered};
+use super::shares::{Deltas, Others, Row, Shares, Uncovered};
 use crate::extent::Run;
 use crate::row::{ExtentRow, RowChange, Table, split_key};
 use crate::{Epoch, Error, InodeNo, Lsn, Result};
@@ -77,7 +77,7 @@ pub(crate) struct KnownRow {
     pub(crate) imaged: Option<bool>,
 }
 
-pub(crate) fn run_of(row: ExtentRow) -> Run {
+fn run_of(row: ExtentRow) -> Run {
     Run { start: row.start, blocks: row.len.into() }
 }
 
@@ -165,9 +165,9 @@ impl Capture {
             None => None,
         };
         let new = row.value.as_deref().map(ExtentRow::decode).transpose()?;
-        old.into_iter().for_each(|old| captured.deltas.remove(run_of(old)));
-        new.into_iter().for_each(|new| captured.deltas.insert(run_of(new)));
-        old.filter(|_| target.is_some()).into_iter().for_each(|old| captured.deltas.insert(run_of(old)));
+        old.into_iter().for_each(|old| captured.deltas.remove(run_of(old), Row::Live(old.state())));
+        new.into_iter().for_each(|new| captured.deltas.insert(run_of(new), Row::Live(new.state())));
+        old.filter(|_| target.is_some()).into_iter().for_each(|old| captured.deltas.insert(run_of(old), Row::Image(old.state())));
         captured.images.extend(target.map(|epoch| put_image(epoch, row.table, &row.key, old.map(ExtentRow::encode).as_deref())));
         Ok(())
     }
@@ -180,8 +180,8 @@ impl Capture {
         }
         let old = get(Table::Before, &row.key)?.map(|image| image_extent(table, &image)).transpose()?.flatten();
         let new = row.value.as_deref().map(|image| image_extent(table, image)).transpose()?.flatten();
-        old.into_iter().for_each(|old| captured.deltas.remove(run_of(old)));
-        new.into_iter().for_each(|new| captured.deltas.insert(run_of(new)));
+        old.into_iter().for_each(|old| captured.deltas.remove(run_of(old), Row::Image(old.state())));
+        new.into_iter().for_each(|new| captured.deltas.insert(run_of(new), Row::Image(new.state())));
         Ok(())
     }
 
@@ -190,16 +190,17 @@ impl Capture {
         self.shares.apply(&captured.deltas, others)
     }
 
-    /// Notes what a record left to one row. Only where files share blocks does anybody write such a run: what a checkpoint alone has stays as it is.
-    pub(crate) fn leave(&mut self, lsn: Lsn, runs: &[Run], sealed: Lsn) {
-        if !self.cloned.is_empty() {
+    /// Notes what a record left to one row. Where no files share blocks nobody writes what a change of a file left: to a checkpoint alone. What the
+    /// deletion of a checkpoint left, the others being as they were, may be unwritten blocks of a file.
+    pub(crate) fn leave(&mut self, lsn: Lsn, runs: &[Run], others: Others, sealed: Lsn) {
+        if !self.cloned.is_empty() || others == Others::Covered {
             self.left.note(lsn, runs, sealed);
         }
     }
 
-    /// Returns whether any block of the run is shared, and else the record that must be sealed before it is written in place, if one is known (I-CKP-7).
+    /// Returns whether any block of the run is needed elsewhere, and else the record that must be sealed before it is written in place, if one is known (I-CKP-7).
     pub(crate) fn sharing(&self, run: Run) -> (bool, Option<Lsn>) {
-        if self.shares.any(run) { (true, None) } else { (false, self.left.last(run)) }
+        if self.shares.is_needed_elsewhere(run) { (true, None) } else { (false, self.left.last(run)) }
     }
 
     /// Returns the epoch up to which checkpoints may need extents of an inode, with those whose deletion may not survive (I-CKP-7).

@@ -49,7 +49,7 @@ pub(crate) use row::{
 };
 pub(crate) use run::Turns;
 pub(crate) use schedule::SCHEDULE_PREFIX;
-pub(crate) use shares::{Deltas, Others, Shares};
+pub(crate) use shares::{Deltas, Others, Row as CoveringRow, Shares};
 pub(crate) use view::Views;
 
 pub use changed::ChangedBlocks;

@@ -163,7 +163,7 @@ mod tests {
 
     use block::{AlignedBuf, MemoryDevice};
 
-    use crate::{CheckpointOptions, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions};
+    use crate::{AllocateMode, CheckpointOptions, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions};
 
     /// I-CKP-7: a crash before the deletion is sealed brings the checkpoint back.
     #[test]
@@ -191,5 +191,27 @@ mod tests {
         let before = place();
         file.write_at(&page, 0).unwrap();
         assert_eq!(place(), before, "nobody else needs the block");
+    }
+
+    /// I-CKP-7: blocks that were zeroed are the file's own as soon as the checkpoint that shows data in them is gone for good.
+    #[test]
+    fn i_ckp_7_zeroed_blocks_are_written_in_place_once_the_deletion_is_sealed() {
+        let device: std::sync::Arc<dyn block::BlockDevice> = MemoryDevice::new(64 << 20);
+        FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
+        let options = MountOptions { mode: IoMode::Concurrent, sync_interval: Duration::from_secs(3600), ..MountOptions::default() };
+        let volume = FileSystem::mount(device, None, options).unwrap();
+        let file = volume.open("/file", &OpenOptions::create()).unwrap();
+        let page = AlignedBuf::zeroed(4096);
+        file.write_at(&page, 0).unwrap();
+        volume.create_checkpoint("first", &CheckpointOptions::default()).unwrap();
+        file.allocate(AllocateMode::ZeroRange { keep_size: true }, 0, 4096).unwrap();
+        let fs = volume.state();
+        let first = fs.checkpoint(b"first").unwrap();
+        let lsn = fs.frozen(|_| fs.commit_deletion(&first)).unwrap();
+        assert!(fs.meta.sealed_lsn() < lsn);
+        let place = || file.extents().unwrap()[0].volume_offset;
+        let before = place();
+        file.write_at(&page, 0).unwrap();
+        assert!(place() != before || fs.meta.sealed_lsn() >= lsn, "a crash would bring the checkpoint back, with what was written now");
     }
 }

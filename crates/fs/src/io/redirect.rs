@@ -4,8 +4,8 @@
 //!   birth of the extent > floor of the file?  yes ─► in place: nothing else to look at
 //!        │ no
 //!        ├ written, and a checkpoint holds the file ─► a hole to the writer: new blocks, remapped with the data
-//!        └ else ─► shared with a row elsewhere? yes ─► a hole too
-//!                                               no  ─► in place
+//!        └ else ─► needed by a row elsewhere? yes ─► a hole too
+//!                                              no  ─► in place
 //! ```
 //!
 //! The *floor* is the epoch of the newest checkpoint that holds the file. It is kept beside the file's map and looked up again when the set of
@@ -168,7 +168,6 @@ impl Io<'_> {
         if birth > held.max(cloned) {
             return false;
         }
-        // Unwritten blocks read as zeros whatever is in them, so filling them harms only somebody for whom they are written.
         if state == ExtentState::Written && birth <= held {
             return true;
         }

@@ -269,7 +269,7 @@ impl MetaStore {
         debug_assert!(lsn == self.last_lsn(), "I-META-1: nobody appends between a record and its rows");
         self.apply(state, record.rows);
         if let Some(uncovered) = &uncovered {
-            state.capture.leave(lsn, &uncovered.left, self.sealed_lsn());
+            state.capture.leave(lsn, &uncovered.left, others, self.sealed_lsn());
         }
         Ok(Committed { lsn, freed: uncovered.map(|uncovered| uncovered.freed) })
     }

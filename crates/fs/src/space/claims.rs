@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use super::Space;
-use crate::checkpoint::Shares;
-use crate::extent::Run;
+use crate::checkpoint::{CoveringRow, Shares};
+use crate::extent::{ExtentState, Run};
 use crate::{BlockNo, Epoch, Error, FileBlock, InodeNo, Result};
 
 /// Who claims blocks.
@@ -15,8 +15,8 @@ pub(crate) enum Owner {
     Region(&'static str),
     /// The extent of an inode that begins at a file block, born in an epoch.
     Extent(InodeNo, FileBlock, Epoch),
-    /// What such an extent was in a checkpoint.
-    Image(Epoch, InodeNo, FileBlock),
+    /// What such an extent was in a checkpoint, and in which state.
+    Image(Epoch, InodeNo, FileBlock, ExtentState),
 }
 
 impl fmt::Display for Owner {
@@ -24,7 +24,7 @@ impl fmt::Display for Owner {
         match self {
             Self::Region(name) => f.write_str(name),
             Self::Extent(ino, at, _) => write!(f, "the extent of inode {} at file block {}", ino.0, at.0),
-            Self::Image(epoch, ino, at) => write!(f, "the extent of inode {} at file block {} in checkpoint {}", ino.0, at.0, epoch.0),
+            Self::Image(epoch, ino, at, _) => write!(f, "the extent of inode {} at file block {} in checkpoint {}", ino.0, at.0, epoch.0),
         }
     }
 }
@@ -64,12 +64,22 @@ impl Claim {
         matches!(self.owner, Owner::Region(_))
     }
 
+    /// The row that claims, as far as sharing goes.
+    fn row(&self) -> Option<CoveringRow> {
+        match self.owner {
+            Owner::Region(_) => None,
+            // In either state: a file needs what is its own.
+            Owner::Extent(..) => Some(CoveringRow::Live(ExtentState::Written)),
+            Owner::Image(.., state) => Some(CoveringRow::Image(state)),
+        }
+    }
+
     /// Whose extent it is or was, and an epoch up to which it was born; `None` for a part of the volume itself.
     fn of(&self) -> Option<(InodeNo, Epoch)> {
         match self.owner {
             Owner::Region(_) => None,
             Owner::Extent(ino, _, birth) => Some((ino, birth)),
-            Owner::Image(epoch, ino, _) => Some((ino, epoch)),
+            Owner::Image(epoch, ino, ..) => Some((ino, epoch)),
         }
     }
 
@@ -156,7 +166,7 @@ impl Claims {
             furthest = furthest.filter(|before| before.end() >= claim.end()).or(Some(claim));
         }
         if any {
-            shared.shares = Shares::build(self.claims.iter().filter(|claim| !claim.is_region()).map(Claim::run).collect());
+            shared.shares = Shares::build(self.claims.iter().filter_map(|claim| Some((claim.run(), claim.row()?))));
         }
         shared
     }

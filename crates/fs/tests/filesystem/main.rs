@@ -14,6 +14,7 @@ mod mounting;
 mod names;
 mod ordering;
 mod parallel;
+mod preallocated;
 mod redirect;
 mod sharing;
 mod support;
