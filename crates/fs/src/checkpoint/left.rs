@@ -20,7 +20,8 @@ pub(crate) struct Left {
 impl Left {
     /// Notes runs that a record left to one row, and forgets those of records up to `sealed`.
     pub(crate) fn note(&mut self, lsn: Lsn, runs: &[Run], sealed: Lsn) {
-        while let Some((old, run)) = self.order.pop_front_if(|(old, _)| *old <= sealed) {
+        while let Some((old, run)) = self.order.front().copied().filter(|(old, _)| *old <= sealed) {
+            self.order.pop_front();
             self.take(run, |lsn| lsn == old);
         }
         for run in runs {
