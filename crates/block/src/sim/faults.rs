@@ -26,6 +26,13 @@ pub enum ReadFault {
     Fail,
     /// Succeeds with one bit turned, chosen by the seed; the medium is untouched.
     FlipBit,
+    /// Succeeds with these bits of one byte turned, where the read covers it; the medium is untouched.
+    Turn {
+        /// Device offset of the byte.
+        at: u64,
+        /// The bits.
+        mask: u8,
+    },
     /// Succeeds with the bytes of another place, cut to fit the device.
     Misdirect {
         /// Device offset in bytes.

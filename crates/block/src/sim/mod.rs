@@ -305,10 +305,15 @@ impl Simulation {
         match fault {
             ReadFault::Fail => return Err(failure(Operation::Read, offset, "the medium failed")),
             ReadFault::Misdirect { to } => state.content.read(buf, self.fit(to, buf.len())),
-            ReadFault::FlipBit | ReadFault::Delay(_) => state.content.read(buf, offset),
+            ReadFault::FlipBit | ReadFault::Turn { .. } | ReadFault::Delay(_) => state.content.read(buf, offset),
         }
         if fault == ReadFault::FlipBit && !buf.is_empty() {
             state.flip_one_bit(buf);
+        }
+        if let ReadFault::Turn { at, mask } = fault
+            && let Some(byte) = at.checked_sub(offset).and_then(|at| buf.get_mut(usize::try_from(at).ok()?))
+        {
+            *byte ^= mask;
         }
         Ok(())
     }

@@ -6,6 +6,9 @@
 //!
 //! A batch that is not intact is what a power cut leaves of a log write that nobody was told of. It is *damage* when a later batch says that
 //! it had been durable (`durable sequence` in the header).
+//!
+//! A device may answer two reads of one place differently. What a checksum covers is taken from the bytes that it was computed of, never from an
+//! earlier read; and what looks as if it had not arrived is read once more before the log is said to end there.
 
 use std::sync::Arc;
 
@@ -131,6 +134,15 @@ impl Cursor {
 
     /// Finds the batch behind the one before, or at the start of the ring when it did not fit there.
     fn find(&self, parts: &LogParts, ring: &mut Window<'_>) -> Result<std::result::Result<Header, Mismatch>> {
+        let found = self.look(parts, ring)?;
+        if found.is_ok() {
+            return Ok(found);
+        }
+        ring.forget();
+        self.look(parts, ring)
+    }
+
+    fn look(&self, parts: &LogParts, ring: &mut Window<'_>) -> Result<std::result::Result<Header, Mismatch>> {
         let here = self.find_at(parts, ring, self.offset)?;
         if here.is_ok() || self.offset == 0 {
             return Ok(here);
@@ -145,7 +157,7 @@ impl Cursor {
             return Ok(Err(Mismatch::Absent));
         }
         let batch = ring.bytes(offset, header.len as usize)?;
-        Ok(if header.intact(batch) { Ok(header) } else { Err(Mismatch::Torn) })
+        Ok(if is_whole(parts, &header, batch) { Ok(header) } else { Err(Mismatch::Torn) })
     }
 
     fn pass(&mut self, header: &Header) {
@@ -165,6 +177,12 @@ fn read_header(parts: &LogParts, ring: &mut Window<'_>, offset: u64) -> Result<O
     Ok(header.filter(|header| offset + u64::from(header.len) <= ring.len))
 }
 
+/// Says whether a batch is what was written, and its header the one that was read: the window may have been read again in between.
+fn is_whole(parts: &LogParts, header: &Header, batch: &[u8]) -> bool {
+    let again = batch.first_chunk().and_then(|bytes| Header::read(bytes, parts.volume, header.offset));
+    again.as_ref() == Some(header) && header.intact(batch)
+}
+
 /// A medium full of headers without content must not keep a mount busy.
 const CANDIDATES_MAX: u32 = 64;
 
@@ -182,7 +200,7 @@ fn look_beyond(parts: &LogParts, ring: &mut Window<'_>, cursor: &Cursor) -> Resu
         if header.incarnation != cursor.incarnation || header.sequence <= cursor.sequence || header.durable_sequence < cursor.sequence {
             continue;
         }
-        if header.intact(ring.bytes(offset, header.len as usize)?) {
+        if is_whole(parts, &header, ring.bytes(offset, header.len as usize)?) {
             return Ok(Some(format!(
                 "log write {} (ring byte {}) is damaged: write {} (ring byte {offset}) says that it was durable; acknowledged records from {} on are lost",
                 cursor.sequence, cursor.offset, header.sequence, cursor.expected.0
@@ -223,10 +241,23 @@ fn visit_batch(
         }
         if lsn > sealed
             && let Some(exposure) = &record.exposes
-            && let Some(end) = missing_data(data, exposure, lsn, report)
+            && !has_arrived(data, exposure).unwrap_or(false)
         {
-            report.end = end;
-            return Ok(false);
+            // Once more: the first answer may have been the wrong one.
+            data.forget();
+            match has_arrived(data, exposure) {
+                Ok(true) => {}
+                Ok(false) => {
+                    report.end = format!("record {} exposes data that did not reach the device", lsn.0);
+                    return Ok(false);
+                }
+                Err(error) => {
+                    // Unreadable is not the same as unwritten: whether the record had been acknowledged cannot be told.
+                    report.end = format!("record {} exposes data that cannot be read ({error}); records from it on are lost", lsn.0);
+                    report.damaged.get_or_insert_with(|| report.end.clone());
+                    return Ok(false);
+                }
+            }
         }
         visitor(lsn, record)?;
         report.records += 1;
@@ -236,21 +267,13 @@ fn visit_batch(
     Ok(true)
 }
 
-/// Says why the data that a record exposes is not there; `None` when it is.
-fn missing_data(data: &mut Window<'_>, exposure: &Exposure, lsn: Lsn, report: &mut ReplayReport) -> Option<String> {
+/// Says whether the data that a record exposes is there.
+fn has_arrived(data: &mut Window<'_>, exposure: &Exposure) -> Result<bool> {
     let mut crc = Crc32c::new();
     for (offset, len) in &exposure.segments {
-        match data.bytes(*offset, *len as usize) {
-            Ok(bytes) => crc.update(bytes),
-            Err(error) => {
-                // Unreadable is not the same as unwritten: whether the record had been acknowledged cannot be told.
-                let message = format!("record {} exposes data that cannot be read ({error}); records from it on are lost", lsn.0);
-                report.damaged.get_or_insert_with(|| message.clone());
-                return Some(message);
-            }
-        }
+        crc.update(data.bytes(*offset, *len as usize)?);
     }
-    (crc.finish() != exposure.crc).then(|| format!("record {} exposes data that did not reach the device", lsn.0))
+    Ok(crc.finish() == exposure.crc)
 }
 
 /// A range of a device, read a window at a time.
@@ -269,6 +292,11 @@ impl<'a> Window<'a> {
 
     fn new(device: &'a Arc<dyn BlockDevice>, start: u64, len: u64) -> Self {
         Self { device, start, len, buf: AlignedBuf::zeroed(0), held: 0..0 }
+    }
+
+    /// Reads the device again for whatever is asked for next.
+    fn forget(&mut self) {
+        self.held = 0..0;
     }
 
     /// Returns `len` bytes from `offset` of the range.

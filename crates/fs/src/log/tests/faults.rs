@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, Fault, FaultRule, FlushFault, MemoryDevice, SimulatedDevice, Trigger, WriteFault};
+use block::{AlignedBuf, BlockDevice, Fault, FaultRule, FlushFault, MemoryDevice, ReadFault, SimulatedDevice, Trigger, WriteFault};
 
 use super::*;
 use crate::ErrorKind;
@@ -210,5 +210,95 @@ fn what_an_earlier_life_left_is_not_replayed() {
         assert_eq!(replayed.len(), if life == 3 { 1 } else { 2 }, "what was written in another life does not count");
         assert!(replayed.iter().all(|(_, found)| *found == record(life, 10)));
         assert_eq!((report.next.incarnation, report.damaged), (life + 1, None));
+    }
+}
+
+/// A log whose writes, the last one too, lie across the windows in which it is read; the data that the last record exposes did not arrive.
+struct Long {
+    device: Arc<SimulatedDevice>,
+    parts: LogParts,
+    /// Where each log write begins on the device.
+    batches: Vec<u64>,
+    /// Where the data of the exposures begins.
+    data: u64,
+    records: u64,
+}
+
+fn long() -> Long {
+    const LONG_RING: u64 = 2 << 20;
+    let device = SimulatedDevice::new(RING_START + LONG_RING + (1 << 20), 8);
+    let parts = parts_on(Arc::clone(&device) as _, LONG_RING);
+    let log = open(&parts);
+    let data = RING_START + LONG_RING;
+    let mut batches = Vec::new();
+    for n in 1..=5_u64 {
+        let exposed = AlignedBuf::from_slice(&[n as u8; 4096]);
+        // The last record's data is never written: nobody was told that it is durable, and it seals nothing before it that would need it.
+        if n < 5 {
+            device.write_at(&exposed, data + n * 4096).unwrap();
+        }
+        batches.push(RING_START + log.position_after(Lsn(n - 1)).offset);
+        let lsn = log.append(&record(n, 90_000).exposing(Exposure::of(data + n * 4096, &exposed)));
+        assert_eq!(log.sync(lsn).unwrap(), SyncOutcome::Durable);
+    }
+    Long { device, parts, batches, data, records: 4 }
+}
+
+impl Long {
+    /// Replays under a fault, and requires of what comes out that it is true: a prefix, with nothing in it that is not so.
+    fn replayed(&self, fault: ReadFault, trigger: Trigger) -> Option<u64> {
+        self.device.clear_faults();
+        self.device.inject(FaultRule::new(Fault::Read(fault), trigger));
+        match collect(&self.parts, LogPosition::START) {
+            Ok((report, found)) => {
+                assert!(report.last.0 <= self.records, "{fault:?} {trigger:?}: record {} exposes what is not there", report.last.0);
+                let expected = (1..).map(|n| (Lsn(n), n)).zip(&found);
+                expected.for_each(|((lsn, n), (found, told))| assert!(lsn == *found && told.rows == record(n, 90_000).rows, "{fault:?} {trigger:?}"));
+                Some(report.last.0)
+            }
+            Err(error) => {
+                assert!(matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Io), "{fault:?} {trigger:?}: {error}");
+                assert!(error.message.len() > 10, "{error}");
+                None
+            }
+        }
+    }
+}
+
+/// Where the fields of a log write's header begin, docs/format.md.
+const FIELDS: [u64; 12] = [0, 8, 12, 16, 32, 40, 48, 56, 64, 72, 80, 84];
+
+/// A header that is read twice once counted as it came first, and the checksum as it came second: a bit of the first that was wrong could seal records whose
+/// data is not there. And a single wrong answer at the end of the log cost acknowledged records.
+#[test]
+fn a_device_that_changes_its_mind_between_two_reads_of_a_recovery() {
+    let long = long();
+    let reads = {
+        long.device.clear_faults();
+        let before = long.device.counters().reads;
+        collect(&long.parts, LogPosition::START).unwrap();
+        long.device.counters().reads - before
+    };
+    assert!(reads > 5, "the log is read in windows: {reads}");
+    // Once: every field of every header, at every read of either pass, and the data of every exposure.
+    for nth in 1..=reads {
+        for batch in &long.batches {
+            for byte in FIELDS {
+                let last = long.replayed(ReadFault::Turn { at: batch + byte, mask: 1 }, Trigger::Nth(nth));
+                assert_eq!(last, Some(long.records), "one wrong answer, of read {nth} at byte {byte} of a header, costs nothing");
+            }
+        }
+        for n in [1, 4] {
+            assert_eq!(long.replayed(ReadFault::Turn { at: long.data + n * 4096, mask: 1 }, Trigger::Nth(nth)), Some(long.records));
+        }
+        assert_eq!(long.replayed(ReadFault::Misdirect { to: 0 }, Trigger::Nth(nth)), Some(long.records));
+        // From then on, so that all of the second pass differs from the first: never more than is true.
+        for batch in &long.batches {
+            for byte in FIELDS.into_iter().chain([5000]) {
+                long.replayed(ReadFault::Turn { at: batch + byte, mask: 4 }, Trigger::From(nth));
+            }
+        }
+        long.replayed(ReadFault::Misdirect { to: 0 }, Trigger::From(nth));
+        long.replayed(ReadFault::Fail, Trigger::From(nth));
     }
 }
