@@ -65,7 +65,7 @@ impl OperationStatistics {
         if !grew || self.operations < earlier.operations || self.errors < earlier.errors || self.time_us_total < earlier.time_us_total {
             return self.clone();
         }
-        let histogram = self.histogram.iter().map(|(at, count)| (*at, count - before(*at))).filter(|(_, count)| *count > 0).collect();
+        let histogram = self.histogram.iter().map(|(at, count)| (*at, count.saturating_sub(before(*at)))).filter(|(_, count)| *count > 0).collect();
         let (operations, bytes) = (self.operations - earlier.operations, self.bytes.saturating_sub(earlier.bytes));
         Self::of(operations, bytes, self.errors - earlier.errors, self.time_us_total - earlier.time_us_total, histogram)
     }
@@ -214,11 +214,12 @@ fn bucket_end_us(bucket: usize) -> u64 {
 }
 
 /// Returns the time in which so many percent of a histogram's operations ended; 0 where there are none.
-fn quantile(histogram: &[(u64, u64)], percent: u64) -> u64 {
-    let total: u64 = histogram.iter().map(|(_, count)| count).sum();
+fn quantile(histogram: &[(u64, u64)], percent: u128) -> u64 {
+    // Counts may come from another process, and add up to anything.
+    let total: u128 = histogram.iter().map(|(_, count)| u128::from(*count)).sum();
     let mut before = 0;
     let reached = histogram.iter().find(|(_, count)| {
-        before += count;
+        before += u128::from(*count);
         before * 100 >= total * percent
     });
     reached.map_or(0, |(end, _)| *end)
@@ -238,6 +239,13 @@ mod tests {
             last = at;
         }
         assert_eq!(bucket(Duration::from_secs(86_400)), BUCKETS - 1);
+    }
+
+    #[test]
+    fn counts_that_cannot_be_make_no_sums_that_cannot_be() {
+        let told = OperationStatistics::of(u64::MAX, u64::MAX, u64::MAX, u64::MAX, vec![(7, u64::MAX), (7, 1), (9, u64::MAX)]);
+        assert_eq!((told.time_us_p50, told.time_us_p99), (7, 9));
+        assert_eq!(told.since(&told).operations, 0);
     }
 
     #[test]

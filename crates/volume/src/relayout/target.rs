@@ -5,7 +5,7 @@
 
 use super::walk::{self, Walk};
 use super::{Relayout, SCRATCH_BYTES, SCRATCH_START, STEP_BYTES_MAX};
-use crate::config::{MemberState, VolumeConfig};
+use crate::config::{MEMBERS_MAX, MemberState, VolumeConfig};
 use crate::{Arrangement, Config, Error, Extent, Layout, Mirror, Result, Shape, Stripe};
 
 /// What a volume is to become; what is not said stays as it is.
@@ -67,7 +67,8 @@ pub(crate) fn plan(config: &Config, volume: &VolumeConfig, target: &Target, bloc
     let (shape, unit_bytes, grid) = read(&volume.layout).ok_or_else(|| Error::invalid(no_grid(config, volume)))?;
     let ground = ground(config, volume, target, block, (shape, unit_bytes, &grid))?;
     let present = volume.layout.size_bytes();
-    let wanted = target.size_bytes.map(|size| size.next_multiple_of(block.max(4096)));
+    let whole = |size: u64| size.checked_next_multiple_of(block.max(4096)).ok_or_else(|| Error::invalid(format!("no volume has {size} bytes")));
+    let wanted = target.size_bytes.map(whole).transpose()?;
     let (mut room, mut refusal) = (0, None);
     for cells in ground.grids(&grid) {
         let layout = match ground.lay(&cells) {
@@ -153,8 +154,8 @@ fn ground<'a>(
         Shape::StripeMirror | Shape::MirrorStripe if plexes < 2 => return Err(named(2, "plexes")),
         Shape::StripeMirror | Shape::MirrorStripe => (columns, plexes),
     };
-    if columns == 0 || plexes > crate::COPIES_MAX {
-        return Err(Error::invalid(format!("{columns} columns on {plexes} plexes are not possible: 1 column or more, 1 to 4 plexes")));
+    if columns == 0 || columns > MEMBERS_MAX || plexes > crate::COPIES_MAX {
+        return Err(Error::invalid(format!("{columns} columns on {plexes} plexes are not possible: 1 to {MEMBERS_MAX} columns, 1 to 4 plexes")));
     }
     let unit_bytes = target.unit_bytes.unwrap_or(if unit_bytes > 0 { unit_bytes } else { shape.unit_bytes_default() });
     Ok(Ground { config, volume, block, shape, unit_bytes, columns, plexes })
