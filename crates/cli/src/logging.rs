@@ -24,7 +24,7 @@ pub fn add_times() {
 
 /// The rooms by the names that people know, and by those that the compiler gave them.
 const ROOMS: [(&str, &str); 5] =
-    [("block", "bedplate_block"), ("volume", "bedplate_volume"), ("fs", "fs"), ("serve", "bedplate_serve"), ("cli", "bedplate")];
+    [("block", "bedplate_block"), ("volume", "bedplate_volume"), ("fs", "fs"), ("serve", "bedplate_serve"), ("cli", "bedplate_cli")];
 
 /// Turns `block=debug` into what the filter understands.
 fn with_rooms(wanted: &str) -> String {

@@ -1,5 +1,6 @@
 //! What a command says: text for people or, with `--json`, one document, both on standard output.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, Write};
 
@@ -28,7 +29,7 @@ impl Output {
 
     /// Writes a result: its serialization, or its text without a second empty line.
     pub fn show<T: Serialize + Display>(&self, result: &T) -> Result<()> {
-        let text = if self.json { serialized(result)? } else { result.to_string() };
+        let text = if self.json { serialized(result)? } else { harmless(&result.to_string()).into_owned() };
         if text.is_empty() {
             return Ok(());
         }
@@ -69,11 +70,20 @@ impl Output {
             let document = json!({ "error": { "kind": failure.kind, "message": failure.message, "exit_code": failure.exit as u8 } });
             writeln!(io::stdout().lock(), "{document:#}")
         } else {
-            writeln!(io::stderr().lock(), "bedplate: {}", failure.message)
+            writeln!(io::stderr().lock(), "bedplate: {}", harmless(&failure.message))
         };
         // Nobody is left to be told that telling failed; the exit code still says it.
         drop(told);
     }
+}
+
+/// Returns a text that does nothing to a terminal: names and messages in it come from files and processes of others.
+pub fn harmless(text: &str) -> Cow<'_, str> {
+    let is_harmful = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(is_harmful) {
+        return Cow::Borrowed(text);
+    }
+    text.chars().map(|c| if is_harmful(c) { c.escape_unicode().to_string() } else { c.to_string() }).collect::<String>().into()
 }
 
 fn serialized<T: Serialize>(result: &T) -> Result<String> {
@@ -85,5 +95,16 @@ fn written(result: io::Result<()>) -> Result<()> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new("io", format!("cannot write to standard output: {error}"))),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_wrote_does_not_reach_the_terminal_as_a_command() {
+        assert_eq!(harmless("a\tb\nc äö"), "a\tb\nc äö");
+        assert_eq!(harmless("\u{1b}[2Jx\r\u{9b}"), "\\u{1b}[2Jx\\u{d}\\u{9b}");
     }
 }

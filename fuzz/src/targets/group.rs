@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock};
 
 use block::{AlignedBuf, BlockDevice, MemoryDevice, Snapshot};
-use volume::{Arrangement, Group, ImportOptions, NewGroup, Role, Shape, create};
+use volume::{Arrangement, Group, ImportOptions, NewGroup, Role, Shape, Target, create};
 
 use crate::checked::Checked;
 use crate::input::Input;
@@ -14,22 +14,26 @@ use crate::input::Input;
 const MEMBER_BYTES: u64 = 5 << 20;
 /// Instructions that one input may hold.
 const PATCHES_MAX: usize = 48;
+/// Steps of a relayout that one input may ask for.
+const STEPS_MAX: u32 = 64;
 /// Where what counts lies on a member, and how much of it: labels, dirty region log, the parity log's heads and records, the kept room, data.
 const PLACES: [(u64, u64); 7] =
     [(0, 1024), (1 << 20, 1024), (2 << 20, 2048), (2560 << 10, 8192), (2568 << 10, 504 << 10), (3584 << 10, 64 << 10), (4 << 20, 64 << 10)];
 
 const QUIET: ImportOptions = ImportOptions { read_only: false, degraded: false, background: false };
 
-/// Groups that were in use when their processes died: two copies, RAID-5, copies of stripes, one behind the other.
+/// Groups that were in use when their processes died: two copies, RAID-5, copies of stripes, one behind the other; and between two layouts, walked upward and
+/// downward.
 fn members(number: u8) -> &'static [Snapshot] {
-    static GROUPS: [OnceLock<Vec<Snapshot>>; 4] = [const { OnceLock::new() }; 4];
-    let number = usize::from(number) % GROUPS.len();
-    let (shape, count) = [(Shape::Mirror, 2), (Shape::Raid5, 3), (Shape::StripeMirror, 4), (Shape::Concat, 2)][number];
-    GROUPS[number].get_or_init(|| make(shape, count))
+    static GROUPS: [OnceLock<Vec<Snapshot>>; 6] = [const { OnceLock::new() }; 6];
+    let number = usize::from(number & 0x7f) % GROUPS.len();
+    let shapes = [(Shape::Mirror, 2), (Shape::Raid5, 3), (Shape::StripeMirror, 4), (Shape::Concat, 2), (Shape::Stripe, 2), (Shape::Stripe, 3)];
+    let columns = [None, None, None, None, Some(3), Some(2)];
+    GROUPS[number].get_or_init(|| make(shapes[number].0, shapes[number].1, columns[number]))
 }
 
-fn make(shape: Shape, count: usize) -> Vec<Snapshot> {
-    let memory: Vec<_> = (0..count).map(|_| MemoryDevice::new(MEMBER_BYTES)).collect();
+fn make(shape: Shape, count: usize, columns: Option<usize>) -> Vec<Snapshot> {
+    let mut memory: Vec<_> = (0..count).map(|_| MemoryDevice::new(MEMBER_BYTES)).collect();
     let devices: Vec<Arc<dyn BlockDevice>> = memory.iter().map(|member| Arc::clone(member) as _).collect();
     create(&NewGroup {
         name: "tank".into(),
@@ -47,7 +51,28 @@ fn make(shape: Shape, count: usize) -> Vec<Snapshot> {
     for at in [0, 40 << 10, 200 << 10] {
         volume.write_at(&AlignedBuf::from_slice(&[0x3c; 12 << 10]), at).expect("memory does not fail");
     }
+    if let Some(columns) = columns {
+        begin(&group, columns, &mut memory);
+    }
     memory.iter().map(|member| member.snapshot()).collect()
+}
+
+/// Moves a part of a stripe to more or fewer columns.
+fn begin(group: &Group, columns: usize, memory: &mut Vec<Arc<MemoryDevice>>) {
+    while memory.len() < columns {
+        memory.push(MemoryDevice::new(MEMBER_BYTES));
+        group.add_member(&(Arc::clone(&memory[memory.len() - 1]) as _)).expect("memory does not fail");
+    }
+    let size_bytes = (columns < memory.len()).then_some(MEMBER_BYTES / 4);
+    let target = Target { columns: Some(columns), size_bytes, step_bytes_max: Some(96 << 10), ..Target::default() };
+    group.relayout(Role::Data, &target, 0).expect("it goes in place");
+    let mut steps = 0;
+    let more = |steps: &mut u32| {
+        *steps += 1;
+        *steps < 3
+    };
+    group.run_relayout(&mut |_| more(&mut steps)).expect("memory does not fail");
+    assert!(group.relayout_progress().is_some(), "it is not over");
 }
 
 /// Patches members as the input says, and does everything to the result.
@@ -127,6 +152,12 @@ fn use_it(group: &Group, read_only: bool) {
         drop(volume.flush());
     }
     if !read_only {
+        let mut steps = 0;
+        drop(group.run_relayout(&mut |_| {
+            steps += 1;
+            steps < STEPS_MAX
+        }));
+        drop(group.reverse_relayout());
         drop(group.sync());
         drop(group.clean_up());
     }

@@ -1,5 +1,7 @@
 //! One function a decoder: any bytes in, and nothing out but a panic where a promise is broken.
 
+mod backup;
+mod control;
 mod fuse;
 mod group;
 mod image;
@@ -17,7 +19,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 18] = [
     Target { name: "superblock", run: fs::forge::decode_superblock },
     Target { name: "label", run: volume::Label::decode_any },
     Target { name: "group", run: group::run },
@@ -32,6 +34,10 @@ pub const TARGETS: [Target; 14] = [
     Target { name: "names", run: text::names },
     Target { name: "fuse", run: fuse::run },
     Target { name: "requests", run: requests::run },
+    Target { name: "control_request", run: control::request },
+    Target { name: "control_reply", run: control::reply },
+    Target { name: "metrics", run: control::metrics },
+    Target { name: "backup", run: backup::run },
 ];
 
 /// Decodes one row: table, length of the key, key, value.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{BufRead, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -163,6 +163,18 @@ impl Manifest {
         writeln!(out, "{}", serde_json::to_string(&end)?)
     }
 
+    /// Returns lines with an end that fits them, as far as that can be.
+    #[cfg(feature = "forge")]
+    pub fn sealed(lines: &[u8]) -> Vec<u8> {
+        let mut text = lines.to_vec();
+        if !text.ends_with(b"\n") {
+            text.push(b'\n');
+        }
+        let end = End { entries: text.iter().filter(|byte| **byte == b'\n').count() as u64 - 1, hash: blake3::hash(&text).to_hex().to_string() };
+        text.extend(serde_json::to_vec(&end).expect("two fields are written"));
+        text
+    }
+
     /// Reads one; nothing in it is trusted.
     pub fn read(input: &mut impl BufRead, path: &Path) -> Result<Self> {
         let damaged = |what: &str| Failure::new("corrupt", format!("{}: the manifest {what}: use another backup", path.display()));
@@ -184,6 +196,9 @@ impl Manifest {
         if entries.len() as u64 != end.entries || !is_tree(&entries) {
             return Err(damaged("holds impossible names"));
         }
+        if !has_possible_sizes(&entries) {
+            return Err(damaged("holds impossible sizes"));
+        }
         if !entries.iter().all(has_possible_chunks) {
             return Err(damaged("holds impossible chunks"));
         }
@@ -203,8 +218,14 @@ fn is_tree(entries: &[Entry]) -> bool {
         let parent = &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)];
         let fits = if path.is_empty() { entry.kind == Kind::Directory } else { kinds.get(parent) == Some(&Kind::Directory) };
         let leads = entry.link.as_ref().is_none_or(|link| entry.kind == Kind::File && kinds.get(link.get()) == Some(&Kind::File));
-        fits && leads && is_inside(&entry.path) && kinds.insert(path, entry.kind).is_none()
+        fits && leads && is_inside(path) && kinds.insert(path, entry.kind).is_none()
     })
+}
+
+/// Returns whether every size is one that a file can have, and all of them can be added up.
+fn has_possible_sizes(entries: &[Entry]) -> bool {
+    let possible = |entry: &Entry| (entry.size <= i64::MAX as u64 - CHUNK_BYTES).then_some(entry.size);
+    entries.iter().try_fold(0_u64, |sum, entry| sum.checked_add(possible(entry)?)).is_some()
 }
 
 /// Returns whether all chunks have names, lie in the file and follow each other.
@@ -214,9 +235,9 @@ fn has_possible_chunks(entry: &Entry) -> bool {
     entry.chunks.iter().all(|(number, hash)| *number < end && named(hash)) && entry.chunks.is_sorted_by(|a, b| a.0 < b.0)
 }
 
-/// Returns whether a path leads nowhere but below the root.
-fn is_inside(path: &Bytes) -> bool {
-    path.path().components().all(|part| matches!(part, Component::Normal(_)))
+/// Returns whether a path leads nowhere but below the root, and is the only way to write it: `d/.` and `d/` are `d` by another name.
+fn is_inside(path: &[u8]) -> bool {
+    path.is_empty() || path.split(|byte| *byte == b'/').all(|part| !matches!(part, b"" | b"." | b"..") && !part.contains(&0))
 }
 
 #[cfg(test)]
@@ -294,7 +315,7 @@ mod tests {
     #[test]
     fn names_that_lead_out_are_refused() {
         assert!(!is_refused(|_| {}));
-        for path in [&b"../x"[..], b"/etc/passwd", b"d/../../b", b"d//x", b"d/./x", b"none/x", b"d", b"", b"d/.."] {
+        for path in [&b"../x"[..], b"/etc/passwd", b"d/../../b", b"d//x", b"d/./x", b"none/x", b"d", b"", b"d/..", b"d/", b"d/.", b"d/x\0"] {
             assert!(is_refused(|entry| entry.path = path.to_vec().into()), "{}", path.escape_ascii());
         }
         assert!(is_refused(|entry| entry.link = Some(b"d".to_vec().into())));
@@ -302,6 +323,16 @@ mod tests {
         let mut through_a_link = manifest(b"d/x");
         through_a_link.entries[1].kind = Kind::Symlink;
         assert!(read(&text(&through_a_link)).is_err());
+    }
+
+    /// Their sum was once taken as it came.
+    #[test]
+    fn sizes_that_cannot_be_are_refused() {
+        assert!(is_refused(|entry| entry.size = u64::MAX));
+        let mut large = manifest(b"d/x");
+        let entry = Entry { size: i64::MAX as u64 / 2, chunks: Vec::new(), ..large.entries[2].clone() };
+        large.entries.extend((0..5_u8).map(|n| Entry { path: vec![b'p' + n].into(), ..entry.clone() }));
+        assert!(read(&text(&large)).is_err_and(|failure| failure.message.contains("impossible sizes")));
     }
 
     #[test]

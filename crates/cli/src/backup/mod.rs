@@ -15,6 +15,8 @@ mod restore;
 
 pub use create::{Changed, Created, Source, create};
 pub use manifest::Header;
+#[cfg(feature = "forge")]
+pub use manifest::Manifest;
 pub use repository::{Pruned, Repository, Verified};
 pub use restore::{Restored, restore};
 

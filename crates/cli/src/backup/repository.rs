@@ -159,7 +159,14 @@ impl Repository {
     pub fn backup(&self, name: &str) -> Result<Manifest> {
         let path = self.manifest(name);
         match File::open(&path) {
-            Ok(file) => Manifest::read(&mut BufReader::new(file), &path),
+            Ok(file) => {
+                let manifest = Manifest::read(&mut BufReader::new(file), &path)?;
+                // It is looked for by what it calls itself when the next one is made against it.
+                if manifest.header.name != name {
+                    return Err(Failure::new("corrupt", format!("{}: the manifest is that of another backup: use another one", path.display())));
+                }
+                Ok(manifest)
+            }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 Err(Failure::new("not_found", format!("there is no backup '{name}' in {}", self.dir.display())))
             }

@@ -79,8 +79,13 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 }
 
 fn list(repository: &Path, output: &Output) -> Result<()> {
-    let (backups, damaged) = Repository::open(repository, false)?.headers()?;
-    output.show(&Listing { backups, damaged })
+    output.show(&listing(&Repository::open(repository, false)?)?)
+}
+
+/// Looks at all backups.
+pub fn listing(repository: &Repository) -> Result<Listing> {
+    let (backups, damaged) = repository.headers()?;
+    Ok(Listing { backups, damaged })
 }
 
 fn create(dir: &Path, checkpoint: &OsString, repository: &Path, name: Option<&str>, full: bool, output: &Output) -> Result<()> {
@@ -142,8 +147,9 @@ fn verify(repository: &Path, name: Option<&str>, output: &Output) -> Result<()> 
     Err(Failure::new("corrupt", format!("{}{more}", faults.join("; "))).exiting(Exit::Broken))
 }
 
+/// What a directory of backups holds.
 #[derive(Serialize)]
-struct Listing {
+pub struct Listing {
     backups: Vec<Header>,
     /// One sentence for each that cannot be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]

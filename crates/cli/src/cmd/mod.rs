@@ -45,6 +45,9 @@ use crate::args::Cli;
 use crate::failure::{Exit, Result};
 use crate::output::Output;
 
+#[cfg(feature = "forge")]
+pub use backup::listing as backup_listing;
+
 /// The subcommands, in the order in which they are learned.
 #[derive(Debug, Subcommand)]
 pub enum Command {

@@ -1,33 +1,34 @@
 //! The metrics of a mount, for Prometheus: asked for by the mount option `metrics=`, answered over HTTP on a socket of this machine.
 //!
 //! ```text
-//!   GET /metrics ── server (tiny_http, a thread) ── families: one pass over counters ── text (prometheus-client)
+//!   GET /metrics ── server: sockets, patience ── http: bytes to bytes ── families: one pass over counters ── text (prometheus-client)
 //! ```
 //!
 //! Only addresses of this machine are listened on, and a socket in the file system is the mounter's alone: what files are called and how they are used
 //! concerns nobody else.
 
 mod families;
+mod http;
+mod server;
 #[cfg(test)]
 mod tests;
 
-use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::io::{self, ErrorKind, Read};
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use bedplate::{FileSystem, Group};
 use prometheus_client::registry::Registry;
-use tiny_http::{Header, Listener, Method, Request, Response, Server};
 
 use self::families::Source;
+#[cfg(feature = "forge")]
+pub use self::http::answer as http_answer;
+use self::server::{Listener, Server};
 use crate::failure::{Failure, Result};
-
-/// What OpenMetrics text calls itself.
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The most files with metrics of their own: each costs Prometheus a dozen series.
 const FILES_MAX: usize = 1000;
@@ -82,64 +83,35 @@ pub struct Serving {
 
 /// Begins to answer; `files` of the busiest files get metrics of their own.
 pub fn serve(place: &Place, files: usize, fs: &FileSystem, group: Option<&Group>) -> Result<Serving> {
-    let refused = |error: &dyn std::fmt::Display| Failure::new("io", format!("cannot listen for metrics on {place}: {error}"));
-    let (listener, socket): (Listener, _) = match place {
-        Place::Tcp(address) => (TcpListener::bind(address).map_err(|error| refused(&crate::failure::plain(&error)))?.into(), None),
-        Place::Unix(path) => (bind(path).map_err(|error| refused(&crate::failure::plain(&error)))?.into(), Some(path.clone())),
+    let refused = |error: io::Error| Failure::new("io", format!("cannot listen for metrics on {place}: {}", crate::failure::plain(&error)));
+    let (listener, socket) = match place {
+        Place::Tcp(address) => (Listener::tcp(address).map_err(refused)?, None),
+        Place::Unix(path) => (bind(path).map_err(refused)?, Some(path.clone())),
     };
-    let server = Arc::new(Server::from_listener(listener, None).map_err(|error| refused(&error))?);
-    let source = Source::new(fs.clone(), group.map(Group::downgrade), files);
-    let registry = families::registry(source);
-    let served = Arc::clone(&server);
-    let answer_all = move || answer_all(&served, &registry);
-    std::thread::Builder::new().name("bedplate-metrics".into()).spawn(answer_all).map_err(|error| refused(&error))?;
+    let registry = families::registry(Source::new(fs.clone(), group.map(Group::downgrade), files));
+    let answer = move |input: &mut dyn Read| http::answer(input, || tell(&registry));
+    let server = Server::start(listener, Arc::new(answer)).map_err(refused)?;
     Ok(Serving { server, socket })
 }
 
-fn answer_all(server: &Server, registry: &Registry) {
-    loop {
-        match server.recv() {
-            Ok(request) => answer(request, registry),
-            // Dropping `Serving` ends it so.
-            Err(error) if error.kind() == ErrorKind::Other => return,
-            Err(error) => return tracing::error!("metrics are not answered any more, until the next mount: {error}"),
-        }
-    }
-}
-
 /// Takes a socket's place; what a killed daemon left there is no obstacle, what somebody answers on is.
-fn bind(path: &Path) -> std::io::Result<UnixListener> {
+fn bind(path: &Path) -> io::Result<Listener> {
     let left = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     if left && UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
         std::fs::remove_file(path)?;
     }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+    Listener::unix(path)
 }
 
-fn answer(request: Request, registry: &Registry) {
-    let path = request.url().split('?').next().unwrap_or_default();
-    let (status, body) = match (request.method(), path) {
-        (Method::Get | Method::Head, "/metrics") => {
-            let mut text = String::new();
-            match prometheus_client::encoding::text::encode(&mut text, registry) {
-                Ok(()) => (200, text),
-                Err(_) => (503, "the volume is being unmounted\n".to_owned()),
-            }
-        }
-        (Method::Get | Method::Head, _) => (404, "there is nothing but /metrics here\n".to_owned()),
-        _ => (405, "GET /metrics is all that is answered\n".to_owned()),
-    };
-    let kind = if status == 200 { CONTENT_TYPE } else { "text/plain; charset=utf-8" };
-    let header = Header::from_bytes("Content-Type", kind).expect("the names of the types are ASCII");
-    // Who asked and went away is not told.
-    let _told = request.respond(Response::from_string(body).with_status_code(status).with_header(header));
+fn tell(registry: &Registry) -> Option<String> {
+    let mut text = String::new();
+    // It fails where the volume is going away, and nowhere else.
+    prometheus_client::encoding::text::encode(&mut text, registry).ok().map(|()| text)
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.server.unblock();
+        self.server.end();
         if let Some(socket) = &self.socket
             && let Err(error) = std::fs::remove_file(socket)
         {

@@ -3,12 +3,12 @@
 //! The daemon listens on an abstract socket named after the group and answers its own user and root: one line of JSON each way. A group that
 //! nobody has open is opened for the length of the request.
 
-use std::io::{BufRead, BufReader, Write};
+pub mod wire;
+
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bedplate::{FileSystem, Group, Id, MountOptions, Role, Shape, Target, WeakGroup};
 use serde::{Deserialize, Serialize};
@@ -104,8 +104,18 @@ fn address(id: Id) -> Result<SocketAddr> {
 /// Answers requests for a group from a thread of its own, as long as the process lives.
 pub fn listen(group: &Group, fs: &FileSystem) -> Result<Listening> {
     let mounted: Mounted = Arc::new(Mutex::new(Some(fs.clone())));
-    let listener =
-        UnixListener::bind_addr(&address(group.config().id)?).map_err(|error| Failure::new("io", format!("cannot listen for requests: {error}")))?;
+    let listener = match UnixListener::bind_addr(&address(group.config().id)?) {
+        Ok(listener) => listener,
+        // The members are claimed: it is none that has the group open. Whoever it is must not keep the volume from being mounted.
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            tracing::warn!(
+                "another process took the name under which group {} is asked for: 'bedplate volume' does not reach this mount",
+                group.config().name
+            );
+            return Ok(Listening(mounted));
+        }
+        Err(error) => return Err(Failure::new("io", format!("cannot listen for requests: {}", crate::failure::plain(&error)))),
+    };
     let (weak, slot) = (group.downgrade(), Arc::clone(&mounted));
     let serve = move || {
         for stream in listener.incoming().flatten() {
@@ -122,33 +132,19 @@ pub fn listen(group: &Group, fs: &FileSystem) -> Result<Listening> {
 }
 
 fn answer(mut stream: UnixStream, group: &WeakGroup, mounted: &Mounted) {
-    let reply = match heard(&stream).and_then(|request| Ok((request, group.upgrade().ok_or_else(closing)?))) {
+    let reply = match wire::hear(&stream).and_then(|request| Ok((request, group.upgrade().ok_or_else(closing)?))) {
         Ok((request, group)) => {
             let fs = mounted.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-            act(&group, fs.as_ref(), &request).unwrap_or_else(Reply::Failed)
+            act(&group, fs.as_ref(), &request, &open_new).unwrap_or_else(Reply::Failed)
         }
         Err(failure) => Reply::Failed(failure),
     };
-    let line = serde_json::to_string(&reply).unwrap_or_default();
     // Who asked and went away is not told.
-    let _told = writeln!(stream, "{line}");
+    let _told = wire::write(&mut stream, &reply);
 }
 
 fn closing() -> Failure {
     Failure::new("busy", "the group is being closed: ask again in a moment")
-}
-
-fn heard(stream: &UnixStream) -> Result<Request> {
-    let peer = rustix::net::sockopt::socket_peercred(stream).map_err(|error| Failure::new("io", format!("cannot tell who asks: {error}")))?;
-    if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
-        return Err(Failure::new("not_permitted", "the group is open in a process of another user: only that user and root may ask"));
-    }
-    let limit = stream.set_read_timeout(Some(Duration::from_secs(10)));
-    let mut line = String::new();
-    limit
-        .and_then(|()| BufReader::new(stream).read_line(&mut line))
-        .map_err(|error| Failure::new("io", format!("cannot hear the request: {error}")))?;
-    serde_json::from_str(&line).map_err(|error| Failure::new("io", format!("the request does not parse: {error}")))
 }
 
 /// Asks whoever has the group open; opens it for the length of the request where nobody has.
@@ -159,7 +155,7 @@ pub fn request(located: &Located, request: &Request) -> Result<Reply> {
 /// As [`request`], and tells how many bytes of how many a relayout has moved that this process carries out.
 pub fn request_with(located: &Located, request: &Request, moved: &mut dyn FnMut(u64, u64)) -> Result<Reply> {
     if let Ok(stream) = UnixStream::connect_addr(&address(located.config.id)?) {
-        return ask(stream, request);
+        return wire::ask(stream, &paths(located), request);
     }
     // A scrub settles what a crash left in doubt, so it opens for writing even where it repairs nothing.
     let access = if matches!(request, Request::Status { .. }) { Access::ReadOnly } else { Access::ReadWrite };
@@ -167,7 +163,7 @@ pub fn request_with(located: &Located, request: &Request, moved: &mut dyn FnMut(
     // Nobody else will move it.
     let moves = matches!(request, Request::Relayout(Turn::Begin(_) | Turn::Pause(false) | Turn::Reverse));
     let fs = matches!(request, Request::Scrub { .. }).then(|| mount_to_look(&group)).flatten();
-    let mut reply = act(&group, fs.as_ref(), request);
+    let mut reply = act(&group, fs.as_ref(), request, &open_new);
     if moves && reply.is_ok() {
         group.run_relayout(&mut |progress| {
             moved(progress.moved_bytes, progress.total_bytes);
@@ -184,7 +180,7 @@ pub fn request_with(located: &Located, request: &Request, moved: &mut dyn FnMut(
 /// Asks for the status of a group that somebody has open; `None` where nobody has, or nobody who may be asked.
 pub fn ask_if_open(located: &Located) -> Result<Option<Status>> {
     let Ok(stream) = UnixStream::connect_addr(&address(located.config.id)?) else { return Ok(None) };
-    match ask(stream, &Request::Status { reset: false }) {
+    match wire::ask(stream, &paths(located), &Request::Status { reset: false }) {
         Ok(Reply::Status(status)) => Ok(Some(*status)),
         _ => Ok(None),
     }
@@ -196,21 +192,15 @@ fn mount_to_look(group: &Group) -> Option<FileSystem> {
     FileSystem::mount(group.volume(Role::Data)?, group.volume(Role::Log), options).ok()
 }
 
-fn ask(mut stream: UnixStream, request: &Request) -> Result<Reply> {
-    let unheard = |error: std::io::Error| Failure::new("io", format!("the process that has the group open does not answer: {error}"));
-    let line = serde_json::to_string(request).map_err(|error| Failure::new("io", format!("cannot write the request: {error}")))?;
-    writeln!(stream, "{line}").map_err(unheard)?;
-    let mut answer = String::new();
-    BufReader::new(stream).read_line(&mut answer).map_err(unheard)?;
-    match serde_json::from_str(&answer) {
-        Ok(Reply::Failed(failure)) => Err(failure),
-        Ok(reply) => Ok(reply),
-        Err(_) => Err(Failure::new("io", "the process that has the group open gave no answer: is it of another version?")),
-    }
+fn paths(located: &Located) -> Vec<PathBuf> {
+    located.members.iter().map(|(path, _)| path.clone()).collect()
 }
 
+/// Opens a device that a request names.
+pub type Open<'a> = &'a dyn Fn(&Path) -> Result<Arc<dyn bedplate::BlockDevice>>;
+
 /// Carries a request out on an open group.
-fn act(group: &Group, fs: Option<&FileSystem>, request: &Request) -> Result<Reply> {
+pub fn act(group: &Group, fs: Option<&FileSystem>, request: &Request, open_new: Open<'_>) -> Result<Reply> {
     match request {
         Request::Status { .. } => {}
         Request::Spare(path) => group.add_spare(&open_new(path)?)?,

@@ -1,0 +1,91 @@
+//! What others send to a command or leave for it, as bytes: for fuzzers, which see no other part of this crate.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bedplate::{BlockDevice, Group};
+
+use crate::backup::{Manifest, Repository, restore};
+use crate::control::wire;
+use crate::control::{Reply, act};
+use crate::failure::Failure;
+use crate::output::{Output, harmless};
+
+/// Reads a request as the daemon of a mount does and carries it out on an open group; `open` gives the devices that it names. Returns the answer as it is sent.
+pub fn control_request(request: &[u8], group: &Group, open: &dyn Fn(&Path) -> Option<Arc<dyn BlockDevice>>) -> Vec<u8> {
+    let open = |path: &Path| open(path).ok_or_else(|| Failure::new("not_found", format!("there is no {}", path.display())));
+    let reply = wire::read_request(&mut &request[..]).and_then(|request| act(group, None, &request, &open)).unwrap_or_else(Reply::Failed);
+    let mut sent = Vec::new();
+    wire::write(&mut sent, &reply).expect("memory takes it");
+    sent
+}
+
+/// Reads an answer as a command does, and does with it what commands do. Returns all of what people would see, or the failure's sentence.
+///
+/// # Errors
+/// What the answer tells, or that it is none.
+pub fn control_reply(reply: &[u8]) -> Result<String, String> {
+    let shown = match wire::read_reply(&mut &reply[..]).map_err(|failure| harmless(&failure.message).into_owned())? {
+        Reply::Status(status) => {
+            let since = status.clone().since(&status);
+            let relayouts: Vec<String> = status.volumes.iter().filter_map(|volume| volume.relayout.as_ref()).map(ToString::to_string).collect();
+            format!("{status}\n{}\n{}\n{}\n{}", status.statistics(), since.statistics(), status.health(), relayouts.join("\n"))
+        }
+        Reply::Scrubbed(scrubbed) => scrubbed.to_string(),
+        Reply::Failed(failure) => failure.message,
+    };
+    Ok(harmless(&shown).into_owned())
+}
+
+/// Answers a request for metrics of a volume that has `text` to tell; `None` where nobody waits for an answer.
+#[must_use]
+pub fn metrics_request(mut request: &[u8], text: &str) -> Option<Vec<u8>> {
+    crate::metrics::http_answer(&mut request, || Some(text.to_owned())).ok()
+}
+
+/// A directory of backups.
+pub struct Backups {
+    dir: PathBuf,
+    repository: Repository,
+}
+
+/// What became of a manifest that was read.
+pub struct Restored {
+    /// The paths in it.
+    pub paths: Vec<Vec<u8>>,
+    /// Whether every name and all data were restored.
+    pub whole: bool,
+}
+
+impl Backups {
+    /// Makes one with chunks in it; returns their names, too.
+    #[must_use]
+    pub fn new(dir: &Path, chunks: &[&[u8]]) -> (Self, Vec<String>) {
+        let told = "a new directory can be made and filled";
+        let repository = Repository::create(dir).expect(told);
+        let names = chunks.iter().map(|chunk| repository.store(chunk).expect(told).0).collect();
+        (Self { dir: dir.to_owned(), repository }, names)
+    }
+
+    /// Puts the lines of a manifest there, with an end that fits, as the only backup; lists, verifies and restores it into `target`.
+    ///
+    /// # Errors
+    /// Why it is refused, in one sentence; nothing is restored then.
+    pub fn exercise(&self, lines: &[u8], target: &Path) -> Result<Restored, String> {
+        let name = "backup";
+        std::fs::write(self.dir.join("manifests").join(name), Manifest::sealed(lines)).expect("there is room");
+        let quiet = Output::new(true);
+        let shown = crate::cmd::backup_listing(&self.repository).map_err(|failure| failure.message)?.to_string();
+        assert!(!shown.is_empty(), "a backup is listed, or called damaged");
+        let manifest = self.repository.backup(name).map_err(|failure| failure.message)?;
+        let sound = self.repository.verify(Some(name), |_| ()).map_err(|failure| failure.message)?.faults.is_empty();
+        let paths = manifest.entries.iter().map(|entry| entry.path.get().to_vec()).collect();
+        let restored = restore(&self.repository, &manifest, target, &quiet);
+        if let Err(failure) = &restored {
+            assert!(failure.message.len() > 10, "{failure:?} explains nothing");
+        }
+        assert!(sound || restored.is_err(), "data that does not verify was restored");
+        let whole = restored.is_ok_and(|restored| restored.left_out.is_empty());
+        Ok(Restored { paths, whole })
+    }
+}
