@@ -85,10 +85,13 @@ impl Fs {
     /// Resolves for an open, creating where the options say so; returns the inode and the mode of a suffix (S-28: a name that really ends so wins).
     pub(crate) fn resolve_for_open(&self, path: &Path, options: &OpenOptions) -> Result<(InodeNo, Option<IoMode>)> {
         let (stem, suffix) = split_mode_suffix(path.as_os_str().as_bytes());
-        if suffix.is_some() && self.walk(path, true).is_ok_and(|leaf| self.find(leaf.dir, &leaf.name).is_ok_and(|row| row.is_some())) {
+        // `/d/::direct` has nothing before the suffix: it is a name like any other, as on a mount.
+        let Some(suffix) = suffix.filter(|_| !stem.ends_with(b"/")) else { return Ok((self.resolve_file(path, options)?, None)) };
+        // Also a symbolic link that leads nowhere is a name that exists.
+        if self.walk(path, false).is_ok_and(|leaf| self.find(leaf.dir, &leaf.name).is_ok_and(|row| row.is_some())) {
             return Ok((self.resolve_file(path, options)?, None));
         }
-        Ok((self.resolve_file(Path::new(OsStr::from_bytes(stem)), options)?, suffix))
+        Ok((self.resolve_file(Path::new(OsStr::from_bytes(stem)), options)?, Some(suffix)))
     }
 
     fn resolve_file(&self, path: &Path, options: &OpenOptions) -> Result<InodeNo> {

@@ -15,6 +15,7 @@ mod names;
 mod ordering;
 mod parallel;
 mod preallocated;
+mod promises;
 mod redirect;
 mod sharing;
 mod support;

@@ -20,27 +20,13 @@ fn overwrite(device: &Arc<dyn BlockDevice>, at: u64, fill: u8) {
 }
 
 #[test]
-fn what_is_no_volume_is_refused() {
+fn s_40_what_is_no_volume_is_refused() {
     let device = device();
     let error = error_of(&device);
     assert_eq!(error.kind, ErrorKind::NotAVolume);
     assert!(error.message.contains("format it first"), "{error}");
     let small: Arc<dyn BlockDevice> = MemoryDevice::new(1 << 20);
     assert_eq!(error_of(&small).kind, ErrorKind::NotAVolume);
-}
-
-#[test]
-fn a_used_device_is_formatted_only_by_force() {
-    let device = formatted();
-    let options = FormatOptions::default();
-    assert_eq!(FileSystem::format(&device, None, &options).unwrap_err().kind, ErrorKind::Exists);
-    FileSystem::format(&device, None, &FormatOptions { force: true, ..options.clone() }).unwrap();
-    let xfs = self::device();
-    let mut head = AlignedBuf::zeroed(4096);
-    head[..4].copy_from_slice(b"XFSB");
-    xfs.write_at(&head, 0).unwrap();
-    let error = FileSystem::format(&xfs, None, &options).unwrap_err();
-    assert!(error.message.contains("an XFS file system"), "{error}");
 }
 
 #[test]
@@ -133,7 +119,7 @@ fn two_damaged_superblocks_are_refused() {
 }
 
 #[test]
-fn a_truncated_image_is_refused_with_both_sizes() {
+fn s_40_a_truncated_image_is_refused_with_both_sizes() {
     let device = formatted();
     let half: Arc<dyn BlockDevice> = MemoryDevice::new(SIZE / 2);
     let mut buf = AlignedBuf::zeroed(1 << 20);

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_does_not_grow_with_the_directory() {
+    fn s_48_what_is_kept_does_not_grow_with_the_directory() {
         let names = names(40 * CHUNK);
         let mut cursor = Cursor::new();
         read_all(&mut cursor, &names, 1000);

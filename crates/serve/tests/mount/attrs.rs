@@ -32,7 +32,7 @@ fn mode_owner_and_times_are_set_and_kept() {
 }
 
 #[test]
-fn owners_change_and_take_set_id_bits_with_them() {
+fn s_47_owners_change_and_take_set_id_bits_with_them() {
     if !needs_root() {
         return;
     }
@@ -70,7 +70,7 @@ fn s_47_a_write_by_an_ordinary_user_takes_set_id_bits_away() {
 }
 
 #[test]
-fn file_capabilities_go_with_the_first_write() {
+fn s_47_file_capabilities_go_with_the_first_write_truncation_or_change_of_owner() {
     if !needs_root() {
         return;
     }
@@ -87,6 +87,15 @@ fn file_capabilities_go_with_the_first_write() {
             file.write_all_at(b"2", 0).unwrap();
             file.sync_all().unwrap();
             assert_eq!(rustix::fs::fgetxattr(&file, name, &mut [0; 64]).unwrap_err(), rustix::io::Errno::NODATA, "{options}");
+        }
+        // Root, too, loses them.
+        let changes: [(&str, &dyn Fn()); 2] =
+            [("truncation", &|| file.set_len(1).unwrap()), ("change of owner", &|| std::os::unix::fs::fchown(&file, Some(12), Some(34)).unwrap())];
+        for (what, change) in changes {
+            let name = "security.capability";
+            rustix::fs::fsetxattr(&file, name, &capability, rustix::fs::XattrFlags::empty()).unwrap();
+            change();
+            assert_eq!(rustix::fs::fgetxattr(&file, name, &mut [0; 64]).unwrap_err(), rustix::io::Errno::NODATA, "{options}: {what}");
         }
         drop(file);
         m.finish();

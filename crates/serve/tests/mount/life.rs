@@ -135,7 +135,7 @@ fn a_dead_mount_of_somebody_else_is_explained() {
 }
 
 #[test]
-fn an_ordinary_user_mounts_uses_and_unmounts() {
+fn s_49_an_ordinary_user_mounts_uses_and_unmounts() {
     if !available() || !needs_root() || !ordinary_users_may_mount() {
         return;
     }

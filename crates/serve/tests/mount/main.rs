@@ -12,4 +12,5 @@ mod mixed;
 mod modes;
 mod names;
 mod programs;
+mod promises;
 mod xattrs;

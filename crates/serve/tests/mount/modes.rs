@@ -36,10 +36,13 @@ fn s_26_the_open_goes_before_the_file_the_directory_and_the_mount() {
         assert_eq!(mode_of(&m.path("d/f")), "direct");
         drop(set);
         let asked = File::open(m.path("plain::concurrent")).unwrap();
-        let expected = if options == "mode=direct" { "direct" } else { "concurrent" };
-        let seen = wait_for_mode(&m.path("plain"), "concurrent");
-        assert!(seen == "concurrent" || seen == expected, "{options}: {seen}");
+        assert_eq!(wait_for_mode(&m.path("plain"), "concurrent"), "concurrent", "{options}");
         drop(asked);
+        // The directory says nothing any more to a file that was made before.
+        set_mode(&m.path("d"), "concurrent");
+        let set = File::open(m.path("d/f")).unwrap();
+        assert_eq!(wait_for_mode(&m.path("d/f"), "direct"), "direct", "{options}");
+        drop(set);
         m.finish();
     }
 }
@@ -65,6 +68,13 @@ fn s_27_an_open_with_o_direct_never_gets_less_than_direct() {
     assert_eq!(file.read_at(&mut buf, 0).unwrap(), 8192);
     assert!(buf == vec![1; 8192]);
     drop(file);
+    // Whatever the file, or a suffix, says.
+    for (name, mode, expected) in [("f", "cached", "direct"), ("f", "concurrent", "concurrent"), ("f::cached", "concurrent", "direct")] {
+        set_mode(&m.path("f"), mode);
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(m.path(name)).unwrap();
+        assert_eq!(wait_for_mode(&m.path("f"), expected), expected, "S-27: {name} of mode {mode}");
+        drop(file);
+    }
     m.finish();
 }
 
