@@ -6,6 +6,7 @@ use crate::papers::paper;
 use crate::results::{Results, WorkloadResults};
 use crate::summary::{Row, by_case, summarize};
 use crate::units::{format_micros, format_number};
+use crate::volumes::VolumeReport;
 
 /// Returns the tables of several runs as one document.
 #[must_use]
@@ -39,6 +40,23 @@ fn push_run(text: &mut String, run: &Results) {
         text.push_str("The run was interrupted; the rounds that were finished are shown.\n");
     }
     run.workloads.iter().for_each(|workload| push_workload(text, workload));
+    run.volumes.iter().for_each(|volumes| push_volumes(text, volumes));
+}
+
+fn push_volumes(text: &mut String, report: &VolumeReport) {
+    let _ = writeln!(
+        text,
+        "### volume\n\nMembers: {}. Medians of {} rounds. A plain loop issues the member operations of the layout from as many threads, with nothing in between.\n",
+        report.members.join(", "),
+        report.rounds
+    );
+    text.push_str("| what | reached | compared with | ratio | ratio to a plain loop | |\n| --- | ---: | --- | ---: | ---: | --- |\n");
+    for row in &report.rows {
+        let plain = row.plain_ratio.map_or_else(|| "–".into(), |ratio| format!("**{ratio:.2}**"));
+        let (reached, reference) = (format_number(row.volume), format_number(row.reference));
+        let _ = writeln!(text, "| {} | {reached} {} | {}: {reference} | **{:.2}** | {plain} | {} |", row.what, row.unit, row.of, row.ratio, row.note);
+    }
+    text.push('\n');
 }
 
 /// The command as it is typed, whatever directory the program was run from.
@@ -107,6 +125,29 @@ fn push_row(text: &mut String, case: &str, row: &Row) {
 mod tests {
     use super::*;
     use crate::summary::tests::results;
+
+    #[test]
+    fn layouts_are_a_table_of_their_own() {
+        let mut run = results(&[("raw", &[100.0])]);
+        run.workloads.clear();
+        let row = crate::VolumeRow {
+            what: "stripe".into(),
+            unit: "MiB/s".into(),
+            volume: 90.0,
+            reference: 100.0,
+            of: "the sum".into(),
+            ratio: 0.9,
+            plain_ratio: Some(0.95),
+            note: String::new(),
+        };
+        run.volumes =
+            Some(VolumeReport { rounds: 5, members: vec!["memory".into()], rows: vec![row.clone(), crate::VolumeRow { plain_ratio: None, ..row }] });
+        let text = markdown(&[run]);
+        let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("| stripe")).collect();
+        assert!(rows[0].contains("**0.90** | **0.95**") && rows[1].contains("**0.90** | –"), "{text}");
+        let cells: Vec<usize> = text.lines().filter(|line| line.starts_with("| ")).map(|line| line.matches('|').count()).collect();
+        assert!(cells.len() == 4 && cells.iter().all(|cells| *cells == 7), "{text}");
+    }
 
     #[test]
     fn tables_have_as_many_cells_as_heads() {

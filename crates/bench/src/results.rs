@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::Machine;
 use crate::measure::{CpuTimes, DeviceOps, LatencySummary};
 use crate::target::TargetInfo;
+use crate::volumes::VolumeReport;
 use crate::{Error, ErrorKind, Result};
 
 /// Raised when a field changes its meaning; a file of a newer schema is refused.
@@ -31,6 +32,9 @@ pub struct Results {
     pub machine: Machine,
     /// The workloads in the order they ran.
     pub workloads: Vec<WorkloadResults>,
+    /// What layouts of several devices reached, where that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volumes: Option<VolumeReport>,
 }
 
 /// What was measured with one workload.
@@ -250,6 +254,7 @@ impl Results {
             interrupted: false,
             machine: Machine::read(),
             workloads: Vec::new(),
+            volumes: None,
         }
     }
 

@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use bedplate::{
-    Group, GroupConfig, Layout, MemberState, MemberStatistics, OperationStatistics, RelayoutState, ScrubReport, format_duration, format_size,
+    FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Group, GroupConfig, Layout, MemberState, MemberStatistics, OperationStatistics, RelayoutState,
+    ScrubReport, format_duration, format_size,
 };
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +21,13 @@ pub struct Status {
     pub clean: bool,
     /// Bytes that are still to be compared or copied until all copies agree; `None` where nobody has the group open.
     pub pending_bytes: Option<u64>,
-    /// How long that takes at the rate of late.
+    /// The rate of late, and how long the rest takes at that.
+    pub pending_bytes_per_second: Option<u64>,
     pub pending_seconds: Option<u64>,
+    /// What the p99 of reads, writes and flushes may grow to while members are filled, moved or compared, in hundredths; 65,535: anything.
+    pub foreground_percent: u16,
+    /// What it grew to of late; `None` while nothing of that goes on, or nobody uses the volumes.
+    pub foreground_found_percent: Option<u32>,
     pub volumes: Vec<VolumeStatus>,
     pub members: Vec<MemberStatus>,
     /// What an administrator should know: members that nothing stands in for, and those that lie in free space of others.
@@ -172,6 +178,8 @@ impl Status {
         }
         let progress = group.progress();
         (status.pending_bytes, status.pending_seconds) = (Some(progress.pending_bytes), progress.seconds_left);
+        status.pending_bytes_per_second = progress.bytes_per_second;
+        status.foreground_found_percent = group.foreground().found_percent;
         for (volume, role) in status.volumes.iter_mut().zip(group.config().volumes.iter().map(|volume| volume.role)) {
             let told = group.volume_statistics(role);
             if let (Some(relayout), Some(progress)) = (&mut volume.relayout, group.relayout_progress()) {
@@ -246,10 +254,27 @@ impl Status {
             event: config.event,
             clean: config.clean,
             pending_bytes: None,
+            pending_bytes_per_second: None,
             pending_seconds: None,
+            foreground_percent: config.foreground_percent,
+            foreground_found_percent: None,
             volumes: volumes.collect(),
             members: members.collect(),
             notes: notes(config),
+        }
+    }
+
+    /// Says what work in the background costs those who use the volumes, while there is any, and the limit where another one was stated.
+    fn foreground(&self) -> Option<String> {
+        let factor = |percent: u32| format!("{:.2}", f64::from(percent) / 100.0);
+        let limit = match self.foreground_percent {
+            FOREGROUND_UNLIMITED => "no limit".to_owned(),
+            percent => format!("limit {}", factor(percent.into())),
+        };
+        let stated = self.foreground_percent != FOREGROUND_PERCENT_DEFAULT;
+        match self.foreground_found_percent {
+            Some(found) => Some(format!("p99 of the foreground: {} times what it is without ({limit})", factor(found))),
+            None => stated.then(|| format!("p99 of the foreground while members are filled, moved or compared: {limit}")),
         }
     }
 
@@ -327,9 +352,13 @@ impl fmt::Display for Status {
             writeln!(f, "{state}: {}", member.path)?;
         }
         if let Some(pending) = self.pending_bytes.filter(|pending| *pending > 0) {
+            let rate = self.pending_bytes_per_second.map(|rate| format!(" at {}/s", format_size(rate))).unwrap_or_default();
             let seconds =
                 self.pending_seconds.map(|seconds| format!(", about {}", format_duration(Duration::from_secs(seconds)))).unwrap_or_default();
-            writeln!(f, "{} to go until all copies agree{seconds}", format_size(pending))?;
+            writeln!(f, "{} to go until all copies agree{rate}{seconds}", format_size(pending))?;
+        }
+        if let Some(line) = self.foreground() {
+            writeln!(f, "{line}")?;
         }
         for note in &self.notes {
             writeln!(f, "{note}")?;

@@ -116,6 +116,7 @@ mod tests {
             name: "tank".into(),
             event,
             clean: true,
+            foreground_percent: crate::FOREGROUND_PERCENT_DEFAULT,
             data_start: 4 << 20,
             reserve_bytes: 0,
             members: vec![member(1), member(2), member(3)],

@@ -1,7 +1,7 @@
 //! The thread of an open group: brings members up to date while the volumes are in use, and tidies the dirty region log.
 //!
-//! It sleeps until something is written or somebody leaves, and copies no faster than leaves the foreground room: after each region it rests
-//! as long as the copy took, and not at all while nobody else uses the members.
+//! It sleeps until something is written or somebody leaves, and copies no faster than leaves those who use the volumes the latency that was
+//! stated (`throttle`).
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::group::Inner;
 use crate::relayout::Stepped;
+use crate::sync::Synced;
+use crate::throttle::{Pace, Turn};
 use crate::{Error, ErrorKind, Result};
 
 /// How often the dirty region log is tidied while there is something in it.
@@ -20,19 +22,26 @@ const REST_WHEN_BUSY: Duration = Duration::from_millis(20);
 
 pub(crate) fn start(inner: &Arc<Inner>) -> Result<JoinHandle<()>> {
     let inner = Arc::clone(inner);
-    let thread = std::thread::Builder::new().name("bedplate-group".into()).spawn(move || Worker { inner, from: Vec::new() }.run());
+    let thread = std::thread::Builder::new().name("bedplate-group".into()).spawn(move || Worker { inner, cursors: Vec::new() }.run());
     thread.map_err(|error| Error::new(ErrorKind::Device, format!("cannot start the group's background thread: {error}")))
+}
+
+/// Where a volume's next pending region is looked for, and how far that one is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Cursor {
+    region: u64,
+    byte: u64,
 }
 
 struct Worker {
     inner: Arc<Inner>,
-    /// Where each volume's next pending region is looked for.
-    from: Vec<u64>,
+    /// By volume.
+    cursors: Vec<Cursor>,
 }
 
 impl Worker {
     fn run(mut self) {
-        self.from = vec![0; self.inner.cores.len()];
+        self.cursors = vec![Cursor::default(); self.inner.cores.len()];
         let mut tidied = Instant::now();
         loop {
             let rest = match self.step() {
@@ -54,38 +63,62 @@ impl Worker {
         }
     }
 
-    /// Copies one region of each volume that has one pending. Returns how long to rest; `None` when there was nothing to do.
+    /// Takes a turn: copies a part of a region of each volume that has one pending. Returns how long to rest; `None` when there was nothing to do.
     fn step(&mut self) -> Result<Option<Duration>> {
-        self.inner.relocate()?;
-        let mut rest = None;
-        for (core, from) in self.inner.cores.iter().zip(&mut self.from) {
-            let (start, busy) = (Instant::now(), core.is_busy());
-            if let Some(region) = core.next_pending(*from) {
-                // One that cannot be read now does not keep the others waiting.
-                *from = region + 1;
-                core.sync_region(&core.spaces.get(), region)?;
-                self.inner.estimate.lock().note(core.region_bytes());
-                rest = Some(rest.unwrap_or(Duration::ZERO) + if busy { start.elapsed() } else { Duration::ZERO });
-            }
+        if self.cursors.iter().all(|cursor| cursor.byte == 0) {
+            self.inner.relocate()?;
         }
-        if rest.is_none() {
+        let cores = &self.inner.cores;
+        let behind = cores.iter().any(|core| core.next_pending(0).is_some());
+        if !behind {
             self.inner.estimate.lock().end();
             self.inner.finish()?;
-            rest = self.move_on()?;
         }
-        Ok(rest)
+        if !behind && !cores.iter().any(|core| core.spaces.peek().relayout.as_ref().is_some_and(|relayout| !relayout.paused)) {
+            self.inner.throttle.leave(cores);
+            return Ok(None);
+        }
+        let pace = match self.inner.throttle.turn(cores) {
+            Turn::Look(rest) => return Ok(Some(rest)),
+            Turn::Work(pace) => pace,
+        };
+        let start = Instant::now();
+        if behind {
+            self.copy(pace)?;
+            return Ok(Some(pace.rest(start.elapsed())));
+        }
+        self.move_on(pace)
+    }
+
+    fn copy(&mut self, pace: Pace) -> Result<()> {
+        for (core, cursor) in self.inner.cores.iter().zip(&mut self.cursors) {
+            let Some(region) = core.next_pending(cursor.region) else { continue };
+            let from = if region == cursor.region { cursor.byte } else { 0 };
+            // One that cannot be read now does not keep the others waiting.
+            *cursor = Cursor { region: region + 1, byte: 0 };
+            let end = match core.sync_part(&core.spaces.get(), region, from, pace.chunk_bytes)? {
+                Synced::Busy => continue,
+                Synced::Whole => core.region_bytes(),
+                Synced::Part(byte) => {
+                    *cursor = Cursor { region, byte };
+                    byte
+                }
+            };
+            self.inner.estimate.lock().note(end.saturating_sub(from));
+        }
+        Ok(())
     }
 
     /// Takes a step of a relayout. Returns as [`step`](Self::step).
-    fn move_on(&self) -> Result<Option<Duration>> {
+    fn move_on(&self, pace: Pace) -> Result<Option<Duration>> {
         let mut rest = None;
         for core in self.inner.cores.iter().filter(|core| core.spaces.peek().relayout.is_some()) {
-            let (start, busy) = (Instant::now(), core.is_busy());
-            rest = match self.inner.step(core)? {
+            let start = Instant::now();
+            rest = match self.inner.step(core, pace.chunk_bytes)? {
                 Stepped::Idle => rest,
                 Stepped::Busy => Some(REST_WHEN_BUSY),
-                Stepped::Moved(_) if busy => Some(start.elapsed()),
-                Stepped::Moved(_) | Stepped::Over => Some(Duration::ZERO),
+                Stepped::Moved(_) => Some(pace.rest(start.elapsed())),
+                Stepped::Over => Some(Duration::ZERO),
             };
         }
         Ok(rest)

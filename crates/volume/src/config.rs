@@ -77,6 +77,9 @@ pub struct Config {
     pub event: u64,
     /// Whether the group was closed in order: nothing needs to be resynchronised but what failed members missed.
     pub clean: bool,
+    /// What the latency of reads, writes and flushes may grow to while members are copied, moved or compared, in hundredths of what it is without;
+    /// [`FOREGROUND_UNLIMITED`](crate::FOREGROUND_UNLIMITED): anything.
+    pub foreground_percent: u16,
     /// Where data begins on every member.
     pub data_start: u64,
     /// How many bytes at the end of every member volumes leave free, as room for members that fail.
@@ -146,6 +149,15 @@ impl VolumeConfig {
         let parts = [(left, &self.layout), (moved, &relayout.next), (staged, &relayout.scratch)];
         parts.into_iter().all(|(bytes, layout)| bytes == 0 || layout.survives(good))
     }
+}
+
+/// What a label's head says of the configuration.
+#[derive(Clone, Copy)]
+pub(crate) struct Head {
+    pub id: Id,
+    pub event: u64,
+    pub clean: bool,
+    pub foreground_percent: u16,
 }
 
 impl Config {
@@ -225,7 +237,7 @@ impl Config {
     }
 
     /// Reads what [`encode`](Self::encode) wrote in a label of a version, and believes none of it.
-    pub(crate) fn decode(reader: &mut Reader<'_>, version: u32, id: Id, event: u64, clean: bool) -> Result<Self, Fault> {
+    pub(crate) fn decode(reader: &mut Reader<'_>, version: u32, head: Head) -> Result<Self, Fault> {
         let start = reader.at();
         let (members, volumes) = (reader.u16("the number of members")?, reader.u16("the number of volumes")?);
         if usize::from(members) > MEMBERS_MAX || members == 0 || usize::from(volumes) > VOLUMES_MAX {
@@ -245,7 +257,8 @@ impl Config {
             }
             reserve_bytes = reader.u64("the reserve")?;
         }
-        let config = Self { id, name, event, clean, data_start, reserve_bytes, members, volumes };
+        let Head { id, event, clean, foreground_percent } = head;
+        let config = Self { id, name, event, clean, foreground_percent, data_start, reserve_bytes, members, volumes };
         config.fault().map_or(Ok(config), |what| Err(Fault::new(start, what)))
     }
 

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use crate::drl::Drl;
 use crate::layout::{Locate, Run};
 use crate::live::Live;
+use crate::meter::VolumeMeter;
 use crate::parallel::{Job, Lanes};
 use crate::parity::Parity;
 use crate::plan::{self, Share};
@@ -24,7 +25,6 @@ use crate::regions::{Obstacle, Regions};
 use crate::relayout::Travel;
 use crate::shared::{Lives, Shared};
 use crate::space::{NAP, Space, Spaces};
-use crate::stats::VolumeMeter;
 use crate::{MemberState, Role};
 
 /// The most that one round of parallel requests moves, because it passes through buffers of our own.

@@ -7,6 +7,7 @@ use block::BlockDevice;
 use crate::config::REGION_BYTES_MIN;
 use crate::drl::{Drl, REGIONS_MAX};
 use crate::label::DATA_START_MIN;
+use crate::throttle::FOREGROUND_PERCENT_DEFAULT;
 use crate::{Arrangement, Config, Error, ErrorKind, Extent, Id, Label, Layout, Member, MemberState, Result, Role, VolumeConfig};
 
 /// What a new group is made of. The devices are open for writing and claimed.
@@ -125,8 +126,17 @@ fn plan(new: &NewGroup, devices: &[&Arc<dyn BlockDevice>]) -> Result<Config> {
         volumes.push(volume(Role::Log, new, layout)?);
     }
     let clean = !volumes.iter().any(|volume| matches!(volume.layout, Layout::Raid5(_)));
-    let config =
-        Config { id: Id::random(), name: new.name.clone(), event: 1, clean, data_start: DATA_START_MIN, reserve_bytes: reserve, members, volumes };
+    let config = Config {
+        id: Id::random(),
+        name: new.name.clone(),
+        event: 1,
+        clean,
+        foreground_percent: FOREGROUND_PERCENT_DEFAULT,
+        data_start: DATA_START_MIN,
+        reserve_bytes: reserve,
+        members,
+        volumes,
+    };
     config.fault().map_or(Ok(config), |what| Err(Error::invalid(what)))
 }
 

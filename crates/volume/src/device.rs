@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, QueueOptions, Result};
+use block::{BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, QueueOptions, RequestKind, Result};
 
 use crate::core::Core;
 use crate::group::Closer;
@@ -29,19 +29,19 @@ impl BlockDevice for VolumeDevice {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.core.meter.time(&self.core.meter.reads, buf.len() as u64, || self.core.read_at(buf, offset))
+        self.core.meter.time(RequestKind::Read, buf.len() as u64, || self.core.read_at(buf, offset))
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        self.core.meter.time(&self.core.meter.writes, buf.len() as u64, || self.core.write_at(buf, offset))
+        self.core.meter.time(RequestKind::Write, buf.len() as u64, || self.core.write_at(buf, offset))
     }
 
     fn flush(&self) -> Result<()> {
-        self.core.meter.time(&self.core.meter.flushes, 0, || self.core.flush())
+        self.core.meter.time(RequestKind::Flush, 0, || self.core.flush())
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        self.core.meter.time(&self.core.meter.writes, len, || self.core.write_zeroes(offset, len))
+        self.core.meter.time(RequestKind::Write, len, || self.core.write_zeroes(offset, len))
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<bool> {

@@ -18,12 +18,13 @@ use crate::assemble::{Assembly, Found, assemble};
 use crate::core::{Core, Redundancy};
 use crate::drl::Drl;
 use crate::live::Live;
+use crate::meter::VolumeMeter;
 use crate::parallel::Lanes;
 use crate::parity::Parity;
 use crate::regions::{BEHIND, Regions, UNSYNCED};
 use crate::shared::{Lives, Shared};
 use crate::space::{Space, Spaces};
-use crate::stats::VolumeMeter;
+use crate::throttle::{FOREGROUND_PERCENT_MIN, Throttle};
 use crate::{Config, Error, ErrorKind, Label, Layout, MemberState, MemberStatistics, PlexStatistics, Result, Role, VolumeConfig, VolumeStatistics};
 
 /// How to open a group.
@@ -50,8 +51,19 @@ pub struct SyncProgress {
     pub pending_bytes: u64,
     /// Bytes of all volumes with more than one copy.
     pub total_bytes: u64,
-    /// How long that takes at the rate of late, in seconds; `None` where nothing is pending, nothing was copied yet, or no thread copies.
+    /// Bytes per second of late; `None` where nothing is pending, nothing was copied yet, or no thread copies.
+    pub bytes_per_second: Option<u64>,
+    /// How long the rest takes at that rate, in seconds.
     pub seconds_left: Option<u64>,
+}
+
+/// How far work in the background holds those up who use the volumes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Foreground {
+    /// What the slowest of 100 reads, writes or flushes may take, in hundredths of what it takes while nothing is copied; [`FOREGROUND_UNLIMITED`](crate::FOREGROUND_UNLIMITED): anything.
+    pub limit_percent: u16,
+    /// What it took of late; `None` while nothing is copied, or nobody uses the volumes.
+    pub found_percent: Option<u32>,
 }
 
 /// An open group. Cheap to clone; it is closed, and its members are free, when the last clone and the last of its volumes are gone.
@@ -93,7 +105,11 @@ pub(crate) struct Inner {
     pub estimate: Mutex<Estimate>,
     /// As that, of a relayout. A leaf lock.
     pub moving: Mutex<Estimate>,
+    pub throttle: Throttle,
 }
+
+/// What is late.
+const LATE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// What the rate of a resynchronisation or rebuild is told from.
 #[derive(Debug, Default)]
@@ -105,8 +121,19 @@ pub(crate) struct Estimate {
 impl Estimate {
     /// Counts bytes that a step of the background thread settled.
     pub fn note(&mut self, bytes: u64) {
-        self.began.get_or_insert_with(Instant::now);
+        let began = *self.began.get_or_insert_with(Instant::now);
         self.copied_bytes += bytes;
+        // What was long ago counts less and less: the pace follows the load.
+        let elapsed = began.elapsed();
+        if elapsed > LATE {
+            (self.began, self.copied_bytes) = (Some(began + elapsed / 2), self.copied_bytes / 2);
+        }
+    }
+
+    /// Returns the rate of late.
+    pub fn bytes_per_second(&self) -> Option<u64> {
+        let elapsed_ms = u64::try_from(self.began?.elapsed().as_millis()).ok()?.max(1);
+        (self.copied_bytes > 0).then(|| self.copied_bytes.saturating_mul(1000) / elapsed_ms)
     }
 
     /// Forgets the rate: nothing is pending.
@@ -116,9 +143,8 @@ impl Estimate {
 
     /// Returns how long the rest takes.
     pub fn seconds_left(&self, pending_bytes: u64) -> Option<u64> {
-        let elapsed_ms = u64::try_from(self.began?.elapsed().as_millis()).ok()?;
-        (pending_bytes > 0 && self.copied_bytes > 0)
-            .then(|| (pending_bytes / 1024).saturating_mul(elapsed_ms) / (self.copied_bytes / 1024).max(1) / 1000)
+        let rate = self.bytes_per_second()?;
+        (pending_bytes > 0).then(|| pending_bytes / rate.max(1))
     }
 }
 
@@ -210,8 +236,35 @@ impl Group {
                 progress.pending_bytes += core.pending() * redundancy.regions.range(0).1;
             }
         }
-        progress.seconds_left = self.open.inner.estimate.lock().seconds_left(progress.pending_bytes);
+        let estimate = self.open.inner.estimate.lock();
+        progress.bytes_per_second = estimate.bytes_per_second().filter(|_| progress.pending_bytes > 0);
+        progress.seconds_left = estimate.seconds_left(progress.pending_bytes);
         progress
+    }
+
+    /// Returns how far work in the background may hold those up who use the volumes, and how far it does.
+    #[must_use]
+    pub fn foreground(&self) -> Foreground {
+        let limit_percent = self.config().foreground_percent;
+        Foreground { limit_percent, found_percent: self.open.inner.throttle.found_percent() }
+    }
+
+    /// States what resynchronisation, rebuild, relayout and scrub leave those who use the volumes: the p99 of their reads, writes and flushes stays within so
+    /// many hundredths of what it is while nothing is copied, as far as the slowest pace there is allows. Durable; counts from now on.
+    ///
+    /// # Errors
+    /// `Invalid` below 105, which nothing could keep; `Broken`, `Device`.
+    pub fn set_foreground(&self, limit_percent: u16) -> Result<()> {
+        if limit_percent < FOREGROUND_PERCENT_MIN {
+            let (given, least) = (f64::from(limit_percent) / 100.0, f64::from(FOREGROUND_PERCENT_MIN) / 100.0);
+            return Err(Error::invalid(format!("a factor of {given} for the foreground cannot be kept: take {least} or more")));
+        }
+        self.open.inner.shared.change(|config| {
+            config.foreground_percent = limit_percent;
+            Ok(())
+        })?;
+        self.open.inner.throttle.set(limit_percent);
+        Ok(())
     }
 
     /// Brings everything up to date from the calling thread: regions in doubt, members that came back, spares for members that failed.
@@ -386,7 +439,8 @@ fn open(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>], options: &ImportO
     let config = shared.config();
     let cores = config.volumes.iter().enumerate().map(|(ordinal, volume)| open_volume(&shared, &config, ordinal, volume, was_clean));
     let cores = cores.collect::<Result<Vec<_>>>()?;
-    Ok(Inner { shared, cores, maintenance: Mutex::new(()), estimate: Mutex::default(), moving: Mutex::default() })
+    let throttle = Throttle::new(config.foreground_percent);
+    Ok(Inner { shared, cores, maintenance: Mutex::new(()), estimate: Mutex::default(), moving: Mutex::default(), throttle })
 }
 
 fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &VolumeConfig, was_clean: bool) -> Result<Arc<Core>> {

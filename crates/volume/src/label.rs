@@ -14,6 +14,8 @@
 
 use block::{AlignedBuf, BlockDevice};
 
+use crate::config::Head;
+use crate::throttle::{FOREGROUND_PERCENT_DEFAULT, FOREGROUND_PERCENT_MIN};
 use crate::wire::{Fault, Reader, crc32c};
 use crate::{Config, Error, ErrorKind, Id, Result};
 
@@ -72,7 +74,10 @@ impl Label {
         out.extend(self.config.id.0);
         out.extend(self.member.0);
         out.extend(self.config.event.to_le_bytes());
-        out.extend([0; 8]);
+        // Labels of before have zero here, and older software ignores it.
+        let foreground_percent = if self.config.foreground_percent == FOREGROUND_PERCENT_DEFAULT { 0 } else { self.config.foreground_percent };
+        out.extend(foreground_percent.to_le_bytes());
+        out.extend([0; 6]);
         assert_eq!(out.len(), HEAD_BYTES, "the head has its length");
         self.config.encode(&mut out);
         if out.len() > SLOT_BYTES {
@@ -115,8 +120,14 @@ impl Label {
         if event > EVENT_MAX {
             return Err(Fault::new(56, format!("there was no event {event}")).into());
         }
-        reader.take(8, "the rest of the head")?;
-        let config = Config::decode(&mut reader, version, group, event, flags & 1 != 0)?;
+        let foreground_percent = match reader.u16("the factor for the foreground")? {
+            0 => FOREGROUND_PERCENT_DEFAULT,
+            stated if stated >= FOREGROUND_PERCENT_MIN => stated,
+            stated => return Err(Fault::new(64, format!("{stated} hundredths are no factor for the foreground")).into()),
+        };
+        reader.take(6, "the rest of the head")?;
+        let head = Head { id: group, event, clean: flags & 1 != 0, foreground_percent };
+        let config = Config::decode(&mut reader, version, head)?;
         if config.index_of(member).is_none() {
             return Err(Fault::new(40, "the group has no such member").into());
         }

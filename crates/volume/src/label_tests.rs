@@ -21,6 +21,7 @@ fn config() -> Config {
         name: "tank".into(),
         event: 3,
         clean: true,
+        foreground_percent: crate::FOREGROUND_PERCENT_DEFAULT,
         data_start: DATA_START_MIN,
         reserve_bytes: 0,
         members,

@@ -14,6 +14,7 @@
 //! | `scrub`, `pages/` | comparing copies, and asking a database's page which one is right |
 //! | `shared`, `membership`, `group`, `background` | members leave, come, take each other's places; import and close |
 //! | `guest`, `window` | a member that failed moves into free space of the others |
+//! | `meter`, `stats`, `throttle` | what is going on, and how fast work in the background may be for it |
 //! | `space`, `relayout/` | where addresses live at a moment, and moving them to another layout while the volume is in use |
 #![forbid(unsafe_code)]
 
@@ -34,6 +35,7 @@ mod label;
 mod layout;
 mod live;
 mod membership;
+mod meter;
 mod pages;
 mod parallel;
 mod parity;
@@ -47,6 +49,7 @@ mod shared;
 mod space;
 mod stats;
 mod sync;
+mod throttle;
 mod volume;
 mod window;
 mod wire;
@@ -54,7 +57,7 @@ mod wire;
 pub use config::{Config, Member, MemberState, Role, VolumeConfig};
 pub use create::{NewGroup, create};
 pub use error::{Error, ErrorKind, Result};
-pub use group::{Group, ImportOptions, SyncProgress, WeakGroup};
+pub use group::{Foreground, Group, ImportOptions, SyncProgress, WeakGroup};
 pub use guest::{Guest, Piece};
 pub use id::Id;
 pub use label::Label;
@@ -64,4 +67,5 @@ pub use relayout::{Direction, Relayout, RelayoutProgress, RelayoutState, Target}
 pub use scrub::{Difference, Judge, ScrubReport, Undecided};
 pub use shape::{Arrangement, Shape, UNIT_BYTES_DEFAULT};
 pub use stats::{MemberStatistics, OperationStatistics, PlexStatistics, VolumeStatistics};
+pub use throttle::{FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED};
 pub use volume::{Volume, VolumeOptions};

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use block::{BlockDevice, Result};
 
-use crate::stats::Meter;
+use crate::meter::{Meter, Padded};
 use crate::{Id, MemberState, MemberStatistics};
 
 /// An open member. Its state follows the configuration's and is never ahead of what the labels of the others say durably.
@@ -15,12 +15,10 @@ pub(crate) struct Live {
     pub id: Id,
     pub device: Arc<dyn BlockDevice>,
     state: AtomicU8,
-    /// Operations under way.
-    busy: AtomicU32,
-    /// Where the last read ended: a stream that goes on there costs a disk no seek.
-    head: AtomicU64,
+    /// What changes with every operation lies apart from what everybody only looks at.
+    load: Padded<Load>,
     /// How many writes completed.
-    written: AtomicU64,
+    written: Padded<AtomicU64>,
     /// How many of them a flush covers.
     flushed: AtomicU64,
     reads: Meter,
@@ -29,15 +27,23 @@ pub(crate) struct Live {
     corrected: AtomicU64,
 }
 
+/// How busy a member is.
+#[derive(Debug, Default)]
+struct Load {
+    /// Operations under way.
+    busy: AtomicU32,
+    /// Where the last read ended: a stream that goes on there costs a disk no seek.
+    head: AtomicU64,
+}
+
 impl Live {
     pub fn new(id: Id, device: Arc<dyn BlockDevice>, state: MemberState) -> Arc<Self> {
         Arc::new(Self {
             id,
             device,
             state: AtomicU8::new(state as u8),
-            busy: AtomicU32::new(0),
-            head: AtomicU64::new(0),
-            written: AtomicU64::new(0),
+            load: Padded::default(),
+            written: Padded::default(),
             flushed: AtomicU64::new(0),
             reads: Meter::default(),
             writes: Meter::default(),
@@ -73,11 +79,7 @@ impl Live {
     /// Returns how little it costs to read at `offset`: the least busy member first, among equals the one whose head is there.
     #[inline]
     pub fn cost(&self, offset: u64) -> (u32, bool) {
-        (self.busy.load(Ordering::Relaxed), self.head.load(Ordering::Relaxed) != offset)
-    }
-
-    pub fn is_busy(&self) -> bool {
-        self.busy.load(Ordering::Relaxed) > 0
+        (self.load.0.busy.load(Ordering::Relaxed), self.load.0.head.load(Ordering::Relaxed) != offset)
     }
 
     pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
@@ -119,35 +121,35 @@ impl Live {
 
     /// Returns the ordinal of the last write that a flush begun now covers; `None` where an earlier flush did.
     pub fn needs_flush(&self) -> Option<u64> {
-        let written = self.written.load(Ordering::Acquire);
+        let written = self.written.0.load(Ordering::Acquire);
         (self.flushed.load(Ordering::Acquire) < written).then_some(written)
     }
 
     pub fn begin(&self) -> Instant {
-        self.busy.fetch_add(1, Ordering::Relaxed);
+        self.load.0.busy.fetch_add(1, Ordering::Relaxed);
         Instant::now()
     }
 
     /// Notes a read of `len` bytes that ended at offset `end`.
     pub fn end_read(&self, start: Instant, end: u64, len: u64, ok: bool) {
-        self.busy.fetch_sub(1, Ordering::Relaxed);
-        self.head.store(end, Ordering::Relaxed);
-        self.reads.note(start, len, ok);
+        self.load.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.load.0.head.store(end, Ordering::Relaxed);
+        self.reads.note(start.elapsed(), len, ok);
     }
 
     pub fn end_write(&self, start: Instant, len: u64, ok: bool) {
-        self.busy.fetch_sub(1, Ordering::Relaxed);
+        self.load.0.busy.fetch_sub(1, Ordering::Relaxed);
         // One that failed may have written all the same.
-        self.written.fetch_add(1, Ordering::AcqRel);
-        self.writes.note(start, len, ok);
+        self.written.0.fetch_add(1, Ordering::AcqRel);
+        self.writes.note(start.elapsed(), len, ok);
     }
 
     pub fn end_flush(&self, start: Instant, covers: u64, ok: bool) {
-        self.busy.fetch_sub(1, Ordering::Relaxed);
+        self.load.0.busy.fetch_sub(1, Ordering::Relaxed);
         if ok {
             self.flushed.fetch_max(covers, Ordering::AcqRel);
         }
-        self.flushes.note(start, 0, ok);
+        self.flushes.note(start.elapsed(), 0, ok);
     }
 
     pub fn note_corrected(&self) {
@@ -160,7 +162,7 @@ impl Live {
             writes: self.writes.statistics(),
             flushes: self.flushes.statistics(),
             corrected: self.corrected.load(Ordering::Relaxed),
-            queue_depth: self.busy.load(Ordering::Relaxed).into(),
+            queue_depth: self.load.0.busy.load(Ordering::Relaxed).into(),
         }
     }
 

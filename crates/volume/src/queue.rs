@@ -157,7 +157,7 @@ impl VolumeQueue {
         let meter = &self.core.meter;
         let bytes = segments.iter().map(|segment| u64::from(segment.len)).sum();
         let result =
-            meter.time(&meter.reads, bytes, || buf.as_mut().map_or(Ok(()), |buf| self.read_segments(&self.core.spaces.get(), &segments, buf)));
+            meter.time(RequestKind::Read, bytes, || buf.as_mut().map_or(Ok(()), |buf| self.read_segments(&self.core.spaces.get(), &segments, buf)));
         self.done.push(Completion { token: request.token, result, buf });
     }
 
@@ -320,11 +320,7 @@ impl VolumeQueue {
         self.core.meter.end(1);
         let result = self.finish(&mut flight);
         let (meter, bytes) = (&self.core.meter, flight.segments.iter().map(|segment| u64::from(segment.len)).sum());
-        match flight.kind {
-            RequestKind::Read => meter.reads.note(flight.start, bytes, result.is_ok()),
-            RequestKind::Write => meter.writes.note(flight.start, bytes, result.is_ok()),
-            RequestKind::Flush => meter.flushes.note(flight.start, 0, result.is_ok()),
-        }
+        meter.note(flight.kind, (flight.start, Instant::now()), bytes, result.is_ok());
         self.done.push(Completion { token: flight.token, result, buf: flight.buf });
     }
 

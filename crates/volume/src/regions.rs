@@ -2,8 +2,11 @@
 //!
 //! ```text
 //!   clean ──mark()──► dirty ──write──► dirty, touched ──clean_up() twice, nothing in flight──► clean
-//!     a crash, or a member that comes back:  unsynced / behind ──sync_region()──► dirty
+//!     a crash, or a member that comes back:  unsynced / behind ─► copying ──sync_part() to the end──► dirty
 //! ```
+//! A region that is behind is copied in parts, between which it is written to like any other: what is copied already is written on all members. When another
+//! member comes meanwhile the region is behind again, and is copied from the start.
+//!
 //! * I-REG-1: a region is locked only while no write is under way in it, so what is copied there is not older than what was written.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,6 +23,8 @@ const LOCKED: u32 = 1 << 18;
 pub(crate) const UNSYNCED: u32 = 1 << 19;
 /// A stale member does not hold it yet; the active ones agree.
 pub(crate) const BEHIND: u32 = 1 << 20;
+/// As [`BEHIND`], and somebody has begun to copy it since it was last found to be.
+pub(crate) const COPYING: u32 = 1 << 21;
 
 /// What keeps a writer out of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,11 +142,24 @@ impl Regions {
         assert!(before & LOCKED != 0 && before & WRITERS == 0, "nobody writes to a locked region");
     }
 
+    /// Says of a locked region that a copy begins. Returns whether that has to be from its first byte on.
+    pub fn begin_copy(&self, region: u64) -> bool {
+        let state = self.state(region);
+        let mut now = state.load(Ordering::Acquire);
+        while now & BEHIND != 0 {
+            match state.compare_exchange_weak(now, now & !BEHIND | COPYING, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(changed) => now = changed,
+            }
+        }
+        false
+    }
+
     /// Takes a region that nobody writes to, and nobody wrote to since the last call, out of the dirty ones; its next writer marks it again.
     pub fn retire(&self, region: u64) -> bool {
         let state = self.state(region);
         let now = state.load(Ordering::Acquire);
-        if now & DIRTY == 0 || now & (WRITERS | LOCKED | UNSYNCED | BEHIND) != 0 {
+        if now & DIRTY == 0 || now & (WRITERS | LOCKED | UNSYNCED | BEHIND | COPYING) != 0 {
             return false;
         }
         if now & TOUCHED != 0 {
@@ -154,7 +172,9 @@ impl Regions {
     /// Knows of every region what others knew, but for who is under way in it.
     pub fn take_over(&self, others: &Self) {
         for (own, theirs) in self.states.iter().zip(&others.states) {
-            own.store(theirs.load(Ordering::Acquire) & !(WRITERS | LOCKED), Ordering::Release);
+            let now = theirs.load(Ordering::Acquire);
+            let behind = if now & COPYING == 0 { 0 } else { BEHIND };
+            own.store(now & !(WRITERS | LOCKED | COPYING) | behind, Ordering::Release);
         }
     }
 
@@ -189,6 +209,26 @@ mod tests {
         assert!(!regions.lock(3, Duration::ZERO));
         regions.unlock(3, 0);
         assert_eq!(regions.enter(3), Ok(()));
+    }
+
+    #[test]
+    fn a_member_that_comes_while_a_region_is_copied_begins_another_copy() {
+        let regions = Regions::new(1 << 20, 1 << 16);
+        regions.set_dirty(2);
+        regions.set(2, BEHIND);
+        assert!(regions.lock(2, Duration::ZERO) && regions.begin_copy(2) && !regions.begin_copy(2));
+        regions.unlock(2, 0);
+        regions.enter(2).unwrap();
+        regions.leave(2);
+        assert!(!regions.retire(2) && !regions.retire(2), "what is copied by half stays in the log");
+        let other = Regions::new(1 << 20, 1 << 16);
+        other.take_over(&regions);
+        assert!(other.has(2, BEHIND) && !other.has(2, COPYING), "places of another layout are copied anew");
+        regions.set(2, BEHIND);
+        assert!(regions.lock(2, Duration::ZERO) && regions.begin_copy(2));
+        regions.set(2, BEHIND);
+        regions.unlock(2, COPYING);
+        assert!(regions.has(2, BEHIND), "who came last is not forgotten");
     }
 
     #[test]

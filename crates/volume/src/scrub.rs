@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use block::AlignedBuf;
 
@@ -80,19 +80,39 @@ impl Group {
                 let space = core.spaces.get();
                 let Some(redundancy) = space.redundancy.as_ref().filter(|redundancy| region < redundancy.regions.count()) else { break };
                 let (start, len) = redundancy.regions.range(region);
-                core.settle_regions(&space, start, len)?;
-                let locked = (0..TRIES).any(|_| redundancy.regions.lock(region, Duration::from_millis(10)));
-                if !locked {
+                drop(space);
+                if self.scrub_region(core, region, start..start + len, repair, judge, &mut report)? {
+                    progress(len);
+                } else {
                     report.skipped_regions += 1;
-                    continue;
                 }
-                let scrubbed = core.scrub_range(&space, start..start + len, repair, judge, &mut report);
-                redundancy.regions.unlock(region, 0);
-                scrubbed?;
-                progress(len);
             }
         }
+        self.open.inner.throttle.leave(&self.open.inner.cores);
         Ok(report)
+    }
+
+    /// Compares a region in parts, each of which keeps writes to the region waiting. Returns whether it could be locked.
+    fn scrub_region(&self, core: &Core, region: u64, range: Range<u64>, repair: bool, judge: &dyn Judge, report: &mut ScrubReport) -> Result<bool> {
+        let mut at = range.start;
+        while at < range.end {
+            let pace = self.open.inner.throttle.wait(&self.open.inner.cores);
+            let began = Instant::now();
+            let space = core.spaces.get();
+            let Some(redundancy) = space.redundancy.as_ref().filter(|redundancy| region < redundancy.regions.count()) else { return Ok(false) };
+            let end = (at + core.part_end(at, 0, pace.chunk_bytes)).min(range.end);
+            core.settle_regions(&space, at, end - at)?;
+            let locked = (0..TRIES).any(|_| redundancy.regions.lock(region, Duration::from_millis(10)));
+            if !locked {
+                return Ok(false);
+            }
+            let scrubbed = core.scrub_range(&space, at..end, repair, judge, report);
+            redundancy.regions.unlock(region, 0);
+            scrubbed?;
+            at = end;
+            std::thread::sleep(pace.rest(began.elapsed()));
+        }
+        Ok(true)
     }
 }
 

@@ -1,51 +1,85 @@
 //! Making copies agree: after a crash, for a member that came back or is new, and taking bits of the dirty region log back afterwards.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use block::{AlignedBuf, Operation, Result};
 
-use crate::core::{Core, Redundancy};
+use crate::core::Core;
 use crate::layout::{Locate, Run};
 use crate::live::Live;
 use crate::plan::live_of;
-use crate::regions::{BEHIND, UNSYNCED};
+use crate::regions::{BEHIND, COPYING, UNSYNCED};
 use crate::shared::Lives;
 use crate::space::Space;
 
 /// How much is copied at once.
-const CHUNK_BYTES: usize = 256 << 10;
+const CHUNK_BYTES: u64 = 256 << 10;
+
+/// How far a part of a region came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Synced {
+    /// The region agrees.
+    Whole,
+    /// It agrees up to this byte in it.
+    Part(u64),
+    /// Somebody else is at it, or writes there now.
+    Busy,
+}
+
+/// What says that a region is not up to date everywhere.
+const PENDING: u32 = BEHIND | COPYING | UNSYNCED;
 
 impl Core {
     /// Makes one region's copies agree. Returns whether it was done; not so when somebody else is at it or writes there now.
-    ///
-    /// After a crash every active copy is as good as another: what was durable is on all of them, what was not may be any of them. What is
-    /// chosen has to stay, so the copies are durable before anybody reads the region.
     pub fn sync_region(&self, space: &Space, region: u64) -> Result<bool> {
-        let Some(redundancy) = &space.redundancy else { return Ok(true) };
-        if !redundancy.regions.lock(region, Duration::from_millis(10)) {
-            return Ok(false);
-        }
-        let result = self.copy_region(space, redundancy, region);
-        redundancy.regions.unlock(region, if result.is_ok() { UNSYNCED | BEHIND } else { 0 });
-        result.map(|()| true)
+        Ok(self.sync_part(space, region, 0, u64::MAX)? == Synced::Whole)
     }
 
-    fn copy_region(&self, space: &Space, redundancy: &Redundancy, region: u64) -> Result<()> {
-        let in_doubt = redundancy.regions.has(region, UNSYNCED);
-        let behind = redundancy.regions.has(region, BEHIND);
-        let (start, len) = redundancy.regions.range(region);
+    /// Makes a part of a region's copies agree: from byte `from` in the region on, about `most` bytes of each member.
+    ///
+    /// After a crash every active copy is as good as another: what was durable is on all of them, what was not may be any of them. What is
+    /// chosen has to stay, so the copies are durable before anybody reads the region: such a region is done as a whole.
+    pub fn sync_part(&self, space: &Space, region: u64, from: u64, most: u64) -> Result<Synced> {
+        let Some(redundancy) = &space.redundancy else { return Ok(Synced::Whole) };
+        let regions = &redundancy.regions;
+        if !regions.lock(region, Duration::from_millis(10)) {
+            return Ok(Synced::Busy);
+        }
+        let in_doubt = regions.has(region, UNSYNCED);
+        let from = if regions.begin_copy(region) || in_doubt { 0 } else { from };
+        let (start, len) = regions.range(region);
+        let end = if in_doubt { len } else { self.part_end(start, from, most).min(len) };
+        let needed = regions.has(region, UNSYNCED | COPYING);
+        let behind = regions.has(region, COPYING);
+        let result = if needed { self.copy_range(space, start + from..start + end, most, in_doubt, behind) } else { Ok(()) };
+        // Somebody else did it, or this was the last part.
+        let whole = !needed || end == len;
+        regions.unlock(region, if result.is_ok() && whole { UNSYNCED | COPYING } else { 0 });
+        result.map(|()| if whole { Synced::Whole } else { Synced::Part(end) })
+    }
+
+    /// Returns where a part of a region ends: after so many bytes of each member, in whole rows.
+    pub fn part_end(&self, start: u64, from: u64, most: u64) -> u64 {
+        let Some(parity) = &self.parity else { return from.saturating_add(most) };
+        let rows = (most / parity.raid5.unit_bytes()).max(1);
+        let row = (start + from) / parity.raid5.row_bytes();
+        row.saturating_add(rows).saturating_mul(parity.raid5.row_bytes()).saturating_sub(start)
+    }
+
+    fn copy_range(&self, space: &Space, range: Range<u64>, most: u64, in_doubt: bool, behind: bool) -> Result<()> {
         if let Some(parity) = &self.parity {
-            let changed = self.sync_rows(parity, start, len, in_doubt, behind)?;
+            let changed = self.sync_rows(parity, &range, most.min(CHUNK_BYTES), in_doubt, behind)?;
             let flushed = changed.into_iter().filter(|_| in_doubt).map(|live| (live.flush(), live));
             return self.settle(flushed.filter_map(|(result, live)| Some((live, result.err()?))).collect());
         }
         let mut changed = BTreeSet::new();
-        let (mut at, end) = (start, start + len);
-        while at < end {
+        let mut at = range.start;
+        while at < range.end {
             let run = space.locate(at);
-            let len = run.len.min(end - at).min(CHUNK_BYTES as u64) as usize;
+            let len = run.len.min(range.end - at).min(CHUNK_BYTES).min(most) as usize;
             let lives = self.shared.lives();
             changed.extend(self.sync_run(&lives, &run, at, len, in_doubt, behind)?);
             at += len as u64;
@@ -154,7 +188,7 @@ impl Core {
 
     /// Returns how many regions a member still has to be brought up to date in, or are in doubt after a crash.
     pub fn pending(&self) -> u64 {
-        self.count_with(BEHIND | UNSYNCED)
+        self.count_with(PENDING)
     }
 
     /// Returns how many regions have one of the flags.
@@ -165,7 +199,7 @@ impl Core {
     /// Returns the next region from `from` on, round and round, that is not up to date everywhere.
     pub fn next_pending(&self, from: u64) -> Option<u64> {
         let space = self.spaces.peek();
-        let pending = |from| space.redundancy.as_ref()?.regions.next_with(BEHIND | UNSYNCED, from);
+        let pending = |from| space.redundancy.as_ref()?.regions.next_with(PENDING, from);
         pending(from).or_else(|| pending(0))
     }
 
@@ -176,8 +210,7 @@ impl Core {
             // Taken anew for every region, so that a relayout need not wait for all.
             let space = self.spaces.get();
             let Some(redundancy) = &space.redundancy else { break };
-            let pending =
-                |from| (from..redundancy.regions.count()).find(|at| redundancy.regions.has(*at, BEHIND | UNSYNCED) && !unread.contains_key(at));
+            let pending = |from| (from..redundancy.regions.count()).find(|at| redundancy.regions.has(*at, PENDING) && !unread.contains_key(at));
             let Some(region) = pending(from).or_else(|| pending(0)) else { break };
             if let Err(error) = self.sync_region(&space, region) {
                 unread.insert(region, error);
@@ -185,11 +218,5 @@ impl Core {
             from = region + 1;
         }
         unread.into_values().next().map_or(Ok(()), Err)
-    }
-
-    /// Says whether anybody uses the members now.
-    pub fn is_busy(&self) -> bool {
-        let (space, lives) = (self.spaces.peek(), self.shared.lives());
-        space.members.iter().filter_map(|member| lives[*member].as_ref()).any(|live| live.is_busy())
     }
 }

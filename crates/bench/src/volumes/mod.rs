@@ -1,18 +1,17 @@
 //! `volume`: what layouts of several devices reach of what their members reach, one right after the other, round by round.
 
+mod background;
 mod load;
+mod plain;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bedplate::{
-    AlignedBuf, Arrangement, BlockDevice, Group, ImportOptions, MemberState, MemoryDevice, NewGroup, RequestKind, Shape, Volume, create_group,
-    format_size,
+    AlignedBuf, Arrangement, BlockDevice, Group, ImportOptions, MemoryDevice, NewGroup, RequestKind, Shape, Volume, create_group, format_size,
 };
-use rand::{RngExt, SeedableRng};
-use rand_xoshiro::Xoshiro256PlusPlus;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, Spread};
 use load::{Load, Part, parts, rate};
@@ -36,15 +35,17 @@ pub struct Volumes {
     pub time: Duration,
     /// How often the volume and its members take turns.
     pub rounds: usize,
+    /// Only measurements whose name contains one of these; none: all.
+    pub only: Vec<String>,
 }
 
 /// What a layout reached, and what it is compared with: medians of all rounds.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VolumeRow {
     /// What was done.
     pub what: String,
     /// The unit of both figures.
-    pub unit: &'static str,
+    pub unit: String,
     /// What the volume reached.
     pub volume: f64,
     /// What it is compared with.
@@ -53,13 +54,17 @@ pub struct VolumeRow {
     pub of: String,
     /// The median of the rounds' ratios.
     pub ratio: f64,
+    /// The same of what a plain loop reaches that issues the member operations of the layout, from as many threads; `None` where that is the reference.
+    pub plain_ratio: Option<f64>,
     /// What else was counted.
     pub note: String,
 }
 
 /// What was measured.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VolumeReport {
+    /// How often the volume and what it is compared with took turns.
+    pub rounds: usize,
     /// What the members are.
     pub members: Vec<String>,
     /// The results.
@@ -87,17 +92,20 @@ impl Volumes {
             fill(device)?;
         }
         let bench = Bench { options: self, devices: &devices };
-        let mut rows = vec![bench.one()?];
-        for kind in [RequestKind::Read, RequestKind::Write] {
-            rows.push(bench.stripe(kind)?);
+        let mut rows = Vec::new();
+        for (name, measure) in MEASUREMENTS {
+            if self.only.is_empty() || self.only.iter().any(|only| name.contains(only.as_str())) {
+                rows.extend(measure(&bench)?);
+            }
         }
-        rows.push(bench.mirror()?);
-        rows.extend([bench.parity(true)?, bench.parity(false)?]);
-        rows.extend(bench.rebuild()?);
+        if rows.is_empty() {
+            let names: Vec<&str> = MEASUREMENTS.iter().map(|(name, _)| *name).collect();
+            return Err(Error::usage(format!("no measurement is called so: there are {}", names.join(", "))));
+        }
         for device in &devices {
             erase(device)?;
         }
-        Ok(VolumeReport { members: devices.iter().map(|device| device.name().to_owned()).collect(), rows })
+        Ok(VolumeReport { rounds: self.rounds, members: devices.iter().map(|device| device.name().to_owned()).collect(), rows })
     }
 }
 
@@ -116,13 +124,36 @@ fn erase(device: &Arc<dyn BlockDevice>) -> Result<()> {
     Ok(device.write_zeroes(0, LABELS)?)
 }
 
+/// What is measured, by name.
+type Measurement = (&'static str, fn(&Bench<'_>) -> Result<Vec<VolumeRow>>);
+
+const MEASUREMENTS: [Measurement; 9] = [
+    ("one", |bench| Ok(vec![bench.one()?])),
+    ("stripe-read", |bench| Ok(vec![bench.stripe(RequestKind::Read)?])),
+    ("stripe-write", |bench| Ok(vec![bench.stripe(RequestKind::Write)?])),
+    ("mirror-read", |bench| Ok(vec![bench.mirror()?])),
+    ("raid5-rows", |bench| Ok(vec![bench.parity(true)?])),
+    ("raid5-small", |bench| Ok(vec![bench.parity(false)?])),
+    ("rebuild", |bench| bench.rebuild()),
+    ("resync", |bench| bench.resync()),
+    ("foreground", |bench| bench.foreground()),
+];
+
 struct Bench<'a> {
     options: &'a Volumes,
     devices: &'a [Arc<dyn BlockDevice>],
 }
 
 impl Bench<'_> {
+    /// Makes a group whose copies agree.
     fn group(&self, shape: Shape, members: usize, background: bool) -> Result<Group> {
+        let group = self.new_group(shape, members, background)?;
+        group.sync().map_err(told)?;
+        Ok(group)
+    }
+
+    /// Makes a group. Until it is synchronised, all of it is in doubt.
+    fn new_group(&self, shape: Shape, members: usize, background: bool) -> Result<Group> {
         let members = self.devices[..members].to_vec();
         let data = Arrangement { shape, unit_bytes: shape.unit_bytes_default(), plexes: 2 };
         let new = NewGroup {
@@ -136,28 +167,33 @@ impl Bench<'_> {
             force: true,
         };
         create_group(&new).map_err(told)?;
-        let group = Group::import(&members, &ImportOptions { background, ..ImportOptions::default() }).map_err(told)?;
-        group.sync().map_err(told)?;
-        Ok(group)
+        drop(new);
+        self.import(members.len(), background)
     }
 
-    /// Lets both take turns and returns the medians: of the volume, of the reference, of their ratio.
-    fn turns(&self, mut volume: impl FnMut() -> Result<f64>, mut reference: impl FnMut() -> Result<f64>) -> Result<(f64, f64, f64)> {
-        let (mut volumes, mut references, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    fn import(&self, members: usize, background: bool) -> Result<Group> {
+        Group::import(&self.devices[..members], &ImportOptions { background, ..ImportOptions::default() }).map_err(told)
+    }
+
+    /// Lets all take turns and returns the medians: of the volume, of the reference, of the ratio to it and, where there is one, to the plain loop.
+    fn turns(
+        &self,
+        mut volume: impl FnMut() -> Result<f64>,
+        mut reference: impl FnMut() -> Result<f64>,
+        mut plain: Option<&mut dyn FnMut() -> Result<f64>>,
+    ) -> Result<Told> {
+        let (mut rates, mut plains) = (Vec::new(), Vec::new());
         for round in 0..self.options.rounds {
             // Who begins changes, so that neither always meets a warm machine.
-            let (one, other) = if round % 2 == 0 {
-                let one = volume()?;
-                (one, reference()?)
-            } else {
-                let other = reference()?;
-                (volume()?, other)
-            };
-            volumes.push(one);
-            references.push(other);
-            ratios.push(one / other.max(f64::MIN_POSITIVE));
+            let early = if round % 2 == 1 { Some(reference()?) } else { None };
+            let one = volume()?;
+            let other = early.map_or_else(&mut reference, Ok)?;
+            rates.push((one, other));
+            if let Some(plain) = &mut plain {
+                plains.push(one / plain()?.max(f64::MIN_POSITIVE));
+            }
         }
-        Ok((median(&volumes), median(&references), median(&ratios)))
+        Ok(Told { plain_ratio: (!plains.is_empty()).then(|| median(&plains)), ..medians(&rates) })
     }
 
     fn one(&self) -> Result<VolumeRow> {
@@ -165,17 +201,19 @@ impl Bench<'_> {
         let volume = Volume::over(Arc::clone(device)).device();
         let load = Load { kind: RequestKind::Write, request_bytes: 8192, depth: 16, random: true };
         let run = |device: &Arc<dyn BlockDevice>| Ok(rate(&parts(device, DATA_START, 1, 8192), load, self.options.time)?.0);
-        let told = self.turns(|| run(&volume), || run(device))?;
+        let told = self.turns(|| run(&volume), || run(device), None)?;
         let same = if Arc::ptr_eq(&volume, device) { "the volume is the device itself" } else { "a layer lies in between" };
         Ok(row("one device: 8 KiB writes, queue of 16", "1/s", told, "the device", same.into()))
     }
 
-    /// Each member at full depth alone and all at once, against as many threads on the volume with the same depth in all.
-    fn against_sum(&self, device: &Arc<dyn BlockDevice>, members: usize, load: Load) -> Result<(f64, f64, f64)> {
+    /// Each member at full depth alone and all at once, against as many threads on the volume with the same depth in all, and on the members in turn.
+    fn against_sum(&self, device: &Arc<dyn BlockDevice>, members: usize, load: Load) -> Result<Told> {
         let own = parts(device, 0, members as u64, load.request_bytes);
         let of_members: Vec<Part> = self.devices[..members].iter().flat_map(|member| parts(member, DATA_START, 1, load.request_bytes)).collect();
-        let mib = |told: (f64, f64)| told.1 / f64::from(1 << 20);
-        self.turns(|| Ok(mib(rate(&own, load, self.options.time)?)), || Ok(mib(rate(&of_members, load, self.options.time)?)))
+        let mib = |bytes: f64| bytes / f64::from(1 << 20);
+        let mut plain = || Ok(mib(plain::dealt(&self.devices[..members], members, load, self.options.time)? * load.request_bytes as f64));
+        let time = self.options.time;
+        self.turns(|| Ok(mib(rate(&own, load, time)?.1)), || Ok(mib(rate(&of_members, load, time)?.1)), Some(&mut plain))
     }
 
     fn stripe(&self, kind: RequestKind) -> Result<VolumeRow> {
@@ -218,7 +256,12 @@ impl Bench<'_> {
         let members = if whole { &self.devices[..data as usize] } else { &self.devices[..1] };
         let of_members: Vec<Part> = members.iter().flat_map(|member| parts(member, DATA_START, 1, alone.request_bytes)).collect();
         let lanes = members.len() as f64;
-        let told = self.turns(volume, || Ok(rate(&of_members, alone, self.options.time)?.0 / lanes))?;
+        let (unit_bytes, time) = (Shape::Raid5.unit_bytes_default(), self.options.time);
+        let mut plain = || match whole {
+            true => plain::rows(&self.devices[..MEMBERS], unit_bytes, load.depth, time),
+            false => plain::small_writes(&self.devices[..MEMBERS], request_bytes, load.depth, time),
+        };
+        let told = self.turns(volume, || Ok(rate(&of_members, alone, time)?.0 / lanes), Some(&mut plain))?;
         let each = |count: u64| count as f64 / (requests as f64).max(1.0);
         let least = if whole { format!("0 and {MEMBERS}") } else { "2 and 2, besides 2 of the log".to_owned() };
         let note = format!(
@@ -234,85 +277,6 @@ impl Bench<'_> {
         };
         Ok(row(&what, "1/s", told, of, note))
     }
-
-    /// A member is replaced: how fast it is filled while nobody works, and what somebody who works meanwhile feels.
-    fn rebuild(&self) -> Result<[VolumeRow; 2]> {
-        let (mut filled, mut latency) = (Vec::new(), Vec::new());
-        for _ in 0..self.options.rounds {
-            let copied = self.copy()?;
-            let group = self.group(Shape::Mirror, 2, false)?;
-            let bytes = volume_of(&group)?.size_bytes();
-            let start = Instant::now();
-            group.replace(1, self.newcomer()?).map_err(told)?;
-            group.sync().map_err(told)?;
-            filled.push((bytes as f64 / f64::from(1 << 20) / start.elapsed().as_secs_f64(), copied));
-            drop(group);
-            latency.push(self.foreground()?);
-        }
-        let told = medians(&filled);
-        let first = row("mirror of 2: a new member is filled, nobody else works", "MiB/s", told, "a plain copy from member to member", String::new());
-        let pairs: Vec<(f64, f64)> = latency.iter().map(|told| (told.during_us, told.before_us)).collect();
-        let rate = median(&latency.iter().map(|told| told.mib_per_s).collect::<Vec<_>>());
-        let note = format!("filled at {rate:.0} MiB/s meanwhile");
-        Ok([first, row("mirror of 2: p99 of 8 KiB writes while a member is filled", "µs", medians(&pairs), "the same without", note)])
-    }
-
-    /// Returns the fifth device, which is nobody's member.
-    fn newcomer(&self) -> Result<&Arc<dyn BlockDevice>> {
-        let device = &self.devices[MEMBERS];
-        erase(device)?;
-        Ok(device)
-    }
-
-    /// Copies from the first member to the fifth, in the pieces that a rebuild takes, and returns MiB/s.
-    fn copy(&self) -> Result<f64> {
-        const PIECE: u64 = 256 << 10;
-        let mut buf = AlignedBuf::zeroed(PIECE as usize);
-        let (from, to) = (&self.devices[0], &self.devices[MEMBERS]);
-        let count = (from.size_bytes().min(to.size_bytes()) - DATA_START) / PIECE;
-        let start = Instant::now();
-        for at in (0..count).map(|n| DATA_START + n * PIECE) {
-            from.read_at(&mut buf, at)?;
-            to.write_at(&buf, at)?;
-        }
-        Ok((count * PIECE) as f64 / f64::from(1 << 20) / start.elapsed().as_secs_f64())
-    }
-
-    fn foreground(&self) -> Result<Foreground> {
-        let group = self.group(Shape::Mirror, 2, true)?;
-        let device = volume_of(&group)?;
-        let until = Instant::now() + self.options.time;
-        let before_us = p99_us(&device, &mut || Instant::now() < until)?;
-        let start = Instant::now();
-        group.replace(1, self.newcomer()?).map_err(told)?;
-        let mut filled_s = None;
-        let during_us = p99_us(&device, &mut || {
-            let is_filled = group.config().members.iter().take(2).all(|member| member.state == MemberState::Active);
-            filled_s = filled_s.or(is_filled.then(|| start.elapsed().as_secs_f64()));
-            !is_filled
-        })?;
-        let mib = device.size_bytes() as f64 / f64::from(1 << 20);
-        Ok(Foreground { before_us, during_us, mib_per_s: mib / filled_s.unwrap_or(f64::INFINITY) })
-    }
-}
-
-struct Foreground {
-    before_us: f64,
-    during_us: f64,
-    mib_per_s: f64,
-}
-
-/// Writes 8 KiB at random places, one after the other, and returns the time in which 99 of 100 ended.
-fn p99_us(device: &Arc<dyn BlockDevice>, go_on: &mut dyn FnMut() -> bool) -> Result<f64> {
-    let (buf, mut rng, mut times) = (AlignedBuf::zeroed(8192), Xoshiro256PlusPlus::seed_from_u64(9), Vec::new());
-    while times.len() % 64 != 0 || go_on() || times.is_empty() {
-        let at = rng.random_range(0..device.size_bytes() / 8192) * 8192;
-        let start = Instant::now();
-        device.write_at(&buf, at)?;
-        times.push(start.elapsed().as_secs_f64() * 1e6);
-    }
-    times.sort_by(f64::total_cmp);
-    Ok(times[(times.len() * 99 / 100).min(times.len() - 1)])
 }
 
 fn volume_of(group: &Group) -> Result<Arc<dyn BlockDevice>> {
@@ -328,24 +292,38 @@ fn name(kind: RequestKind) -> &'static str {
     if kind == RequestKind::Read { "read" } else { "write" }
 }
 
-fn row(what: &str, unit: &'static str, (volume, reference, ratio): (f64, f64, f64), of: &str, note: String) -> VolumeRow {
-    VolumeRow { what: what.to_owned(), unit, volume, reference, of: of.to_owned(), ratio, note }
+/// The medians of all rounds.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    volume: f64,
+    reference: f64,
+    ratio: f64,
+    plain_ratio: Option<f64>,
+}
+
+fn row(what: &str, unit: &str, told: Told, of: &str, note: String) -> VolumeRow {
+    let Told { volume, reference, ratio, plain_ratio } = told;
+    VolumeRow { what: what.to_owned(), unit: unit.to_owned(), volume, reference, of: of.to_owned(), ratio, plain_ratio, note }
 }
 
 fn median(values: &[f64]) -> f64 {
     Spread::of(values).median
 }
 
-fn medians(pairs: &[(f64, f64)]) -> (f64, f64, f64) {
+fn medians(pairs: &[(f64, f64)]) -> Told {
     let of = |of: &dyn Fn(&(f64, f64)) -> f64| median(&pairs.iter().map(of).collect::<Vec<_>>());
-    (of(&|pair| pair.0), of(&|pair| pair.1), of(&|pair| pair.0 / pair.1.max(f64::MIN_POSITIVE)))
+    let ratio = of(&|pair| pair.0 / pair.1.max(f64::MIN_POSITIVE));
+    Told { volume: of(&|pair| pair.0), reference: of(&|pair| pair.1), ratio, plain_ratio: None }
 }
 
 impl fmt::Display for VolumeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for row in &self.rows {
-            let VolumeRow { what, unit, volume, reference, of, ratio, note } = row;
+            let VolumeRow { what, unit, volume, reference, of, ratio, plain_ratio, note } = row;
             writeln!(f, "{what}\n    {ratio:.2} of {of}: {volume:.0} {unit}, {reference:.0} {unit}")?;
+            if let Some(plain) = plain_ratio {
+                writeln!(f, "    {plain:.2} of a plain loop with the members' operations")?;
+            }
             if !note.is_empty() {
                 writeln!(f, "    {note}")?;
             }
@@ -361,15 +339,17 @@ mod tests {
     #[test]
     fn every_layout_is_measured_and_no_group_stays_behind() {
         let members: Vec<Arc<dyn BlockDevice>> = (0..5).map(|_| MemoryDevice::new(48 << 20) as _).collect();
-        let options = Volumes { members: members.clone(), size_bytes: 0, time: Duration::from_millis(40), rounds: 1 };
+        let options = Volumes { members: members.clone(), size_bytes: 0, time: Duration::from_millis(40), rounds: 1, only: Vec::new() };
         let report = options.measure().unwrap();
-        assert_eq!(report.rows.len(), 8);
+        assert_eq!(report.rows.len(), 12);
+        assert!(report.rows.iter().filter(|row| row.plain_ratio.is_some()).count() == 5, "{report}");
         assert!(report.rows.iter().all(|row| row.volume > 0.0 && row.reference > 0.0 && row.ratio > 0.0), "{report}");
         assert_eq!(report.rows[0].note, "the volume is the device itself");
         // A whole row is written without a read, and by one write of every member.
         assert!(report.rows[4].note.starts_with("0.00 reads, "), "{report}");
         assert!(members.iter().all(|member| bedplate::Label::read(&**member).is_err()));
         assert!(Volumes { members: members[..3].to_vec(), ..options.clone() }.measure().is_err());
-        assert!(Volumes { rounds: 0, ..options }.measure().is_err());
+        assert!(Volumes { rounds: 0, ..options.clone() }.measure().is_err());
+        assert!(Volumes { only: vec!["tape".into()], ..options }.measure().unwrap_err().to_string().contains("raid5-rows"));
     }
 }

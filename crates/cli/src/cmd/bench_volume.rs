@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bench::{VolumeReport, Volumes};
+use bench::{Results, VolumeReport, Volumes};
 use clap::Args;
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::signature;
 
-/// What layouts of several devices reach of what their members reach: one device, stripe, mirror, RAID-5, and a member that is filled
+/// What layouts of several devices reach of what their members reach: one device, stripe, mirror, RAID-5, rebuild, resynchronisation, and what the foreground feels of it
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A device or image file of 48 MiB or more, overwritten; five of them. None: memory
@@ -28,6 +28,12 @@ pub struct Arguments {
     /// How long one measurement lasts
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = bedplate::parse_duration)]
     time: Duration,
+    /// Only these measurements: one, stripe-read, stripe-write, mirror-read, raid5-rows, raid5-small, rebuild, resync, foreground, or parts of their names
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Write results.json into this directory, for 'bench tables'
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
     /// Take members that hold something; it is gone
     #[arg(long)]
     force: bool,
@@ -49,6 +55,12 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         _ => Ok(device::open_plain(&path.canonicalize().unwrap_or(path.clone()), Access::ReadWrite)?),
     };
     let members = arguments.members.iter().map(open).collect::<Result<Vec<_>>>()?;
-    let volumes = Volumes { members, size_bytes: arguments.size, time: arguments.time, rounds: arguments.rounds };
-    output.show(&Told(volumes.measure()?))
+    let Arguments { size, time, rounds, .. } = *arguments;
+    let mut results = Results::begin(std::env::args().collect());
+    let report = Volumes { members, size_bytes: size, time, rounds, only: arguments.only.clone() }.measure()?;
+    if let Some(directory) = &arguments.report {
+        results.volumes = Some(report.clone());
+        results.save(directory)?;
+    }
+    output.show(&Told(report))
 }

@@ -39,6 +39,8 @@ pub enum Request {
     Relayout(Turn),
     /// Let go of a member without data.
     Remove(usize),
+    /// State what work in the background leaves those who use the volumes, in hundredths.
+    Foreground(u16),
     /// Compare all copies.
     Scrub {
         /// Make copies good that are known to be wrong.
@@ -211,6 +213,7 @@ pub fn act(group: &Group, fs: Option<&FileSystem>, request: &Request, open_new: 
         Request::Replace(member, path) => group.replace(*member, &open_new(path)?)?,
         Request::Unrelocate(member, path) => group.unrelocate(*member, &open_new(path)?)?,
         Request::Remove(member) => group.remove(*member)?,
+        Request::Foreground(limit_percent) => group.set_foreground(*limit_percent)?,
         Request::Scrub { repair } => return scrub(group, fs, *repair),
     }
     let status = Status::of(group);

@@ -30,6 +30,10 @@ fn a_group_is_made_shown_formatted_used_and_checked_by_any_of_its_members() {
     for words in ["group tank, whole, 4 members", "striped over 2 columns in units of 64 KiB", "├─ mirrored on 2 plexes", "m3.img  active"] {
         assert!(shown.contains(words), "{words:?} is missing in {shown}");
     }
+    assert!(!shown.contains("p99"), "the default limit is not worth a line: {shown}");
+    assert!(bedplate(["volume", "tune", text(&members[1]), "--foreground", "2.5"]).succeeds().stdout().contains("limit 2.50"));
+    assert!(bedplate(["volume", "show", text(&members[0])]).succeeds().stdout().contains("compared: limit 2.50"));
+    bedplate(["volume", "tune", text(&members[1]), "--foreground", "0.9"]).fails(2, "1.05");
     bedplate(["format", text(&members[1])]).succeeds();
     let file = scratch.file("in", b"content");
     bedplate(["put", text(&members[3]), text(&file), "/file"]).succeeds();

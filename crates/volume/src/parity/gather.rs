@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use block::{Completion, Request, Result, Segment};
+use block::{Completion, Request, RequestKind, Result, Segment};
 use parking_lot::Mutex;
 
 use super::Parity;
@@ -139,11 +139,12 @@ impl Gathering {
         let result = flight.result.clone().unwrap_or(Ok(()));
         self.flying -= flight.requests.len();
         core.meter.end(flight.requests.len() as u64);
+        let now = Instant::now();
         for request in std::mem::take(&mut flight.requests) {
             let bytes = segments(&request).map(|segment| u64::from(segment.len)).sum();
             // The space of a RAID-5 stays what it is.
             segments(&request).for_each(|segment| core.leave(&core.spaces.peek(), segment.offset, segment.len.into()));
-            core.meter.writes.note(flight.start, bytes, result.is_ok());
+            core.meter.note(RequestKind::Write, (flight.start, now), bytes, result.is_ok());
             done.push(Completion { token: request.token, result: result.clone(), buf: request.buf });
         }
     }
@@ -167,7 +168,8 @@ fn entered(core: &Core, request: Request, done: &mut Vec<Completion>) -> Option<
     let enter = |(count, segment): (usize, &Segment)| Some((count, core.enter(&space, segment.offset, segment.len.into()).err()?));
     let Some((count, error)) = segments(&request).enumerate().find_map(enter) else { return Some(request) };
     segments(&request).take(count).for_each(|segment| core.leave(&space, segment.offset, segment.len.into()));
-    core.meter.writes.note(Instant::now(), 0, false);
+    let now = Instant::now();
+    core.meter.note(RequestKind::Write, (now, now), 0, false);
     done.push(Completion { token: request.token, result: Err(error), buf: request.buf });
     None
 }
@@ -199,7 +201,7 @@ fn puts(requests: &[Request]) -> Vec<Put> {
 
 #[cfg(test)]
 mod tests {
-    use block::{AlignedBuf, RequestKind};
+    use block::AlignedBuf;
 
     use super::*;
 

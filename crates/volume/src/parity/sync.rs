@@ -1,5 +1,6 @@
 //! Making rows agree: parity after a crash or in a new group, and the units of a member that is being brought up to date.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use block::{AlignedBuf, Operation, RequestKind, Result, Segment};
@@ -11,9 +12,6 @@ use crate::core::Core;
 use crate::live::Live;
 use crate::parallel::Job;
 use crate::shared::Lives;
-
-/// How much of a member is read at once.
-const CHUNK_BYTES: u64 = 256 << 10;
 
 /// Rows next to each other, as the members hold them.
 pub(super) struct Rows {
@@ -42,10 +40,10 @@ impl Rows {
 }
 
 impl Core {
-    /// Makes the rows of a range agree. Returns the members that were written.
-    pub fn sync_rows(&self, parity: &Parity, start: u64, len: u64, in_doubt: bool, behind: bool) -> Result<Vec<Arc<Live>>> {
-        let (first, last) = (parity.raid5.place(start).row, parity.raid5.place(start + len - 1).row);
-        let step = (CHUNK_BYTES / parity.raid5.unit_bytes()).max(1);
+    /// Makes the rows of a range agree, about `chunk` bytes of each member at once. Returns the members that were written.
+    pub fn sync_rows(&self, parity: &Parity, range: &Range<u64>, chunk: u64, in_doubt: bool, behind: bool) -> Result<Vec<Arc<Live>>> {
+        let (first, last) = (parity.raid5.place(range.start).row, parity.raid5.place(range.end - 1).row);
+        let step = (chunk / parity.raid5.unit_bytes()).max(1);
         let mut written = Vec::new();
         for from in (first..=last).step_by(step as usize) {
             let to = (from + step - 1).min(last);

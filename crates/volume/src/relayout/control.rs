@@ -123,7 +123,7 @@ impl Group {
     pub fn run_relayout(&self, go_on: &mut dyn FnMut(&RelayoutProgress) -> bool) -> Result<()> {
         let inner = &self.open.inner;
         while let Some(ordinal) = inner.shared.config().volumes.iter().position(|volume| volume.relayout.is_some()) {
-            let stepped = inner.step(&inner.cores[ordinal])?;
+            let stepped = inner.step(&inner.cores[ordinal], u64::MAX)?;
             let more = self.relayout_progress().is_some_and(|progress| go_on(&progress));
             match stepped {
                 Stepped::Idle => return Ok(()),
@@ -260,12 +260,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes one step, or ends what is over.
-    pub fn step(&self, core: &Core) -> Result<Stepped> {
+    /// Takes one step, in pieces of at most `chunk_bytes`, or ends what is over.
+    pub fn step(&self, core: &Core, chunk_bytes: u64) -> Result<Stepped> {
         let _members_stay = self.maintenance.lock();
         self.moving.lock().begin();
         let before = core.spaces.peek().relayout.as_ref().map(|relayout| relayout.position);
-        let stepped = core.relayout_step()?;
+        let stepped = core.relayout_step(chunk_bytes)?;
         match stepped {
             Stepped::Over => self.end(core)?,
             // A step into the scratch area is half of one.

@@ -102,12 +102,12 @@ fn overlaps(from: &impl Locate, to: &impl Locate, range: &Range<u64>) -> bool {
 }
 
 impl Core {
-    /// Takes the next step.
+    /// Takes the next step, in pieces of at most `chunk_bytes`.
     ///
     /// # Errors
     /// When the range cannot be copied: it lives where it did. When the labels cannot say where it lives: nothing is written to the volume any
     /// more.
-    pub fn relayout_step(&self) -> Result<Stepped> {
+    pub fn relayout_step(&self, chunk_bytes: u64) -> Result<Stepped> {
         let space = self.spaces.get();
         let Some(relayout) = space.relayout.clone() else { return Ok(Stepped::Idle) };
         if relayout.is_over(&space.layout) {
@@ -125,7 +125,7 @@ impl Core {
             self.travel.lock().patience = (patience * 2).min(PATIENCE.1);
             return Ok(Stepped::Busy);
         }
-        let moved = self.shift(&step);
+        let moved = self.shift(&step, chunk_bytes.min(CHUNK_BYTES));
         let arrived = moved.is_ok();
         self.spaces.change(|space| {
             space.barred = None;
@@ -138,7 +138,7 @@ impl Core {
     }
 
     /// Copies a range that nobody writes to, and lets the labels say where it lives.
-    fn shift(&self, step: &Step<'_>) -> Result<()> {
+    fn shift(&self, step: &Step<'_>, chunk_bytes: u64) -> Result<()> {
         let space = self.spaces.get();
         let (start, len) = (step.range.start, step.range.end - step.range.start);
         self.settle_regions(&space, start, len)?;
@@ -150,10 +150,10 @@ impl Core {
         let arrival = Arrival { space: &space, to: step.to.0, base: step.to.1 };
         // I-RLY-1: of other ranges that was proven before the walk began.
         assert!(!overlaps(&*space, &arrival, &step.range), "a step overwrites nothing that lives there");
-        let mut buf = AlignedBuf::zeroed(len.min(CHUNK_BYTES) as usize);
+        let mut buf = AlignedBuf::zeroed(len.min(chunk_bytes) as usize);
         let mut at = start;
         while at < step.range.end {
-            let part = &mut buf[..(step.range.end - at).min(CHUNK_BYTES) as usize];
+            let part = &mut buf[..(step.range.end - at).min(chunk_bytes) as usize];
             self.copy_to(&arrival, part, at)?;
             at += part.len() as u64;
         }

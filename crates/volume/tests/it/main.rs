@@ -15,4 +15,5 @@ mod refusals;
 mod relocation;
 mod scrub;
 mod statistics;
+mod throttle;
 mod write_hole;

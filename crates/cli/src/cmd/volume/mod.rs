@@ -1,10 +1,11 @@
-//! `bedplate volume create|list|show|import|export|add|spare|replace|unrelocate|remove|relayout|grow|shrink|scrub|stat`
+//! `bedplate volume create|list|show|import|export|add|spare|replace|unrelocate|remove|relayout|grow|shrink|scrub|stat|tune`
 
 mod change;
 mod create;
 mod relayout;
 mod scrub;
 mod show;
+mod tune;
 
 use clap::Subcommand;
 
@@ -29,6 +30,7 @@ pub enum Command {
     Shrink(relayout::ShrinkArguments),
     Scrub(scrub::Arguments),
     Stat(show::StatArguments),
+    Tune(tune::Arguments),
 }
 
 pub fn run(command: &Command, output: &Output) -> Result<Exit> {
@@ -48,6 +50,7 @@ pub fn run(command: &Command, output: &Output) -> Result<Exit> {
         Command::Remove(arguments) => change::remove(arguments, output),
         Command::Scrub(arguments) => return scrub::run(arguments, output),
         Command::Stat(arguments) => show::stat(arguments, output),
+        Command::Tune(arguments) => tune::run(arguments, output),
     }?;
     Ok(Exit::Done)
 }

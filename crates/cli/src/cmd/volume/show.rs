@@ -80,6 +80,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let mut status = of_labels(&located);
     if let Some(live) = control::ask_if_open(&located)? {
         (status.pending_bytes, status.pending_seconds) = (live.pending_bytes, live.pending_seconds);
+        (status.pending_bytes_per_second, status.foreground_found_percent) = (live.pending_bytes_per_second, live.foreground_found_percent);
         for (volume, live) in status.volumes.iter_mut().zip(live.volumes) {
             volume.relayout = live.relayout;
         }

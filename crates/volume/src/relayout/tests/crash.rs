@@ -181,6 +181,7 @@ fn lost_writes(mistake: Option<Mistake>) -> usize {
     });
     with_mistake(mistake, || group.run_relayout(&mut |_| true)).unwrap();
     ask.send(false).unwrap();
+    // Its last writes may have waited for the end of a step.
     let last: Vec<u64> = writer.join().unwrap();
     let now = seen(&*device, 2 << 20);
     now.iter().zip(last).filter(|((_, number), last)| number != last).count()
