@@ -92,13 +92,19 @@ impl Run {
     }
 }
 
-/// What a change of the map means: for the rows and the map, and for the free space.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct ExtentPlan {
-    /// Row changes, each key at most once.
-    pub(crate) changes: Vec<ExtentChange>,
-    /// Volume blocks that no longer belong to the file.
-    pub(crate) freed: Vec<Run>,
+/// Returns the volume blocks that belonged to a file before `changes`, each of a row that was `old`, and do not any more.
+pub(crate) fn freed_by(changes: &[ExtentChange], old: &[Option<Extent>]) -> Vec<Run> {
+    let mut deltas = Deltas::default();
+    // Their states make no difference here.
+    let row = CoveringRow::Live(ExtentState::Written);
+    let run = |extent: &Extent| Run { start: extent.start, blocks: extent.blocks.into() };
+    old.iter().flatten().for_each(|extent| deltas.remove(run(extent), row));
+    for change in changes {
+        if let ExtentChange::Put(_, extent) = change {
+            deltas.insert(run(extent), row);
+        }
+    }
+    deltas.gone()
 }
 
 /// One piece of a range of file blocks: mapped by one extent, or a hole.
@@ -219,44 +225,27 @@ impl ExtentMap {
         self.extents.range(..block).next_back().map(|(at, extent)| (FileBlock(*at), *extent))
     }
 
-    /// Plans `extents`, in order and within `range`, to be all that `range` maps, and frees nothing: the blocks are the same, or new.
+    /// Plans `extents`, in order and within `range`, to be all that `range` maps.
     pub(crate) fn plan_set(&self, range: Range<u64>, extents: &[(FileBlock, Extent)]) -> Vec<ExtentChange> {
         self.plan_rows(range, extents.iter().map(|(at, extent)| (at.0, *extent)))
     }
 
-    /// Returns the volume blocks that `range` maps and `extents` do not.
-    pub(crate) fn left_by(&self, range: Range<u64>, extents: &[(FileBlock, Extent)]) -> Vec<Run> {
-        let mut deltas = Deltas::default();
-        // Their states make no difference here.
-        let row = CoveringRow::Live(ExtentState::Written);
-        self.plan_replace(range, &[]).freed.into_iter().for_each(|run| deltas.remove(run, row));
-        extents.iter().for_each(|(_, extent)| deltas.insert(Run { start: extent.start, blocks: extent.blocks.into() }, row));
-        deltas.gone()
-    }
-
-    /// Plans `extents`, in order and within `range`, to be all that `range` maps. What was there is freed.
-    pub(crate) fn plan_replace(&self, range: Range<u64>, extents: &[(FileBlock, Extent)]) -> ExtentPlan {
-        let freed = self.pieces(range.clone()).filter_map(|piece| Some(Run { start: piece.mapped?.start, blocks: piece.blocks })).collect();
-        ExtentPlan { changes: self.plan_set(range, extents), freed }
-    }
-
     /// Plans `range` to become a hole.
-    pub(crate) fn plan_remove(&self, range: Range<u64>) -> ExtentPlan {
-        self.plan_replace(range, &[])
+    pub(crate) fn plan_remove(&self, range: Range<u64>) -> Vec<ExtentChange> {
+        self.plan_set(range, &[])
     }
 
-    /// Plans `range` to be cut out: it is freed, and what follows moves down.
-    pub(crate) fn plan_collapse(&self, range: Range<u64>) -> ExtentPlan {
+    /// Plans `range` to be cut out; what follows moves down.
+    pub(crate) fn plan_collapse(&self, range: Range<u64>) -> Vec<ExtentChange> {
         let by = range.end - range.start;
-        let freed = self.plan_remove(range.clone()).freed;
         let moved = self.parts(range.end..u64::MAX).map(|(at, extent)| (at - by, extent));
-        ExtentPlan { changes: self.plan_rows(range.start..u64::MAX, moved), freed }
+        self.plan_rows(range.start..u64::MAX, moved)
     }
 
     /// Plans a hole of `blocks` at `at`; what follows moves up. The caller has checked that the end stays below the largest file block.
-    pub(crate) fn plan_insert(&self, at: u64, blocks: u64) -> ExtentPlan {
+    pub(crate) fn plan_insert(&self, at: u64, blocks: u64) -> Vec<ExtentChange> {
         let moved = self.parts(at..u64::MAX).map(|(at, extent)| (at + blocks, extent));
-        ExtentPlan { changes: self.plan_rows(at..u64::MAX, moved), freed: Vec::new() }
+        self.plan_rows(at..u64::MAX, moved)
     }
 
     /// Carries out a plan's changes; returns what was there before, one for each.

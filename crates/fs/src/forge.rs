@@ -172,12 +172,12 @@ pub fn decode_row(table: u8, key: &[u8], value: &[u8]) {
     let encoded = match table {
         Table::Inode => InodeRow::decode(value).map(|row| row.encode()),
         Table::Dentry => DentryRow::decode(value).map(DentryRow::encode),
-        Table::Extent => split_extent_key(key).and_then(|_| ExtentRow::decode(value).map(ExtentRow::encode)),
+        Table::Extent => split_extent_key(key).and_then(|_| ExtentRow::decode(value).map(|row| row.encode().to_vec())),
         Table::Setting if key.starts_with(SCHEDULE_PREFIX) => Schedule::decode(key, value).map(|schedule| schedule.encode()),
         Table::Setting => LogPosition::decode(value).map(|position| position.encode()),
         Table::Xattr | Table::Orphan | Table::Scope => Ok(value.to_vec()),
         Table::Checkpoint => CheckpointRow::decode(value).map(|row| row.encode()),
-        Table::Before => split_before_key(key).and_then(|_| decode_image(value).map(encode_image)),
+        Table::Before => split_before_key(key).and_then(|_| decode_image(value).map(|row| encode_image(row).to_vec())),
     };
     assert!(encoded.is_err() || encoded.is_ok_and(|encoded| encoded == value), "what was decoded encodes to the same");
 }

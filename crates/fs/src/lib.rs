@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod activity;
+mod bytes;
 mod cache;
 mod calendar;
 mod check;

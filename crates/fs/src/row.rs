@@ -13,6 +13,7 @@
 //!
 //! The rows of checkpoints are in `checkpoint/row.rs`.
 
+use crate::bytes::Bytes;
 use crate::decode::Reader;
 use crate::extent::ExtentState;
 use crate::{BlockNo, Epoch, Error, FileBlock, FileKind, InodeNo, IoMode, Result, Timestamp};
@@ -50,17 +51,17 @@ impl Table {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RowChange {
     pub(crate) table: Table,
-    pub(crate) key: Vec<u8>,
-    pub(crate) value: Option<Vec<u8>>,
+    pub(crate) key: Bytes,
+    pub(crate) value: Option<Bytes>,
 }
 
 impl RowChange {
-    pub(crate) fn put(table: Table, key: Vec<u8>, value: Vec<u8>) -> Self {
-        Self { table, key, value: Some(value) }
+    pub(crate) fn put(table: Table, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Self {
+        Self { table, key: key.into(), value: Some(value.into()) }
     }
 
-    pub(crate) fn delete(table: Table, key: Vec<u8>) -> Self {
-        Self { table, key, value: None }
+    pub(crate) fn delete(table: Table, key: impl Into<Bytes>) -> Self {
+        Self { table, key: key.into(), value: None }
     }
 }
 
@@ -75,8 +76,8 @@ pub(crate) fn pair_key(ino: InodeNo, rest: &[u8]) -> Vec<u8> {
     key
 }
 
-pub(crate) fn extent_key(ino: InodeNo, block: FileBlock) -> Vec<u8> {
-    pair_key(ino, &block.0.to_be_bytes())
+pub(crate) fn extent_key(ino: InodeNo, block: FileBlock) -> Bytes {
+    Bytes::join(&[&ino.0.to_be_bytes(), &block.0.to_be_bytes()])
 }
 
 /// Splits a key of the inode, dentry, xattr, extent or orphan table after its inode.
@@ -151,13 +152,9 @@ impl ExtentRow {
         if self.unwritten { ExtentState::Unwritten } else { ExtentState::Written }
     }
 
-    pub(crate) fn encode(self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(17);
-        out.extend_from_slice(&self.start.0.to_le_bytes());
-        out.extend_from_slice(&self.len.to_le_bytes());
-        out.extend_from_slice(&self.birth.0.to_le_bytes());
-        out.push(if self.unwritten { Self::UNWRITTEN } else { 0 });
-        out
+    pub(crate) fn encode(self) -> Bytes {
+        let flags = if self.unwritten { Self::UNWRITTEN } else { 0 };
+        Bytes::join(&[&self.start.0.to_le_bytes(), &self.len.to_le_bytes(), &self.birth.0.to_le_bytes(), &[flags]])
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {

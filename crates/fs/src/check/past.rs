@@ -21,6 +21,7 @@ use std::sync::Arc;
 use super::inodes::{self, Inodes};
 use super::notes::Notes;
 use super::{Examined, attributes, extents, names};
+use crate::bytes::Bytes;
 use crate::checkpoint::{Capture, Checkpoint, is_captured, load, put_image, scope_key, split_before_key, split_scope_key};
 use crate::meta::{MetaStore, State};
 use crate::row::{RowChange, Table, split_key};
@@ -145,7 +146,7 @@ pub(super) fn shows_some_names(checkpoint: &Checkpoint, ino: InodeNo, kind: File
 /// Completes the repairs of the present: adds, for every row that is mended in some moment, an image to each checkpoint that shows it (I-CHK-3).
 pub(super) fn with_images(meta: &MetaStore, mut rows: Vec<RowChange>, past: &[(Epoch, RowChange)]) -> Result<Vec<RowChange>> {
     let changes = rows.iter().chain(past.iter().map(|(_, change)| change));
-    let keys: BTreeSet<(Table, Vec<u8>)> =
+    let keys: BTreeSet<(Table, Bytes)> =
         changes.filter(|change| is_captured(change.table)).map(|change| (change.table, change.key.clone())).collect();
     let mended: BTreeMap<_, _> =
         past.iter().map(|(epoch, change)| ((*epoch, change.table, change.key.as_slice()), change.value.as_deref())).collect();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use block::{AlignedBuf, BlockDevice, CrashChoice, MemoryDevice, SimulatedDevice, SimulatedOptions, Snapshot};
 
+use crate::bytes::Bytes;
 use crate::forge::{self, RowImage};
 use crate::row::{DentryRow, ExtentRow, InodeRow, Table, extent_key, inode_key, pair_key};
 use crate::superblock::COPY_B;
@@ -102,12 +103,12 @@ impl Forged {
     }
 }
 
-pub(super) fn put(table: Table, key: Vec<u8>, value: Vec<u8>) -> RowImage {
-    RowImage { table: table as u8, key, value: Some(value) }
+pub(super) fn put(table: Table, key: impl Into<Bytes>, value: impl Into<Bytes>) -> RowImage {
+    RowImage { table: table as u8, key: key.into().to_vec(), value: Some(value.into().to_vec()) }
 }
 
-pub(super) fn delete(table: Table, key: Vec<u8>) -> RowImage {
-    RowImage { table: table as u8, key, value: None }
+pub(super) fn delete(table: Table, key: impl Into<Bytes>) -> RowImage {
+    RowImage { table: table as u8, key: key.into().to_vec(), value: None }
 }
 
 #[test]

@@ -97,7 +97,8 @@ impl Fs {
             let was = self.meta.get(Table::Inode, key)?.is_some();
             inodes_change += i64::from(row.is_some()) - i64::from(was);
         }
-        let mut rows: Vec<_> = changes.into_iter().map(|((table, key), value)| RowChange { table, key, value }).collect();
+        let mut rows: Vec<_> =
+            changes.into_iter().map(|((table, key), value)| RowChange { table, key: key.into(), value: value.map(Into::into) }).collect();
         if planted(PlantedBug::RollbackInParts) {
             let half = rows.drain(..rows.len() / 2).collect();
             let first = self.meta.exclusively(|locked| {

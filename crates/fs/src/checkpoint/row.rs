@@ -6,6 +6,7 @@
 //! | `before`     | epoch, table, key of that table  | 0, or 1 and the row as it was when the checkpoint was made |
 //! | `scope`      | epoch, inode                     | empty: the inode belongs to the checkpoint                |
 
+use crate::bytes::Bytes;
 use crate::decode::Reader;
 use crate::row::{ExtentRow, RowChange, Table};
 use crate::{Epoch, Error, InodeNo, Result, Timestamp};
@@ -89,12 +90,8 @@ pub(crate) fn split_scope_key(key: &[u8]) -> Result<(Epoch, InodeNo)> {
 }
 
 /// The key of the image that checkpoint `epoch` keeps of a row.
-pub(crate) fn before_key(epoch: Epoch, table: Table, key: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(5 + key.len());
-    out.extend_from_slice(&epoch.0.to_be_bytes());
-    out.push(table as u8);
-    out.extend_from_slice(key);
-    out
+pub(crate) fn before_key(epoch: Epoch, table: Table, key: &[u8]) -> Bytes {
+    Bytes::join(&[&epoch.0.to_be_bytes(), &[table as u8], key])
 }
 
 pub(crate) fn split_before_key(key: &[u8]) -> Result<(Epoch, Table, &[u8])> {
@@ -114,11 +111,8 @@ pub(crate) fn is_captured(table: Table) -> bool {
 }
 
 /// A row as it was, or that it was not there.
-pub(crate) fn encode_image(row: Option<&[u8]>) -> Vec<u8> {
-    let mut out = Vec::with_capacity(1 + row.map_or(0, <[u8]>::len));
-    out.push(u8::from(row.is_some()));
-    out.extend_from_slice(row.unwrap_or_default());
-    out
+pub(crate) fn encode_image(row: Option<&[u8]>) -> Bytes {
+    Bytes::join(&[&[u8::from(row.is_some())], row.unwrap_or_default()])
 }
 
 pub(crate) fn decode_image(bytes: &[u8]) -> Result<Option<&[u8]>> {

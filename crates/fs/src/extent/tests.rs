@@ -90,16 +90,16 @@ fn step_model(model: &mut Model, step: &Step, next: &mut u64) -> Vec<u64> {
     freed
 }
 
-fn plan(map: &ExtentMap, step: &Step, next: u64) -> ExtentPlan {
+fn plan(map: &ExtentMap, step: &Step, next: u64) -> Vec<ExtentChange> {
     match *step {
         Step::Fill { at, blocks, gap, state, birth } => {
             let extent = Extent { start: BlockNo(next + gap), blocks: narrow(blocks), state, birth: Epoch(birth) };
-            map.plan_replace(at..at + blocks, &[(FileBlock(at), extent)])
+            map.plan_set(at..at + blocks, &[(FileBlock(at), extent)])
         }
         Step::Remove { at, blocks } => map.plan_remove(at..at + blocks),
         Step::Convert { at, blocks, state } => {
             let converted: Vec<_> = map.parts(at..at + blocks).map(|(at, extent)| (FileBlock(at), Extent { state, ..extent })).collect();
-            ExtentPlan { changes: map.plan_set(at..at + blocks, &converted), freed: Vec::new() }
+            map.plan_set(at..at + blocks, &converted)
         }
         Step::Collapse { at, blocks } => map.plan_collapse(at..at + blocks),
         Step::Insert { at, blocks } => map.plan_insert(at, blocks),
@@ -146,14 +146,14 @@ proptest! {
         for step in &steps {
             let plan = plan(&map, step, next);
             let freed = step_model(&mut model, step, &mut next);
-            prop_assert_eq!(volume_blocks(&plan.freed), freed);
-            for change in &plan.changes {
+            for change in &plan {
                 match change {
                     ExtentChange::Put(at, extent) => prop_assert_ne!(rows.insert(at.0, *extent), Some(*extent), "a put that changes nothing"),
                     ExtentChange::Delete(at) => prop_assert!(rows.remove(&at.0).is_some(), "a delete of no row"),
                 }
             }
-            map.apply(&plan.changes);
+            let old = map.apply(&plan);
+            prop_assert_eq!(volume_blocks(&freed_by(&plan, &old)), freed);
             check_shape(&map);
             prop_assert_eq!(&model_of(&map), &model);
             check_views(&map, &model);
@@ -170,17 +170,17 @@ fn extent(start: u64, blocks: u32) -> Extent {
 #[test]
 fn an_append_to_a_contiguous_file_changes_one_row() {
     let mut map = ExtentMap::default();
-    map.apply(&map.plan_replace(0..8, &[(FileBlock(0), extent(100, 8))]).changes);
-    let plan = map.plan_replace(8..9, &[(FileBlock(8), extent(108, 1))]);
-    assert_eq!(plan.changes, [ExtentChange::Put(FileBlock(0), extent(100, 9))]);
+    map.apply(&map.plan_set(0..8, &[(FileBlock(0), extent(100, 8))]));
+    let plan = map.plan_set(8..9, &[(FileBlock(8), extent(108, 1))]);
+    assert_eq!(plan, [ExtentChange::Put(FileBlock(0), extent(100, 9))]);
 }
 
 #[test]
 fn extents_stop_growing_at_their_bound() {
     let mut map = ExtentMap::default();
-    map.apply(&map.plan_replace(0..u64::from(u32::MAX), &[(FileBlock(0), extent(0, u32::MAX))]).changes);
+    map.apply(&map.plan_set(0..u64::from(u32::MAX), &[(FileBlock(0), extent(0, u32::MAX))]));
     let end = u64::from(u32::MAX);
-    map.apply(&map.plan_replace(end..end + 1, &[(FileBlock(end), extent(end, 1))]).changes);
+    map.apply(&map.plan_set(end..end + 1, &[(FileBlock(end), extent(end, 1))]));
     assert_eq!(map.len(), 2);
     assert_eq!(map.holding(end).map(|(at, extent)| (at.0, extent.start)), Some((end, BlockNo(end))));
 }
@@ -198,11 +198,11 @@ fn rows_that_overlap_are_refused() {
 fn a_tail_is_cut_in_bounded_steps() {
     let mut map = ExtentMap::default();
     let scattered: Vec<_> = (0..10).map(|i| (FileBlock(i * 2), extent(1000 - i * 10, 1))).collect();
-    map.apply(&map.plan_replace(0..20, &scattered).changes);
+    map.apply(&map.plan_set(0..20, &scattered));
     let mut steps = Vec::new();
     while map.end() > 3 {
         let from = map.tail_start(&(3..u64::MAX), 3);
-        map.apply(&map.plan_remove(from..u64::MAX).changes);
+        map.apply(&map.plan_remove(from..u64::MAX));
         steps.push(from);
     }
     assert_eq!(steps, [14, 8, 3]);

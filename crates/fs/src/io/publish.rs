@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::Io;
 use super::exposure::Exposing;
 use crate::checkpoint::Known;
-use crate::extent::{Extent, ExtentChange, ExtentMap, ExtentPlan};
+use crate::extent::{Extent, ExtentChange, ExtentMap, freed_by};
 use crate::log::{Record, RecordKind};
 use crate::meta::Committed;
 use crate::planted::{PlantedBug, planted};
@@ -78,29 +78,27 @@ impl Change {
 impl Io<'_> {
     /// Makes `extents` all that the file blocks of `range` map; what they do not cover any more becomes free unless a checkpoint needs it.
     pub(super) fn publish_extents(self, range: Range<u64>, extents: &[(FileBlock, Extent)], change: Change) -> Result<Lsn> {
-        let adds = change.only_adds;
         self.publish(change, |map| {
             // Under the map's lock: who promises blocks to holes looks at the map and the promises as one.
             self.forget_promises(&range);
-            let freed = if adds { Vec::new() } else { map.left_by(range.clone(), extents) };
-            ExtentPlan { changes: map.plan_set(range, extents), freed }
+            map.plan_set(range, extents)
         })
     }
 
     /// Plans on the locked map, logs, and carries the plan out; what it frees becomes free once the record is sealed.
-    pub(super) fn publish(self, change: Change, plan: impl FnOnce(&ExtentMap) -> ExtentPlan) -> Result<Lsn> {
+    pub(super) fn publish(self, change: Change, plan: impl FnOnce(&ExtentMap) -> Vec<ExtentChange>) -> Result<Lsn> {
         let mut map = self.map_mut()?;
-        let ExtentPlan { changes, freed } = plan(&map);
+        let changes = plan(&map);
         if !change.only_adds {
             self.state().recent.clear();
         }
         let old = map.apply(&changes);
         let known = self.known(&changes, &old);
-        let readers = change.readers;
+        let (readers, only_adds) = (change.readers, change.only_adds);
         let committed = self.log(&map, &changes, change, &known);
         drop(map);
         let lsn = committed.lsn;
-        let freed = committed.freed.unwrap_or(freed);
+        let freed = committed.freed.unwrap_or_else(|| if only_adds { Vec::new() } else { freed_by(&changes, &old) });
         if readers {
             self.into_limbo(lsn, freed);
         } else {

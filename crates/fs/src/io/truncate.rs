@@ -11,7 +11,7 @@ use super::publish::{Change, Mark, SizeChange};
 use super::write::too_large;
 use super::{Alone, Grid, Io};
 use crate::Result;
-use crate::extent::{ExtentMap, ExtentPlan};
+use crate::extent::ExtentMap;
 use crate::inode::Inode;
 use crate::log::RecordKind;
 use crate::state::Fs;
@@ -74,7 +74,7 @@ impl Io<'_> {
     pub(super) fn grow(self, held: &Alone<'_>, size: u64) -> Result<()> {
         let exposing = self.zero_tail(held, size)?;
         let change = Change::new(RecordKind::Truncate, SizeChange::Set(size)).exposing(exposing);
-        self.publish(change, |_| ExtentPlan::default()).map(drop)
+        self.publish(change, |_| Vec::new()).map(drop)
     }
 
     fn shrink(self, held: &Alone<'_>, size: u64) -> Result<()> {
@@ -106,7 +106,7 @@ impl Io<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extent::{Extent, ExtentState};
+    use crate::extent::{Extent, ExtentState, freed_by};
     use crate::{BlockNo, Epoch, FileBlock};
 
     #[test]
@@ -117,8 +117,8 @@ mod tests {
         loop {
             let (from, remains) = tail_of(&map, &(100..u64::MAX));
             let plan = map.plan_remove(from..u64::MAX);
-            map.apply(&plan.changes);
-            parts.push(plan.freed.len());
+            let old = map.apply(&plan);
+            parts.push(freed_by(&plan, &old).len());
             if !remains {
                 break;
             }

@@ -109,7 +109,7 @@ impl Record {
     }
 
     pub(super) fn encoded_len(&self) -> usize {
-        let row = |row: &RowChange| ROW_BYTES + row.key.len() + row.value.as_ref().map_or(0, Vec::len);
+        let row = |row: &RowChange| ROW_BYTES + row.key.len() + row.value.as_deref().map_or(0, <[u8]>::len);
         let exposure = self.logged_exposure().map_or(0, |exposure| EXPOSURE_BYTES + SEGMENT_BYTES * exposure.segments.len());
         RECORD_BYTES + self.rows.iter().map(row).sum::<usize>() + exposure
     }
@@ -125,7 +125,7 @@ impl Record {
         for row in &self.rows {
             w.put(&[row.table as u8, u8::from(row.value.is_some())]);
             w.put(&u16::try_from(row.key.len()).expect("a key is an inode and a name").to_le_bytes());
-            w.u32(row.value.as_ref().map_or(0, Vec::len));
+            w.u32(row.value.as_deref().map_or(0, <[u8]>::len));
             w.put(&row.key);
             w.put(row.value.as_deref().unwrap_or_default());
         }
@@ -177,7 +177,7 @@ fn decode_row(r: &mut Reader<'_>) -> Result<RowChange> {
     let value = r.take(value_len)?;
     match op {
         0 if value_len == 0 => Ok(RowChange::delete(table, key)),
-        1 => Ok(RowChange::put(table, key, value.to_vec())),
+        1 => Ok(RowChange::put(table, key, value)),
         _ => Err(Error::corrupt(format!("a log record has an unknown row operation {op} with {value_len} bytes"))),
     }
 }

@@ -1,12 +1,12 @@
 //! Rows that the metadata tree does not hold yet.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
+use crate::bytes::Bytes;
 use crate::row::{RowChange, Table};
 
 /// The images of one table's rows by key.
-pub(super) type Images = BTreeMap<Vec<u8>, Option<Arc<[u8]>>>;
+pub(super) type Images = BTreeMap<Bytes, Option<Bytes>>;
 
 /// The newest image of every changed row, by table; `None` stands for a removed row.
 #[derive(Debug, Default)]
@@ -21,12 +21,12 @@ impl Memtable {
     const ENTRY_BYTES: usize = 64;
 
     pub(super) fn apply(&mut self, row: RowChange) {
-        self.bytes += Self::ENTRY_BYTES + row.key.len() + row.value.as_ref().map_or(0, Vec::len);
-        self.tables[row.table.index()].insert(row.key, row.value.map(Arc::from));
+        self.bytes += Self::ENTRY_BYTES + row.key.len() + row.value.as_deref().map_or(0, <[u8]>::len);
+        self.tables[row.table.index()].insert(row.key, row.value);
     }
 
     /// Returns `None` where this table knows nothing of the key.
-    pub(super) fn get(&self, table: Table, key: &[u8]) -> Option<Option<Arc<[u8]>>> {
+    pub(super) fn get(&self, table: Table, key: &[u8]) -> Option<Option<Bytes>> {
         self.tables[table.index()].get(key).cloned()
     }
 

@@ -2,11 +2,11 @@
 
 use std::iter::Peekable;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use crate::Result;
+use crate::bytes::Bytes;
 
-type Overlay<'a> = Peekable<Box<dyn Iterator<Item = (&'a Vec<u8>, &'a Option<Arc<[u8]>>)> + 'a>>;
+type Overlay<'a> = Peekable<Box<dyn Iterator<Item = (&'a Bytes, &'a Option<Bytes>)> + 'a>>;
 
 /// Walks keys in order; a layer further up hides the same key below, and its `None` hides it altogether.
 pub(super) fn merge(
@@ -19,8 +19,8 @@ pub(super) fn merge(
         let least = layers.iter_mut().filter_map(|layer| layer.peek().map(|(key, _)| *key)).min();
         let flow = match (least, &base) {
             (None, None) => return Ok(()),
-            (Some(key), base_row) if base_row.as_ref().is_none_or(|(base_key, _)| key <= base_key) => {
-                let hides = base_row.as_ref().is_some_and(|(base_key, _)| base_key == key);
+            (Some(key), base_row) if base_row.as_ref().is_none_or(|(base_key, _)| key.as_slice() <= base_key.as_slice()) => {
+                let hides = base_row.as_ref().is_some_and(|(base_key, _)| base_key.as_slice() == key.as_slice());
                 let top = pop(&mut layers, key);
                 if hides {
                     base = below()?;
@@ -41,7 +41,7 @@ pub(super) fn merge(
 }
 
 /// Takes `key` from every layer that has it and returns the topmost value.
-fn pop(layers: &mut [Overlay<'_>], key: &[u8]) -> Option<Arc<[u8]>> {
+fn pop(layers: &mut [Overlay<'_>], key: &[u8]) -> Option<Bytes> {
     let mut top = None;
     for layer in layers {
         if let Some((_, value)) = layer.next_if(|(k, _)| k.as_slice() == key) {
@@ -57,16 +57,16 @@ mod tests {
 
     use super::*;
 
-    fn layer(map: &BTreeMap<Vec<u8>, Option<Arc<[u8]>>>) -> Overlay<'_> {
+    fn layer(map: &BTreeMap<Bytes, Option<Bytes>>) -> Overlay<'_> {
         let iter: Box<dyn Iterator<Item = _>> = Box::new(map.iter());
         iter.peekable()
     }
 
     #[test]
     fn upper_layers_hide_lower_ones() {
-        let value = |n: u8| Some(Arc::from([n].as_slice()));
-        let active = BTreeMap::from([(vec![1], value(11)), (vec![3], None)]);
-        let frozen = BTreeMap::from([(vec![1], value(21)), (vec![3], value(23)), (vec![5], value(25))]);
+        let value = |n: u8| Some(Bytes::from([n]));
+        let active = BTreeMap::from([([1].into(), value(11)), ([3].into(), None)]);
+        let frozen = BTreeMap::from([([1].into(), value(21)), ([3].into(), value(23)), ([5].into(), value(25))]);
         let mut tree = [(vec![1], vec![31]), (vec![2], vec![32]), (vec![3], vec![33]), (vec![4], vec![34])].into_iter();
         let mut seen = Vec::new();
         merge(

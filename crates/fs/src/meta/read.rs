@@ -10,6 +10,7 @@ use super::guard::{Tree, guarded};
 use super::memtable::Memtable;
 use super::merge::merge;
 use super::store::{definition, tree_error};
+use crate::bytes::Bytes;
 use crate::checkpoint::{Capture, Checkpoint, before_key, decode_image, split_before_key};
 use crate::row::{Table, split_key};
 use crate::{Epoch, Error, ErrorKind, Result};
@@ -63,7 +64,7 @@ impl State {
     }
 
     /// Returns what the memtables know of a row.
-    pub(super) fn above(&self, table: Table, key: &[u8]) -> Option<Option<Arc<[u8]>>> {
+    pub(super) fn above(&self, table: Table, key: &[u8]) -> Option<Option<Bytes>> {
         self.active.get(table, key).or_else(|| self.frozen.as_ref().and_then(|frozen| frozen.get(table, key)))
     }
 
@@ -127,12 +128,12 @@ impl State {
             Bound::Included(to) => Bound::Included(key(to)),
             Bound::Excluded(to) => Bound::Excluded(key(to)),
             Bound::Unbounded => {
-                let mut end = key(&[]);
+                let mut end = key(&[]).to_vec();
                 end[4] += 1;
-                Bound::Excluded(end)
+                Bound::Excluded(end.into())
             }
         };
-        self.scan(Table::Before, from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice), |key, image| {
+        self.scan(Table::Before, from.as_ref().map(Bytes::as_slice), to.as_ref().map(Bytes::as_slice), |key, image| {
             visit(split_before_key(key)?.2, decode_image(image)?)?;
             Ok(ControlFlow::Continue(()))
         })

@@ -190,10 +190,10 @@ fn from_log(log: Option<&LogParts>, gathered: &mut Gathered) {
         Ok(())
     });
     for row in records.into_iter().flatten() {
-        gathered.doubtful.remove(&(row.table, row.key.clone()));
+        gathered.doubtful.remove(&(row.table, row.key.to_vec()));
         match row.value {
-            Some(value) => drop(gathered.rows(row.table).insert(row.key, value)),
-            None => drop(gathered.rows(row.table).remove(&row.key)),
+            Some(value) => drop(gathered.rows(row.table).insert(row.key.to_vec(), value.to_vec())),
+            None => drop(gathered.rows(row.table).remove(row.key.as_slice())),
         }
     }
     match replayed {

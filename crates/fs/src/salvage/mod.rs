@@ -191,7 +191,7 @@ impl Salvage {
     /// The extents of a file, in order.
     fn extents(&self, ino: InodeNo) -> Vec<(FileBlock, ExtentRow)> {
         let (from, to) = (extent_key(ino, FileBlock(0)), extent_key(ino, FileBlock(u64::MAX)));
-        let rows = self.gathered.range(Table::Extent, (Bound::Included(from), Bound::Included(to)));
+        let rows = self.gathered.range(Table::Extent, (Bound::Included(from.to_vec()), Bound::Included(to.to_vec())));
         rows.filter_map(|(key, value)| Some((split_extent_key(key).ok()?.1, ExtentRow::decode(value).ok()?))).collect()
     }
 
@@ -213,7 +213,7 @@ impl Salvage {
             return Some("its inode comes from a page of the metadata that is damaged or old".to_owned());
         }
         let extents = self.extents(ino);
-        let old = extents.iter().filter(|(at, _)| doubtful(Table::Extent, extent_key(ino, *at))).count();
+        let old = extents.iter().filter(|(at, _)| doubtful(Table::Extent, extent_key(ino, *at).to_vec())).count();
         (old > 0).then(|| {
             format!("{old} of its {} extents come from pages of the metadata that are damaged or old: other data may stand there now", extents.len())
         })

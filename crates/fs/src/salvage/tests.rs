@@ -222,7 +222,7 @@ fn extents_that_cannot_be_are_lost_ranges_and_nothing_else_suffers() {
     let ino = fs.resolve("/d/file-3").unwrap().ino;
     fs.unmount().unwrap();
     let wild = ExtentRow { start: BlockNo(u64::MAX / 4096), len: u32::MAX, unwritten: false, birth: Epoch(1) };
-    broken.put(&[RowImage { table: Table::Extent as u8, key: extent_key(ino, FileBlock(0)), value: Some(wild.encode()) }]);
+    broken.put(&[RowImage { table: Table::Extent as u8, key: extent_key(ino, FileBlock(0)).to_vec(), value: Some(wild.encode().to_vec()) }]);
     assert_eq!(FileSystem::mount(Arc::clone(&broken.device), None, MountOptions::default()).map(|_| ()).unwrap_err().kind, ErrorKind::Corrupt);
     let salvage = broken.salvage();
     assert_eq!(whole(&salvage), FILES - 1);

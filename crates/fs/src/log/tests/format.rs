@@ -15,8 +15,8 @@ use crate::log::{LogDeviceHead, SyncOutcome};
 fn any_row() -> impl Strategy<Value = RowChange> {
     (0..Table::ALL.len(), vec(any::<u8>(), 0..300), proptest::option::of(vec(any::<u8>(), 0..600))).prop_map(|(table, key, value)| RowChange {
         table: Table::ALL[table],
-        key,
-        value,
+        key: key.into(),
+        value: value.map(Into::into),
     })
 }
 
