@@ -1,5 +1,6 @@
 //! Results as Markdown: `docs/results.md` is made of this and nothing else.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crate::papers::paper;
@@ -83,6 +84,23 @@ fn push_workload(text: &mut String, workload: &WorkloadResults) {
         rows.iter().enumerate().for_each(|(i, row)| push_row(text, if i == 0 { &case.name } else { "" }, row));
     }
     text.push('\n');
+    push_figures(text, workload, &rows);
+}
+
+/// The figures of this workload alone, medians too.
+fn push_figures(text: &mut String, workload: &WorkloadResults, rows: &[Row]) {
+    let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.figures.keys()).collect();
+    if names.is_empty() {
+        return;
+    }
+    let heads: String = names.iter().map(|name| format!(" {name} |")).collect();
+    let _ = writeln!(text, "| case | target |{heads}\n| --- | --- |{}", " ---: |".repeat(names.len()));
+    for row in rows.iter().filter(|row| !row.figures.is_empty()) {
+        let value = |name: &&String| row.figures.get(*name).map_or_else(|| " – |".into(), |value| format!(" {} |", format_number(*value)));
+        let values: String = names.iter().map(value).collect();
+        let _ = writeln!(text, "| {} | {} |{values}", workload.cases[row.case].name, row.label);
+    }
+    text.push('\n');
 }
 
 fn push_paper(text: &mut String, workload: &WorkloadResults, rows: &[Row]) {
@@ -157,5 +175,16 @@ mod tests {
         assert!(text.contains("\n    bedplate bench all\n") && !text.contains("/opt/tools"), "{text}");
         let cells: Vec<usize> = text.lines().filter(|l| l.starts_with("| ") && !l.contains("paper")).map(|l| l.matches('|').count()).collect();
         assert!(cells.len() >= 4 && cells.iter().all(|&n| n == 13), "{cells:?}");
+    }
+
+    #[test]
+    fn figures_of_a_workload_have_a_table_of_their_own() {
+        let mut run = results(&[("volume", &[50.0, 60.0]), ("xfs", &[20.0, 25.0])]);
+        for record in run.workloads[0].records.iter_mut().filter(|record| record.target == 0) {
+            record.measurement.figures.insert("image made µs".into(), 70.0);
+        }
+        let text = markdown(&[run]);
+        let table = text.split("| image made µs |").nth(1).expect("a head");
+        assert!(table.contains("| volume | 70.0 |") && !table.contains("| xfs |"), "{text}");
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::bed::Part;
 use crate::run::Schedule;
-use crate::workload::{Cached, Copy, Increments, LogState, Mixed, Oltp, Redo, Sequential, Workload, Writers};
+use crate::workload::{Cached, Checkpoint, Copy, Increments, LogState, Mixed, Oltp, Redo, Sequential, Workload, Writers};
 
 /// How thorough a suite is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,12 @@ pub fn suite(extent: Extent, size_bytes: u64) -> Vec<Entry> {
         entry(Workload::Cached(cached(quick, file)), &[Raw, Direct, ConcurrentCache, KernelDirect], schedule(1000, 10)),
         entry(Workload::Redo(redo(quick, small)), &[Raw, Concurrent, KernelDirect], schedule(300, 3)),
         entry(Workload::Copy(copy(small)), &[KernelBuffered, KernelDirect, Concurrent, CachedMode], schedule(500, 2)),
+        entry(Workload::Checkpoint(checkpoint(small)), &[Concurrent, KernelDirect], schedule(500, 2)),
     ]
+}
+
+fn checkpoint(size_bytes: u64) -> Checkpoint {
+    Checkpoint { size_bytes, ..Checkpoint::default() }
 }
 
 fn increments(quick: bool, size_bytes: u64) -> Increments {
@@ -101,12 +106,12 @@ mod tests {
         for extent in [Extent::Quick, Extent::Full] {
             let size = 1 << 30;
             let entries = suite(extent, size);
-            assert_eq!(entries.len(), 8);
+            assert_eq!(entries.len(), 9);
             for entry in entries {
                 let work = entry.workload.work();
                 work.validate().unwrap_or_else(|e| panic!("{}: {e}", work.name()));
                 assert!(work.space_bytes() <= size, "{} needs {}", work.name(), work.space_bytes());
-                assert!(!work.cases().is_empty() && entry.parts.len() >= 3);
+                assert!(!work.cases().is_empty() && entry.parts.len() >= 2);
             }
         }
     }

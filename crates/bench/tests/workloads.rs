@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bedplate_bench::{
-    Cached, Copy, Engine, Increments, LogState, Mixed, Oltp, PageMoves, Redo, Results, Schedule, Sequential, Server, TargetSpec, Targets, Workload,
-    WorkloadResults, Writers, run_workload,
+    Cached, Checkpoint, Copy, Engine, Increments, LogState, Mixed, Oltp, PageMoves, Redo, Results, Schedule, Sequential, Server, TargetSpec, Targets,
+    Workload, WorkloadResults, Writers, run_workload,
 };
 
 const SCHEDULE: Schedule = Schedule { rounds: 1, time: Duration::from_millis(120), warm_up: Duration::from_millis(10) };
@@ -143,6 +143,21 @@ fn copy_moves_every_byte() {
     let found = measure(&Workload::Copy(Copy { size_bytes: 8 << 20, requests: vec![(4096, 1), (1 << 20, 1), (1 << 20, 3)] }), &CACHES);
     for record in &found.records {
         assert_eq!(record.measurement.latency["write"].count, (8 << 20) / found.cases[record.case].x as u64);
+    }
+}
+
+#[test]
+fn checkpoint_compares_with_before() {
+    let workload = Workload::Checkpoint(Checkpoint { size_bytes: 8 << 20, page_bytes: 8192, depth: 8, threads: 3 });
+    let found = measure(&workload, &["volume:memory:128M", "direct=volume:memory:128M,mode=direct", "raw=raw:memory:96M"]);
+    assert_eq!((found.cases.len(), found.skipped.len()), (8, 8), "a raw device keeps no image");
+    for record in &found.records {
+        let m = &record.measurement;
+        assert_eq!((m.ops, m.latency["write"].count), (1024, 1024), "each page once");
+        assert!(m.figures.values().all(|value| *value > 0.0), "{:?}", m.figures);
+        let first = found.cases[record.case].name.ends_with("first pass");
+        let written = m.device.unwrap().written_bytes;
+        assert!(written >= 8 << 20, "first {first}: {written}");
     }
 }
 

@@ -76,6 +76,14 @@ pub(crate) trait Target: Send + Sync {
         let label = &self.info().label;
         Err(Error::target(format!("{label}: only files on a mounted file system have advisory locks: leave out --locking or this target")))
     }
+    /// Makes an image of a file's present content, at once and without copying data: a checkpoint, or a reflink.
+    fn make_image(&self, _image: &str, _file: &str) -> Result<()> {
+        Err(Error::target(format!("{}: no image of a file can be made here", self.info().label)))
+    }
+    /// Removes an image, if it is there.
+    fn remove_image(&self, _image: &str) -> Result<()> {
+        Ok(())
+    }
     /// Removes a file and frees its space; nothing of it may be open.
     fn remove(&self, name: &str) -> Result<()>;
     /// Makes a directory of the target's own, if it is not there, for a program that keeps its files itself; `None` where there is no file system.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::{Advice, FallocateFlags};
+use rustix::io::Errno;
 
 use super::device::open_file;
 use super::queue::{Region, RegionQueue};
@@ -154,6 +155,28 @@ impl Target for PathTarget {
     fn open_lockable(&self, name: &str) -> Result<Box<dyn TargetFile>> {
         self.spec(name)?;
         Ok(Box::new(self.open_plain(name, false)?))
+    }
+
+    fn make_image(&self, image: &str, file: &str) -> Result<()> {
+        let (from, to) = (self.plain_path(file), self.plain_path(image));
+        let source = File::open(&from).map_err(|e| Error::io(from.display(), "cannot open", e))?;
+        let target = File::create(&to).map_err(|e| Error::io(to.display(), "cannot create", e))?;
+        rustix::fs::ioctl_ficlone(&target, &source).map_err(|e| match e {
+            Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::XDEV => {
+                Error::target(format!("{}: this file system has no reflinks: leave out the target {}", from.display(), self.info.label))
+            }
+            e => Error::io(from.display(), "cannot reflink", e),
+        })?;
+        // Durable, as a checkpoint is when it is made.
+        target.sync_all().map_err(|e| Error::io(to.display(), "cannot sync", e))
+    }
+
+    fn remove_image(&self, image: &str) -> Result<()> {
+        let path = self.plain_path(image);
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path.display(), "cannot remove", e)),
+            _ => Ok(()),
+        }
     }
 
     fn remove(&self, name: &str) -> Result<()> {

@@ -7,7 +7,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate::{AllocateMode, BlockDevice, File, FileSystem, FormatOptions, InodeLockSetting, IoMode, MountOptions, OpenOptions};
+use bedplate::{
+    AllocateMode, BlockDevice, CheckpointOptions, CheckpointScope, File, FileSystem, FormatOptions, InodeLockSetting, IoMode, MountOptions,
+    OpenOptions,
+};
 use parking_lot::Mutex;
 
 use super::delayed::DelayedDevice;
@@ -188,6 +191,19 @@ impl Target for VolumeTarget {
             IoMode::Direct | IoMode::Concurrent | IoMode::ConcurrentCache => u64::from(self.volume.data.device.geometry().logical_block_size),
         };
         Ok(Box::new(VolumeFile { file, align }))
+    }
+
+    fn make_image(&self, image: &str, file: &str) -> Result<()> {
+        let scope = CheckpointScope::Paths(vec![path_of(file).into()]);
+        self.fs()?.create_checkpoint(image, &CheckpointOptions { scope, ..CheckpointOptions::default() })?;
+        Ok(())
+    }
+
+    fn remove_image(&self, image: &str) -> Result<()> {
+        match self.fs()?.delete_checkpoint(image) {
+            Err(e) if e.kind == bedplate::ErrorKind::NotFound => Ok(()),
+            result => Ok(result?),
+        }
     }
 
     fn remove(&self, name: &str) -> Result<()> {

@@ -1,6 +1,7 @@
 //! The workloads, each written once over [`Target`].
 
 mod cached;
+mod checkpoint;
 mod copy;
 mod database;
 mod increments;
@@ -18,6 +19,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 pub use cached::Cached;
+pub use checkpoint::Checkpoint;
 pub use copy::Copy;
 pub use increments::Increments;
 pub use mixed::Mixed;
@@ -52,6 +54,8 @@ pub enum Workload {
     Redo(Redo),
     /// A large file copied in small and large requests.
     Copy(Copy),
+    /// Overwrites directly after a checkpoint or reflink.
+    Checkpoint(Checkpoint),
 }
 
 impl Workload {
@@ -66,6 +70,7 @@ impl Workload {
             Self::Cached(w) => w,
             Self::Redo(w) => w,
             Self::Copy(w) => w,
+            Self::Checkpoint(w) => w,
         }
     }
 

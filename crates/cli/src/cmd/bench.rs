@@ -42,6 +42,8 @@ enum What {
     Redo(Measured<workloads::Redo>),
     /// A file copied in small and large requests
     Copy(Measured<workloads::Copy>),
+    /// Overwrites directly after a checkpoint, or a reflink of a kernel file system, against what they were before
+    Checkpoint(Measured<workloads::Checkpoint>),
     Volume(volume::Arguments),
     All(All),
     Compare(Compare),
@@ -146,6 +148,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         What::Cached(one) => measure(&one.common, &one.workload.workload(), output),
         What::Redo(one) => measure(&one.common, &one.workload.workload(), output),
         What::Copy(one) => measure(&one.common, &one.workload.workload(), output),
+        What::Checkpoint(one) => measure(&one.common, &one.workload.workload(), output),
         What::Volume(one) => volume::run(one, output),
         What::All(all) => all.run(output),
         What::Compare(compare) => output.show(&Side(bench::compare(&Results::load(&compare.a)?, &Results::load(&compare.b)?)?)),

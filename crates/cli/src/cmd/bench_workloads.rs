@@ -320,3 +320,25 @@ impl Copy {
         Workload::Copy(bench::Copy { size_bytes: self.size, requests: self.requests.clone() })
     }
 }
+
+#[derive(Debug, Args)]
+pub struct Checkpoint {
+    /// Size of the file; a target needs three times as much
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    size: u64,
+    /// Size of a page
+    #[arg(long, default_value = "8K", value_parser = parse_size)]
+    page: u64,
+    /// Pages in flight on one thread's queue; 0 leaves these cases out
+    #[arg(long, default_value_t = 32)]
+    depth: usize,
+    /// Threads with a page each; 0 leaves these cases out
+    #[arg(long, default_value_t = 16)]
+    threads: usize,
+}
+
+impl Checkpoint {
+    pub fn workload(&self) -> Workload {
+        Workload::Checkpoint(bench::Checkpoint { size_bytes: self.size, page_bytes: self.page, depth: self.depth, threads: self.threads })
+    }
+}

@@ -318,6 +318,18 @@ fn a_thousand_checkpoints_are_kept_and_the_middle_one_deleted() {
     let fs = mount_as(&device, IoMode::Concurrent);
     assert_eq!(fs.checkpoints().len(), 999);
     shows(&fs, 499);
+    fs.rollback("c250", &all_back()).unwrap();
+    let file = fs.open("/a", &OpenOptions::read_only()).unwrap();
+    let mut now = vec![0; 40960];
+    file.read_at(&mut now, 0).unwrap();
+    let expected: Vec<u8> = [250u32, 241, 242, 243, 244, 245, 246, 247, 248, 249].iter().flat_map(|i| i.to_le_bytes().repeat(1024)).collect();
+    assert!(now == expected, "what the middle one showed, through the images of 748 newer ones");
+    for i in [0, 249, 250, 499, 501, 999] {
+        shows(&fs, i);
+    }
+    drop(file);
+    fs.unmount().unwrap();
+    sound(&device);
 }
 
 #[test]
