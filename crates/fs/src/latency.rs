@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 /// Of how many reads and writes one is timed by default.
-pub(crate) const SAMPLE_DEFAULT: u32 = 64;
+pub(crate) const SAMPLE_DEFAULT: u32 = 128;
 /// How many I/Os a thread lets pass while nothing is timed before it looks again whether that has changed.
 const IDLE: u32 = 1024;
 /// The most histograms of single files; each takes 4 KiB.
