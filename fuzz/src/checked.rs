@@ -3,9 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use block::{
-    BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Error, ErrorKind, Geometry, MemoryDevice, Operation, QueueOptions, Result, Snapshot,
-};
+use block::{BlockDevice, DeviceCall, Error, ErrorKind, Hook, HookedDevice, MemoryDevice, Operation, Result, Snapshot};
 use fs::forge::RegionPlace;
 
 /// Operations that one input may cost: far above what any sound volume of this size needs, far below what feels like a hang.
@@ -17,8 +15,11 @@ const TRANSFER_MAX: usize = 64 << 20;
 pub const MARK: [u8; 16] = *b"\xd7file data mark\xd7";
 
 /// A memory device that notes everything no file system may do.
+pub type Checked = HookedDevice<Watch>;
+
+/// What it notes.
 #[derive(Debug)]
-pub struct Checked {
+pub struct Watch {
     inner: Arc<MemoryDevice>,
     read_only: AtomicBool,
     operations: AtomicU64,
@@ -30,19 +31,20 @@ pub struct Checked {
     broken: OnceLock<String>,
 }
 
-impl Checked {
+impl Watch {
     /// Makes a device that starts with the content of `snapshot`; writes of marked bytes into `regions` are broken.
-    pub fn new(snapshot: &Snapshot, regions: Vec<RegionPlace>) -> Arc<Self> {
+    pub fn over(snapshot: &Snapshot, regions: Vec<RegionPlace>) -> Arc<Checked> {
         let inner = MemoryDevice::from_snapshot(snapshot, MemoryDevice::GEOMETRY);
-        Arc::new(Self {
-            inner,
+        let watch = Self {
+            inner: Arc::clone(&inner),
             read_only: AtomicBool::new(false),
             operations: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             writes_elsewhere: AtomicU64::new(0),
             regions,
             broken: OnceLock::new(),
-        })
+        };
+        HookedDevice::named("hostile".to_owned(), inner, watch)
     }
 
     /// From now on every write is broken.
@@ -76,13 +78,13 @@ impl Checked {
         self.broken.get_or_init(what);
     }
 
-    fn count(&self) -> Result<()> {
+    fn count(&self, operation: Operation) -> Result<()> {
         if self.operations.fetch_add(1, Relaxed) < OPERATIONS_MAX {
             return Ok(());
         }
         self.note(|| format!("more than {OPERATIONS_MAX} device operations for one small volume: a loop"));
         let detail = "it lost its patience".to_owned();
-        Err(Error { kind: ErrorKind::Io, operation: Operation::Queue, device: self.name().to_owned(), offset: None, detail, errno: None })
+        Err(Error { kind: ErrorKind::Io, operation, device: "hostile".to_owned(), offset: None, detail, errno: None })
     }
 
     fn range(&self, what: &str, offset: u64, len: u64) {
@@ -112,57 +114,15 @@ impl Checked {
     }
 }
 
-impl BlockDevice for Checked {
-    fn name(&self) -> &str {
-        "hostile"
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.count()?;
-        self.range("a read", offset, buf.len() as u64);
-        self.inner.read_at(buf, offset)
-    }
-
-    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        self.count()?;
-        self.writing(offset, buf, buf.len() as u64);
-        self.inner.write_at(buf, offset)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.count()?;
-        self.inner.flush()
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        self.count()?;
-        self.writing(offset, &[], len);
-        self.inner.write_zeroes(offset, len)
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<bool> {
-        self.count()?;
-        self.writing(offset, &[], len);
-        self.inner.discard(offset, len)
-    }
-
-    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
-        self.inner.queue(options)
-    }
-
-    fn engine(&self) -> EngineReport {
-        self.inner.engine()
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
+impl Hook for Watch {
+    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.count(call.operation())?;
+        match call {
+            DeviceCall::Read { offset, len } => self.range("a read", offset, len),
+            DeviceCall::Write { offset, bytes } => self.writing(offset, bytes, bytes.len() as u64),
+            DeviceCall::WriteZeroes { offset, len } | DeviceCall::Discard { offset, len } => self.writing(offset, &[], len),
+            DeviceCall::Flush => {}
+        }
+        pass()
     }
 }

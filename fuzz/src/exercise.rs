@@ -19,7 +19,7 @@ use fs::{
 };
 
 use crate::base::options;
-use crate::checked::{Checked, MARK};
+use crate::checked::{Checked, MARK, Watch};
 
 /// How many files and directories of a volume are looked at.
 const NODES_MAX: usize = 400;
@@ -39,8 +39,8 @@ pub fn exercise(snapshot: &Snapshot) {
 }
 
 fn device(snapshot: &Snapshot, read_only: bool) -> (Arc<Checked>, Arc<dyn BlockDevice>) {
-    let probe: Arc<dyn BlockDevice> = Checked::new(snapshot, Vec::new());
-    let checked = Checked::new(snapshot, forge::regions(&probe).unwrap_or_default());
+    let probe: Arc<dyn BlockDevice> = Watch::over(snapshot, Vec::new());
+    let checked = Watch::over(snapshot, forge::regions(&probe).unwrap_or_default());
     if read_only {
         checked.forbid_writes();
     }

@@ -27,8 +27,8 @@ pub use inherit::close_descriptors_on_exec;
 pub use memory::MemoryDevice;
 pub use queue::{Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
 pub use sim::{
-    CrashChoice, CrashStep, Fault, FaultRule, FlushFault, FlushOutcome, ReadFault, Recorded, Recording, RecordingDevice, SimulatedDevice,
-    SimulatedOptions, Source, Spooled, Trigger, WriteFault,
+    CrashChoice, CrashStep, DeviceCall, Fault, FaultRule, FlushFault, FlushOutcome, Hook, HookedDevice, ReadFault, Recorded, Recording,
+    RecordingDevice, SimulatedDevice, SimulatedOptions, Source, Spooled, Trigger, WriteFault,
 };
 pub use snapshot::Snapshot;
 pub use workers::Workers;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::{
-    BlockDevice, CrashChoice, CrashStep, DeviceCounters, DeviceQueue, EngineReport, Error, ErrorKind, Geometry, MemoryDevice, Operation,
+    BlockDevice, CrashChoice, CrashStep, DeviceCall, DeviceQueue, Error, ErrorKind, Geometry, Hook, HookedDevice, MemoryDevice, Operation,
     QueueOptions, Result, SimulatedDevice, SimulatedOptions, Snapshot,
 };
 use fs::{FileSystem, MountOptions};
@@ -119,8 +119,8 @@ impl Bed {
     pub(crate) fn connect(&self) -> Wires {
         let closed = Arc::new(AtomicBool::new(false));
         let wire = |inner: &Arc<SimulatedDevice>| {
-            let (bed, closed) = (self.clone(), Arc::clone(&closed));
-            Arc::new(Wire { inner: Arc::clone(inner), bed, closed }) as Arc<dyn BlockDevice>
+            let wire = Wire { bed: self.clone(), closed: Arc::clone(&closed) };
+            HookedDevice::new(Arc::clone(inner) as _, wire) as Arc<dyn BlockDevice>
         };
         Wires { data: wire(&self.data), log: self.log.as_ref().map(wire), closed }
     }
@@ -229,61 +229,33 @@ impl Wires {
     }
 }
 
-/// The way to one device.
+/// What stands on the way to one device.
 #[derive(Debug)]
 struct Wire {
-    inner: Arc<SimulatedDevice>,
     bed: Bed,
     closed: Arc<AtomicBool>,
 }
 
 impl Wire {
-    fn pass<T>(&self, operation: Operation, call: impl FnOnce(&SimulatedDevice) -> Result<T>) -> Result<T> {
+    fn open(&self, operation: Operation) -> Result<()> {
         if !self.closed.load(Ordering::SeqCst) {
-            return self.bed.timed(|| call(&self.inner));
+            return Ok(());
         }
         let (device, detail) = ("simulated".to_owned(), "the process is dead".to_owned());
         Err(Error { kind: ErrorKind::Io, operation, device, offset: None, errno: None, detail })
     }
 }
 
-impl BlockDevice for Wire {
-    fn name(&self) -> &str {
-        self.inner.name()
+impl Hook for Wire {
+    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.open(call.operation())?;
+        self.bed.timed(pass)
     }
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
-    fn refresh_size(&self) -> Result<u64> {
-        self.inner.refresh_size()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.pass(Operation::Read, |device| device.read_at(buf, offset))
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        self.pass(Operation::Write, |device| device.write_at(buf, offset))
-    }
-    fn flush(&self) -> Result<()> {
-        self.pass(Operation::Flush, BlockDevice::flush)
-    }
-    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        self.pass(Operation::Write, |device| device.write_zeroes(offset, len))
-    }
-    fn discard(&self, offset: u64, len: u64) -> Result<bool> {
-        self.pass(Operation::Discard, |device| device.discard(offset, len))
-    }
-    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
+
+    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
         assert!(self.bed.log.is_none(), "the operations of a queue are not ordered among two devices");
-        self.pass(Operation::Queue, |device| device.queue(options))
-    }
-    fn engine(&self) -> EngineReport {
-        self.inner.engine()
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
+        self.open(Operation::Queue)?;
+        inner.queue(options)
     }
 }
 

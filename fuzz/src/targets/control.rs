@@ -11,7 +11,7 @@ use block::{AlignedBuf, BlockDevice, MemoryDevice, Snapshot};
 use cli::forge;
 use volume::{Arrangement, Group, ImportOptions, NewGroup, Role, Shape, create};
 
-use crate::checked::Checked;
+use crate::checked::{Checked, Watch};
 
 const MEMBER_BYTES: u64 = 5 << 20;
 /// Requests that one input may hold.
@@ -59,8 +59,8 @@ pub fn request(data: &[u8]) {
     let Some((choice, lines)) = data.split_first() else { return };
     let base = base(*choice);
     let new: BTreeMap<PathBuf, Arc<Checked>> =
-        (0..10).map(|n| (PathBuf::from(format!("new{n}")), Checked::new(&MemoryDevice::new(MEMBER_BYTES).snapshot(), Vec::new()))).collect();
-    let checked: Vec<_> = base.members.iter().map(|member| Checked::new(member, Vec::new())).collect();
+        (0..10).map(|n| (PathBuf::from(format!("new{n}")), Watch::over(&MemoryDevice::new(MEMBER_BYTES).snapshot(), Vec::new()))).collect();
+    let checked: Vec<_> = base.members.iter().map(|member| Watch::over(member, Vec::new())).collect();
     let devices: Vec<Arc<dyn BlockDevice>> = checked.iter().map(|member| Arc::clone(member) as _).collect();
     let open = |path: &Path| new.get(path).map(|device| Arc::clone(device) as Arc<dyn BlockDevice>);
     let group = Group::import(&devices, &QUIET).expect("the base is sound");

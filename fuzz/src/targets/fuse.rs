@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, So
 use serve::fuse::{MountSettings, WriteBack, serve_connection};
 
 use crate::base::{base, options};
-use crate::checked::Checked;
+use crate::checked::Watch;
 use crate::input::Input;
 
 const FORGET: u32 = 2;
@@ -30,7 +30,7 @@ const CODES: u32 = 56;
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.u8();
-    let checked = Checked::new(&base(choice).snapshot, base(choice).regions.clone());
+    let checked = Watch::over(&base(choice).snapshot, base(choice).regions.clone());
     let device: Arc<dyn BlockDevice> = checked.clone();
     let settings = MountSettings {
         file_system: options(choice & 0x40 != 0),

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use block::{AlignedBuf, BlockDevice, MemoryDevice, Snapshot};
 use volume::{Arrangement, Group, ImportOptions, NewGroup, Role, Shape, Target, create};
 
-use crate::checked::Checked;
+use crate::checked::Watch;
 use crate::input::Input;
 
 const MEMBER_BYTES: u64 = 5 << 20;
@@ -114,7 +114,7 @@ fn patch(input: &mut Input<'_>, members: &mut [Snapshot]) {
 }
 
 fn import(members: &[Snapshot], options: &ImportOptions) {
-    let checked: Vec<_> = members.iter().map(|member| Checked::new(member, Vec::new())).collect();
+    let checked: Vec<_> = members.iter().map(|member| Watch::over(member, Vec::new())).collect();
     let devices: Vec<Arc<dyn BlockDevice>> = checked.iter().map(|member| Arc::clone(member) as _).collect();
     if options.read_only {
         checked.iter().for_each(|member| member.forbid_writes());

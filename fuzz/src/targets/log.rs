@@ -5,7 +5,7 @@ use std::sync::Arc;
 use block::{BlockDevice, MemoryDevice, Snapshot};
 use fs::forge;
 
-use crate::checked::Checked;
+use crate::checked::Watch;
 
 /// Bytes of a ring.
 const RING_BYTES: usize = 1 << 20;
@@ -30,7 +30,7 @@ pub fn ring(data: &[u8]) {
     }
     let mut snapshot = Snapshot::empty(RING_BYTES as u64);
     snapshot.write(&ring, 0);
-    let checked = Checked::new(&snapshot, Vec::new());
+    let checked = Watch::over(&snapshot, Vec::new());
     let device: Arc<dyn BlockDevice> = checked.clone();
     if let Err(error) = forge::replay_ring(&device, VOLUME) {
         assert!(error.message.len() > 10, "{error:?} explains nothing");

@@ -7,7 +7,7 @@ use fs::FileSystem;
 use serve::control::{Answer, Request, answer};
 
 use crate::base::{base, options};
-use crate::checked::Checked;
+use crate::checked::Watch;
 
 /// Requests that one input may hold.
 const REQUESTS_MAX: usize = 24;
@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) {
         return;
     }
     let base = base(3);
-    let checked = Checked::new(&base.snapshot, base.regions.clone());
+    let checked = Watch::over(&base.snapshot, base.regions.clone());
     let device: Arc<dyn BlockDevice> = checked.clone();
     let fs = FileSystem::mount(device, None, options(false)).expect("the base is sound");
     for request in &requests {

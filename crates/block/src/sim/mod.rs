@@ -4,6 +4,7 @@
 
 mod content;
 mod faults;
+mod hooked;
 mod image;
 mod log;
 mod queue;
@@ -11,6 +12,7 @@ mod recording;
 mod trace;
 
 pub use faults::{Fault, FaultRule, FlushFault, ReadFault, Trigger, WriteFault};
+pub use hooked::{DeviceCall, Hook, HookedDevice};
 pub use image::{CrashChoice, CrashStep};
 pub use log::{FlushOutcome, Recorded};
 pub use recording::{Recording, RecordingDevice, Source, Spooled};

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use bedplate_block::{AlignedBuf, BlockDevice, DeviceOptions, Engine, MemoryDevice, RecordingDevice, SimulatedDevice, SimulatedOptions, open};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, DeviceCall, DeviceOptions, Engine, Hook, HookedDevice, MemoryDevice, RecordingDevice, Result, SimulatedDevice,
+    SimulatedOptions, open,
+};
 
 use crate::conformance::keeps_all_promises;
 use crate::machine::{Image, Loop, Mount};
@@ -39,6 +42,21 @@ fn recording_keeps_all_promises() {
     let base = MemoryDevice::new(SIZE);
     base.write_at(&AlignedBuf::from_slice(&[0xA5; 8192]), 0).unwrap();
     keeps_all_promises(&|| RecordingDevice::over(base.clone(), MemoryDevice::GEOMETRY, tempfile::tempfile().unwrap()));
+}
+
+/// A hook that lets everything through.
+#[derive(Debug)]
+struct Open;
+
+impl Hook for Open {
+    fn call(&self, _: DeviceCall<'_>, pass: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        pass()
+    }
+}
+
+#[test]
+fn a_hook_that_lets_everything_through_keeps_all_promises() {
+    keeps_all_promises(&|| HookedDevice::new(MemoryDevice::new(SIZE), Open));
 }
 
 #[test]

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use block::{
-    AlignedBuf, BlockDevice, Completion, DeviceCounters, DeviceQueue, EngineReport, Geometry, MemoryDevice, QueueOptions, Request, RequestKind,
-    Result,
+    AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Hook, HookedDevice, MemoryDevice, QueueOptions, Request, RequestKind, Result,
 };
 use fs::{CheckpointOptions, File, FileSystem, IoMode, OpenOptions, Queue, QueueCompletion};
 
@@ -14,49 +13,22 @@ use crate::support::{Random, format, mount_as};
 /// A device whose queues carry nothing out before they are asked for completions, the last submitted first.
 #[derive(Debug)]
 struct Lazy {
-    memory: Arc<MemoryDevice>,
     in_flight_max: Arc<AtomicUsize>,
 }
 
-impl BlockDevice for Lazy {
-    fn name(&self) -> &str {
-        self.memory.name()
+impl Hook for Lazy {
+    fn call(&self, _: DeviceCall<'_>, pass: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        pass()
     }
-    fn geometry(&self) -> Geometry {
-        self.memory.geometry()
-    }
-    fn size_bytes(&self) -> u64 {
-        self.memory.size_bytes()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.memory.read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        self.memory.write_at(buf, offset)
-    }
-    fn flush(&self) -> Result<()> {
-        self.memory.flush()
-    }
-    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        self.memory.write_zeroes(offset, len)
-    }
-    fn discard(&self, offset: u64, len: u64) -> Result<bool> {
-        self.memory.discard(offset, len)
-    }
-    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
-        let (memory, in_flight_max) = (Arc::clone(&self.memory), Arc::clone(&self.in_flight_max));
-        Ok(Box::new(LazyQueue { memory, in_flight_max, depth_max: options.depth_max, waiting: Vec::new() }))
-    }
-    fn engine(&self) -> EngineReport {
-        self.memory.engine()
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.memory.counters()
+
+    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
+        let (device, in_flight_max) = (Arc::clone(inner), Arc::clone(&self.in_flight_max));
+        Ok(Box::new(LazyQueue { device, in_flight_max, depth_max: options.depth_max, waiting: Vec::new() }))
     }
 }
 
 struct LazyQueue {
-    memory: Arc<MemoryDevice>,
+    device: Arc<dyn BlockDevice>,
     in_flight_max: Arc<AtomicUsize>,
     depth_max: usize,
     waiting: Vec<Request>,
@@ -69,8 +41,8 @@ impl LazyQueue {
         for segment in std::iter::once(&request.first).chain(&request.rest) {
             let buf = &mut request.buf.as_mut().unwrap()[at..at + segment.len as usize];
             result = result.and(match request.kind {
-                RequestKind::Write => self.memory.write_at(buf, segment.offset),
-                _ => self.memory.read_at(buf, segment.offset),
+                RequestKind::Write => self.device.write_at(buf, segment.offset),
+                _ => self.device.read_at(buf, segment.offset),
             });
             at += segment.len as usize;
         }
@@ -119,7 +91,7 @@ struct Bed {
 
 fn bed(mode: IoMode) -> Bed {
     let in_flight_max = Arc::new(AtomicUsize::new(0));
-    let device: Arc<dyn BlockDevice> = Arc::new(Lazy { memory: MemoryDevice::new(64 << 20), in_flight_max: Arc::clone(&in_flight_max) });
+    let device: Arc<dyn BlockDevice> = HookedDevice::new(MemoryDevice::new(64 << 20), Lazy { in_flight_max: Arc::clone(&in_flight_max) });
     format(&device, BLOCK as u32);
     let fs = mount_as(&device, mode);
     let file = Arc::new(fs.open("/file", &OpenOptions::create()).unwrap());

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use block::{AlignedBuf, BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, QueueOptions, Result};
+use block::{AlignedBuf, DeviceCall, Hook, HookedDevice, Result};
 use fs::{AllocateMode, ErrorKind, File, FileSystem, InodeLockSetting, IoMode, MountOptions, OpenOptions};
 
 use crate::support::{device, format, mount_as, options};
@@ -16,7 +16,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A device at which writes of some of its bytes wait for each other.
 #[derive(Debug)]
 struct Meeting {
-    inner: Arc<dyn BlockDevice>,
     /// How many writes must be in flight at once before any goes on.
     wanted: AtomicUsize,
     watched: Mutex<Watched>,
@@ -31,10 +30,10 @@ struct Watched {
 }
 
 impl Meeting {
-    fn new() -> Arc<Self> {
+    fn device() -> Arc<HookedDevice<Self>> {
         let inner = device(48 << 20, 512);
         format(&inner, 4096);
-        Arc::new(Self { inner, wanted: AtomicUsize::new(1), watched: Mutex::default(), changed: Condvar::new() })
+        HookedDevice::new(inner, Self { wanted: AtomicUsize::new(1), watched: Mutex::default(), changed: Condvar::new() })
     }
 
     /// Lets writes of a file's present blocks wait until so many are in flight.
@@ -67,58 +66,26 @@ impl Meeting {
     }
 }
 
-impl BlockDevice for Meeting {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
-    fn refresh_size(&self) -> Result<u64> {
-        self.inner.refresh_size()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.inner.read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        if !self.enter(offset) {
-            return self.inner.write_at(buf, offset);
+impl Hook for Meeting {
+    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        match call {
+            DeviceCall::Write { offset, .. } if self.enter(offset) => {}
+            _ => return pass(),
         }
         match self.wanted.load(Ordering::SeqCst) {
             // Others get a chance to come in.
             0 | 1 => (0..5).for_each(|_| std::thread::yield_now()),
             wanted => self.wait_for(wanted),
         }
-        let result = self.inner.write_at(buf, offset);
+        let result = pass();
         self.watched.lock().unwrap().in_flight -= 1;
         result
-    }
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        self.inner.write_zeroes(offset, len)
-    }
-    fn discard(&self, offset: u64, len: u64) -> Result<bool> {
-        self.inner.discard(offset, len)
-    }
-    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
-        self.inner.queue(options)
-    }
-    fn engine(&self) -> EngineReport {
-        self.inner.engine()
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
     }
 }
 
 const LEN: usize = 64 << 10;
 
-fn written_file(meeting: &Arc<Meeting>, mode: IoMode, inode_lock: InodeLockSetting) -> (FileSystem, File) {
+fn written_file(meeting: &Arc<HookedDevice<Meeting>>, mode: IoMode, inode_lock: InodeLockSetting) -> (FileSystem, File) {
     let fs = FileSystem::mount(Arc::clone(meeting) as _, None, MountOptions { inode_lock, ..options(mode) }).unwrap();
     let file = fs.open("f", &OpenOptions { mode: Some(mode), ..OpenOptions::create() }).unwrap();
     file.write_at(&AlignedBuf::zeroed(LEN), 0).unwrap();
@@ -128,7 +95,7 @@ fn written_file(meeting: &Arc<Meeting>, mode: IoMode, inode_lock: InodeLockSetti
 
 /// Writes ranges from a thread each, some times over; returns how many writes were in flight at once.
 fn writes_at_once(mode: IoMode, inode_lock: InodeLockSetting, ranges: &[Range<usize>], wanted: usize) -> usize {
-    let meeting = Meeting::new();
+    let meeting = Meeting::device();
     let (_fs, file) = written_file(&meeting, mode, inode_lock);
     meeting.watch(&file, wanted);
     std::thread::scope(|scope| {
@@ -170,7 +137,7 @@ fn s_23_concurrent_writes_run_in_parallel_where_they_overlap() {
 /// S-25: while a write of a concurrent file is at the device, the file grows and holes are filled, on the same open.
 #[test]
 fn s_25_a_concurrent_file_grows_under_running_io() {
-    let meeting = Meeting::new();
+    let meeting = Meeting::device();
     let (fs, file) = written_file(&meeting, IoMode::Concurrent, InodeLockSetting::Range);
     file.set_size(8 * LEN as u64).unwrap();
     meeting.watch(&file, 2);

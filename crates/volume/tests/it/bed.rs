@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::tested::{self, Arrangement, Group, ImportOptions, NewGroup, Shape};
 use block::{
-    AlignedBuf, BlockDevice, Completion, CrashChoice, DeviceCounters, DeviceQueue, EngineReport, Geometry, MemoryDevice, QueueOptions, Request,
-    Result, SimulatedDevice,
+    AlignedBuf, BlockDevice, Completion, CrashChoice, DeviceCall, DeviceQueue, Hook, HookedDevice, MemoryDevice, QueueOptions, Request, Result,
+    SimulatedDevice,
 };
 use parking_lot::Mutex;
 
@@ -26,21 +26,9 @@ pub struct Bed {
 /// A member that moves the clock with everything it does.
 #[derive(Debug)]
 struct Watched {
-    name: String,
-    index: usize,
     all: Vec<Arc<SimulatedDevice>>,
     clock: Clock,
     lazy: bool,
-}
-
-impl Watched {
-    fn tick(&self) {
-        tick(&self.all, &self.clock);
-    }
-
-    fn own(&self) -> &SimulatedDevice {
-        &self.all[self.index]
-    }
 }
 
 fn tick(all: &[Arc<SimulatedDevice>], clock: &Clock) {
@@ -51,45 +39,17 @@ fn tick(all: &[Arc<SimulatedDevice>], clock: &Clock) {
     }
 }
 
-impl BlockDevice for Watched {
-    fn name(&self) -> &str {
-        &self.name
-    }
-    fn geometry(&self) -> Geometry {
-        self.own().geometry()
-    }
-    fn size_bytes(&self) -> u64 {
-        self.own().size_bytes()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.own().read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        let result = self.own().write_at(buf, offset);
-        self.tick();
+impl Hook for Watched {
+    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let result = pass();
+        if !matches!(call, DeviceCall::Read { .. }) {
+            tick(&self.all, &self.clock);
+        }
         result
     }
-    fn flush(&self) -> Result<()> {
-        let result = self.own().flush();
-        self.tick();
-        result
-    }
-    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        let result = self.own().write_zeroes(offset, len);
-        self.tick();
-        result
-    }
-    fn discard(&self, offset: u64, len: u64) -> Result<bool> {
-        self.own().discard(offset, len)
-    }
-    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
-        Ok(Box::new(WatchedQueue { queue: self.own().queue(options)?, all: self.all.clone(), clock: Arc::clone(&self.clock), lazy: self.lazy }))
-    }
-    fn engine(&self) -> EngineReport {
-        self.own().engine()
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.own().counters()
+
+    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
+        Ok(Box::new(WatchedQueue { queue: inner.queue(options)?, all: self.all.clone(), clock: Arc::clone(&self.clock), lazy: self.lazy }))
     }
 }
 
@@ -147,7 +107,7 @@ impl Bed {
 
     pub fn device(&self, index: usize) -> Arc<dyn BlockDevice> {
         let (all, clock) = (self.members.clone(), Arc::clone(&self.clock));
-        Arc::new(Watched { name: format!("member{index}"), index, all, clock, lazy: self.lazy })
+        HookedDevice::named(format!("member{index}"), Arc::clone(&all[index]) as _, Watched { all, clock, lazy: self.lazy })
     }
 
     /// Makes a group of all members but the last `spares`.

@@ -8,7 +8,6 @@
 //! Every write to a slot is a new *version* whose bytes are found in no other, so that what a slot shows after a crash tells where it is from.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use block::{AlignedBuf, BlockDevice, SimulatedDevice};
 
@@ -150,14 +149,10 @@ impl Driver {
         seed: u64,
     ) -> Self {
         let moments = Arc::new(Moments::default());
-        let data = Tap::new(data, &moments);
-        let log = log.map(|log| Tap::new(log, &moments));
+        let data = Tap::over(data, &moments, setup.bug == Bug::DropDataFlushes);
+        let log = log.map(|log| Tap::over(log, &moments, setup.bug == Bug::DropLogFlushes));
         moments.note();
-        data.drop_flushes.store(setup.bug == Bug::DropDataFlushes, Ordering::Relaxed);
-        if let Some(log) = &log {
-            log.drop_flushes.store(setup.bug == Bug::DropLogFlushes, Ordering::Relaxed);
-        }
-        let parts = parts(setup, data, log.map(|log| log as Arc<dyn BlockDevice>));
+        let parts = parts(setup, data, log);
         let slots = history.rewind(last);
         let (commits, old) = last_commit(&parts.data);
         let mut next = if last == Lsn(0) { LogPosition::START } else { LogPosition { incarnation: old.incarnation + 1, ..LogPosition::START } };

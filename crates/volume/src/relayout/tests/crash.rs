@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use ::block::{BlockDevice, Completion, DeviceCounters, DeviceQueue, EngineReport, Geometry, QueueOptions, Request};
+use ::block::{BlockDevice, DeviceCall, Hook, HookedDevice};
 use rand::SeedableRng;
 
 use super::*;
@@ -72,82 +72,22 @@ fn i_rly_2_a_label_before_the_flush_would_be_found() {
 /// A member that lets somebody else write to the volume while it is being copied to.
 #[derive(Debug)]
 struct Meddled {
-    inner: Arc<dyn BlockDevice>,
     tell: mpsc::SyncSender<bool>,
     wait: Arc<parking_lot::Mutex<mpsc::Receiver<()>>>,
 }
 
-impl BlockDevice for Meddled {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> ::block::Result<()> {
-        self.inner.read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> ::block::Result<()> {
+impl Hook for Meddled {
+    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> ::block::Result<()>) -> ::block::Result<()> {
         // Only a copy writes so much at once; a write that is held up ends when the step has.
-        if buf.len() > 8192 && offset >= crate::relayout::SCRATCH_START && self.tell.try_send(true).is_ok() {
+        if let DeviceCall::Write { offset, bytes } = call
+            && bytes.len() > 8192
+            && offset >= crate::relayout::SCRATCH_START
+            && self.tell.try_send(true).is_ok()
+        {
             let _held_up = self.wait.lock().recv_timeout(Duration::from_millis(300));
         }
-        self.inner.write_at(buf, offset)
+        pass()
     }
-    fn flush(&self) -> ::block::Result<()> {
-        self.inner.flush()
-    }
-    fn write_zeroes(&self, offset: u64, len: u64) -> ::block::Result<()> {
-        self.inner.write_zeroes(offset, len)
-    }
-    fn discard(&self, offset: u64, len: u64) -> ::block::Result<bool> {
-        self.inner.discard(offset, len)
-    }
-    fn queue(&self, _: &QueueOptions) -> ::block::Result<Box<dyn DeviceQueue>> {
-        Ok(Box::new(Calls { inner: Arc::clone(&self.inner), done: Vec::new() }))
-    }
-    fn engine(&self) -> EngineReport {
-        self.inner.engine()
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
-    }
-}
-
-/// A queue that completes what is pushed at once.
-struct Calls {
-    inner: Arc<dyn BlockDevice>,
-    done: Vec<Completion>,
-}
-
-impl DeviceQueue for Calls {
-    fn depth_max(&self) -> usize {
-        64
-    }
-    fn in_flight(&self) -> usize {
-        self.done.len()
-    }
-    fn push(&mut self, request: Request) -> std::result::Result<(), Request> {
-        let mut queue = self.inner.queue(&QueueOptions::default()).unwrap();
-        queue.push(request)?;
-        queue.complete(1, &mut self.done).unwrap();
-        Ok(())
-    }
-    fn submit(&mut self) -> ::block::Result<()> {
-        Ok(())
-    }
-    fn complete(&mut self, _: usize, out: &mut Vec<Completion>) -> ::block::Result<usize> {
-        let count = self.done.len();
-        out.append(&mut self.done);
-        Ok(count)
-    }
-    fn take_buffer(&mut self) -> Option<AlignedBuf> {
-        None
-    }
-    fn give_buffer(&mut self, _: AlignedBuf) {}
 }
 
 /// Writes to one place again and again from another thread, in the middle of the copies, and returns how many sectors lost their last write.
@@ -156,7 +96,7 @@ fn lost_writes(mistake: Option<Mistake>) -> usize {
     let (reply, replied) = mpsc::channel();
     let wait = Arc::new(parking_lot::Mutex::new(replied));
     let member = || MemoryDevice::new(super::super::bed::MEMBER_BYTES);
-    let meddled = |_| Arc::new(Meddled { inner: member(), tell: ask.clone(), wait: Arc::clone(&wait) }) as Arc<dyn BlockDevice>;
+    let meddled = |_| HookedDevice::new(member(), Meddled { tell: ask.clone(), wait: Arc::clone(&wait) }) as Arc<dyn BlockDevice>;
     let devices: Vec<Arc<dyn BlockDevice>> = (0..3).map(meddled).collect();
     crate::create(&new_group(Shape::Stripe, 2, devices[..2].to_vec(), Vec::new())).unwrap();
     let group = Group::import(&devices[..2], &quiet()).unwrap();
