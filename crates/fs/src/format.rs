@@ -1,4 +1,11 @@
 //! Making an empty file system.
+//!
+//! ```text
+//! plan ─► wipe superblocks, old log head ─► flush ─► log head ─► tree ─► flush ─► superblock A ─► flush ─► superblock B ─► flush
+//!         └ what was there mounts whole ┘ └───── nothing mounts ──────────────┘ └──── the new volume mounts whole ────────────┘
+//! ```
+//!
+//! So a power cut at any moment leaves a whole volume or none (S-98).
 
 use std::sync::Arc;
 
@@ -38,7 +45,11 @@ pub(crate) fn format(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDe
     }
     let uuid = Uuid::new_v4();
     let size_bytes = device.size_bytes() / u64::from(options.block_size) * u64::from(options.block_size);
-    let log_run = place_log(device, log, options, uuid, size_bytes)?;
+    let head = log.map(|log| plan_log_device(log, options, uuid)).transpose()?;
+    let log_run = match &head {
+        Some(head) => ByteRun { start: head.place.start_byte, len: head.place.len_bytes },
+        None => plan_log(device, options, size_bytes)?,
+    };
     let superblock = Superblock {
         uuid: *uuid.as_bytes(),
         generation: 0,
@@ -51,12 +62,19 @@ pub(crate) fn format(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDe
         chunks: Vec::new(),
     };
     wipe(device)?;
-    let region = Arc::new(Region::new(Arc::clone(device), superblock.clone(), false));
+    if let Some((log, head)) = log.zip(head) {
+        wipe(log)?;
+        head.write(log)?;
+    }
+    let region = Arc::new(Region::unpublished(Arc::clone(device), superblock.clone()));
     let next_free = if log.is_some() { COPY_BYTES } else { log_run.end().next_multiple_of(GRAIN) };
     let cursor = Mutex::new(next_free);
-    region.set_grow(Box::new(move |bytes| take_front(&mut cursor.lock(), bytes, size_bytes)));
+    region.set_grow(Box::new(move |bytes, accept| {
+        let runs = take_front(&mut cursor.lock(), bytes, size_bytes)?;
+        accept(&runs).map(|()| runs)
+    }));
     format_tree(&region, &LogPosition::START, &first_rows(options))?;
-    region.update_superblock(|_| {})?;
+    region.publish()?;
     Ok(FormatReport {
         uuid: superblock.uuid_text(),
         block_size: options.block_size,
@@ -107,33 +125,25 @@ fn refuse_used(device: &Arc<dyn BlockDevice>) -> Result<()> {
     Ok(())
 }
 
-/// Removes both superblocks first, so that an interrupted format leaves nothing that looks like a volume.
+/// Removes what a mount would look for, so that an interrupted format leaves nothing that looks like a volume: both superblocks, and the head of a
+/// log device, which stands where a superblock does.
 fn wipe(device: &Arc<dyn BlockDevice>) -> Result<()> {
-    for at in [0, COPY_B] {
+    for at in [0, COPY_B].into_iter().filter(|at| at + COPY_BYTES <= device.size_bytes()) {
         device.write_zeroes(at, COPY_BYTES)?;
     }
     Ok(device.flush()?)
 }
 
-/// Decides where the log lives; writes the head of a separate log device.
-fn place_log(
-    device: &Arc<dyn BlockDevice>,
-    log: Option<&Arc<dyn BlockDevice>>,
-    options: &FormatOptions,
-    uuid: Uuid,
-    size_bytes: u64,
-) -> Result<ByteRun> {
-    if let Some(log) = log {
-        let max = options.log_bytes.unwrap_or(SEPARATE_LOG_BYTES_MAX);
-        let head = LogDeviceHead::plan(uuid, log.size_bytes(), max, LOG_BYTES_MIN).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Invalid,
-                format!("{} has {} bytes, an intent log needs at least {LOG_BYTES_MIN} (1 MiB)", log.name(), log.size_bytes()),
-            )
-        })?;
-        head.write(log)?;
-        return Ok(ByteRun { start: head.place.start_byte, len: head.place.len_bytes });
-    }
+/// Decides where the log lies on a device of its own.
+fn plan_log_device(log: &Arc<dyn BlockDevice>, options: &FormatOptions, uuid: Uuid) -> Result<LogDeviceHead> {
+    let max = options.log_bytes.unwrap_or(SEPARATE_LOG_BYTES_MAX);
+    LogDeviceHead::plan(uuid, log.size_bytes(), max, LOG_BYTES_MIN).ok_or_else(|| {
+        Error::new(ErrorKind::Invalid, format!("{} has {} bytes, an intent log needs at least {LOG_BYTES_MIN} (1 MiB)", log.name(), log.size_bytes()))
+    })
+}
+
+/// Decides where the log lies on the volume.
+fn plan_log(device: &Arc<dyn BlockDevice>, options: &FormatOptions, size_bytes: u64) -> Result<ByteRun> {
     let len = options.log_bytes.unwrap_or((size_bytes / 256).clamp(LOG_BYTES_MIN, LOG_BYTES_MAX)).next_multiple_of(GRAIN);
     if len < LOG_BYTES_MIN || len > size_bytes / 4 {
         return Err(Error::new(

@@ -260,11 +260,13 @@ fn image_claim(key: &[u8], image: &[u8]) -> Result<Option<Claim>> {
 fn grow_from(space: &Arc<Space>, block_size: u32) -> crate::meta::GrowRegion {
     let space = Arc::clone(space);
     let block = u64::from(block_size);
-    Box::new(move |bytes| {
+    Box::new(move |bytes, accept| {
         let want = Want { goal: None, blocks: bytes.div_ceil(block), ahead: None, class: SpaceClass::Metadata, promised: 0 };
         let runs = space.allocate_all(want)?;
+        let in_bytes: Vec<_> = runs.iter().map(|run| ByteRun { start: run.start.0 * block, len: run.blocks * block }).collect();
+        accept(&in_bytes).inspect_err(|_| space.free(&runs, 0))?;
         space.keep_for_metadata(2 * want.blocks);
-        Ok(runs.into_iter().map(|run| ByteRun { start: run.start.0 * block, len: run.blocks * block }).collect())
+        Ok(in_bytes)
     })
 }
 
@@ -368,4 +370,46 @@ pub(crate) fn grow(fs: &Fs) -> Result<u64> {
         fs.space.grow(size / block);
     }
     Ok(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use block::MemoryDevice;
+
+    use super::*;
+    use crate::superblock::{CHUNKS_MAX, COPY_B, COPY_BYTES, LOG_BYTES_MIN};
+
+    const BLOCK: u32 = 65_536;
+    const BLOCKS: u64 = 1024;
+
+    /// A region that would have to lie in more chunks than a superblock holds does not grow, and what had been found for it is free again at once,
+    /// not only after the next mount.
+    #[test]
+    fn a_growth_of_the_metadata_that_is_refused_gives_its_blocks_back() {
+        let block = u64::from(BLOCK);
+        // Every other block is in use.
+        let mut claims = Claims::new(BLOCK, BLOCKS);
+        for at in (0..BLOCKS).step_by(2) {
+            claims.mark_used(Claim::new(BlockNo(at), 1, Owner::Region("a test"))).expect("nobody else has it");
+        }
+        let space = Arc::new(claims.into_space(|ino| ino).expect("nothing is claimed twice"));
+        let superblock = Superblock {
+            uuid: [7; 16],
+            generation: 1,
+            block_size: BLOCK,
+            size_bytes: BLOCKS * block,
+            clean: false,
+            log_separate: false,
+            log: ByteRun { start: COPY_B + COPY_BYTES, len: LOG_BYTES_MIN },
+            metadata_len: 0,
+            chunks: Vec::new(),
+        };
+        let region = Region::new(MemoryDevice::new(BLOCKS * block), superblock, false);
+        region.set_grow(grow_from(&space, BLOCK));
+        let before = space.totals();
+        let error = region.resize((CHUNKS_MAX as u64 + 1) * block).expect_err("there are too many runs");
+        assert!(error.kind == ErrorKind::NoSpace && error.message.contains("too fragmented"), "{error}");
+        assert_eq!(space.totals(), before, "they are free again, and no more is kept from data than before");
+        assert!(region.superblock().chunks.is_empty());
+    }
 }

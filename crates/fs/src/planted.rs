@@ -4,7 +4,14 @@
 //! in the program; `cargo xtask tidy` sees to it that nobody else asks.
 
 #[cfg(feature = "planted-bugs")]
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+
+use crate::log::Record;
+#[cfg(feature = "planted-bugs")]
+use crate::{
+    log::RecordKind,
+    row::{RowChange, Table},
+};
 
 /// A mistake that loses or shows what it must not. Each stands where a slip of the hand would make it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,12 +54,16 @@ pub enum PlantedBug {
     WriteBeforeUnshared,
     /// Who comes while a round of group commit is under way takes it for one that serves it.
     JoinedTooLate,
+    /// The superblocks are there before the volume that they describe is.
+    PublishedWhileFormatting,
+    /// What a thread changes of extended attributes goes into the log with its next change or sync, and not before what others change after it.
+    LoggedOutOfOrder,
 }
 
 #[cfg(feature = "planted-bugs")]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -72,12 +83,16 @@ impl PlantedBug {
         Self::RollbackInParts,
         Self::WriteBeforeUnshared,
         Self::JoinedTooLate,
+        Self::PublishedWhileFormatting,
+        Self::LoggedOutOfOrder,
     ];
 }
 
 #[cfg(feature = "planted-bugs")]
 thread_local! {
     static PLANTED: Cell<Option<PlantedBug>> = const { Cell::new(None) };
+    /// What this thread changed and did not log yet.
+    static UNLOGGED: RefCell<Vec<RowChange>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Plants a mistake in what this thread does from now on, or takes it out.
@@ -90,6 +105,29 @@ pub fn plant(bug: Option<PlantedBug>) {
 #[cfg(feature = "planted-bugs")]
 pub(crate) fn planted(bug: PlantedBug) -> bool {
     PLANTED.get() == Some(bug)
+}
+
+/// What is logged instead of a record by who logs out of order.
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn logged_instead(record: &Record) -> Option<Record> {
+    if !planted(PlantedBug::LoggedOutOfOrder) {
+        return None;
+    }
+    UNLOGGED.with_borrow_mut(|unlogged| {
+        if record.kind == RecordKind::Xattr {
+            let (late, rows) = record.rows.iter().cloned().partition(|row| row.table == Table::Xattr);
+            unlogged.extend::<Vec<_>>(late);
+            return Some(Record { kind: record.kind, rows, exposes: None, barrier: false });
+        }
+        let rows = unlogged.drain(..).chain(record.rows.iter().cloned()).collect();
+        Some(Record { kind: record.kind, rows, exposes: record.exposes.clone(), barrier: record.barrier })
+    })
+}
+
+/// Everybody logs in order.
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) const fn logged_instead(_: &Record) -> Option<Record> {
+    None
 }
 
 /// Nobody makes mistakes.

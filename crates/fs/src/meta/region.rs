@@ -1,7 +1,8 @@
 //! The metadata tree's file: a growable run of bytes scattered over chunks of the volume.
 //!
 //! Invariants:
-//! - I-REG-1: a chunk and the new length are durable in both superblocks before the tree may use them.
+//! - I-REG-1: a chunk and the new length are durable in both superblocks before the tree may use them. While a volume is formatted there are no
+//!   superblocks: [`Region::publish`] writes them when all that they name is durable.
 //! - I-REG-2: after the first failed write or flush every later one fails (a retried flush may lie).
 
 use std::collections::BTreeMap;
@@ -19,8 +20,12 @@ use crate::planted::{PlantedBug, planted};
 use crate::superblock::{ByteRun, CHUNKS_MAX, GENERATION_MAX, Superblock};
 use crate::{Error, ErrorKind, Result};
 
-/// Finds room for the region to grow: asked for bytes, answers with runs that sum up to at least that many.
-pub(crate) type GrowRegion = Box<dyn Fn(u64) -> Result<Vec<ByteRun>> + Send + Sync>;
+/// Finds room for the region to grow: asked for bytes, answers with runs that sum up to at least that many. Runs that are not accepted are given back,
+/// and the refusal is the answer.
+pub(crate) type GrowRegion = Box<dyn Fn(u64, Accept<'_>) -> Result<Vec<ByteRun>> + Send + Sync>;
+
+/// Says whether the region can have these runs.
+pub(crate) type Accept<'a> = &'a dyn Fn(&[ByteRun]) -> Result<()>;
 
 /// The region, shared by the tree's backend and the file system.
 pub(crate) struct Region {
@@ -29,6 +34,8 @@ pub(crate) struct Region {
     superblock: RwLock<Superblock>,
     grow: Mutex<Option<GrowRegion>>,
     failed: OnceLock<Error>,
+    /// Whether the volume has superblocks.
+    published: AtomicBool,
     /// The tree was told of a failure, and serves nothing any more.
     lost: Arc<AtomicBool>,
     /// Writes of a read-only mount stay here.
@@ -47,7 +54,28 @@ const PAGE: u64 = 4096;
 impl Region {
     pub(crate) fn new(device: Arc<dyn BlockDevice>, superblock: Superblock, read_only: bool) -> Self {
         let overlay = read_only.then(|| Mutex::new(Overlay { len: superblock.metadata_len, ..Overlay::default() }));
-        Self { device, superblock: RwLock::new(superblock), grow: Mutex::new(None), failed: OnceLock::new(), lost: Arc::default(), overlay }
+        Self {
+            device,
+            superblock: RwLock::new(superblock),
+            grow: Mutex::new(None),
+            failed: OnceLock::new(),
+            published: AtomicBool::new(true),
+            lost: Arc::default(),
+            overlay,
+        }
+    }
+
+    /// Returns the region of a volume that is being formatted.
+    pub(crate) fn unpublished(device: Arc<dyn BlockDevice>, superblock: Superblock) -> Self {
+        Self { published: AtomicBool::new(false), ..Self::new(device, superblock, false) }
+    }
+
+    /// Makes a volume of it: from here on a mount finds it (S-98).
+    pub(crate) fn publish(&self) -> Result<()> {
+        self.check()?;
+        self.latch(self.device.flush().map_err(Error::from))?;
+        self.published.store(true, Ordering::Release);
+        self.update_superblock(|_| {})
     }
 
     /// Returns a region that reads the same bytes and keeps in memory what is written to it.
@@ -73,14 +101,16 @@ impl Region {
         self.superblock.read().clone()
     }
 
-    /// Changes the superblock and makes both copies durable.
+    /// Changes the superblock and makes both copies durable, if there are any yet.
     pub(crate) fn update_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let mut guard = self.superblock.write();
         self.check()?;
         let mut next = guard.clone();
         change(&mut next);
         next.generation = (next.generation + 1).min(GENERATION_MAX);
-        self.latch(next.write(&self.device))?;
+        if self.published.load(Ordering::Acquire) || planted(PlantedBug::PublishedWhileFormatting) {
+            self.latch(next.write(&self.device))?;
+        }
         *guard = next;
         Ok(())
     }
@@ -149,32 +179,20 @@ impl Region {
         Ok(())
     }
 
-    fn resize(&self, len: u64) -> Result<()> {
+    pub(crate) fn resize(&self, len: u64) -> Result<()> {
         self.check()?;
         let (old_len, capacity) = {
             let superblock = self.superblock.read();
             (superblock.metadata_len, superblock.chunks.iter().map(|chunk| chunk.len).sum::<u64>())
         };
-        let mut chunks = Vec::new();
+        let mut all = self.superblock.read().chunks.clone();
         if len > capacity {
             let grow = self.grow.lock();
             let grow = grow.as_ref().ok_or_else(|| Error::new(ErrorKind::NoSpace, "the metadata region cannot grow before the volume is mounted"))?;
-            chunks = grow(len - capacity)?;
-        }
-        let mut all = self.superblock.read().chunks.clone();
-        for chunk in chunks {
-            match all.last_mut() {
-                Some(last) if last.end() == chunk.start => last.len += chunk.len,
-                _ => all.push(chunk),
-            }
+            let had = all.clone();
+            all = joined(&had, &grow(len - capacity, &|runs| fits(&joined(&had, runs)))?);
         }
         assert!(all.iter().map(|chunk| chunk.len).sum::<u64>() >= len, "I-REG-1: the chunks hold the new length before anybody uses it");
-        if all.len() > CHUNKS_MAX {
-            return Err(Error::new(
-                ErrorKind::NoSpace,
-                format!("the free space is too fragmented for the metadata region to grow: more than {CHUNKS_MAX} chunks"),
-            ));
-        }
         if len > old_len {
             for run in plan_runs(&all, old_len, len - old_len).expect("the capacity was just provided") {
                 self.zero(run)?;
@@ -193,6 +211,27 @@ impl Region {
         assert!(run.start.is_multiple_of(sector), "the tree's file grows in pages");
         self.latch(self.device.write_zeroes(run.start, run.len.next_multiple_of(sector)).map_err(Error::from))
     }
+}
+
+/// Adds runs to chunks; those that continue the last one become part of it.
+fn joined(chunks: &[ByteRun], runs: &[ByteRun]) -> Vec<ByteRun> {
+    let mut all = chunks.to_vec();
+    for run in runs {
+        match all.last_mut() {
+            Some(last) if last.end() == run.start => last.len += run.len,
+            _ => all.push(*run),
+        }
+    }
+    all
+}
+
+/// Refuses more chunks than a superblock holds.
+fn fits(chunks: &[ByteRun]) -> Result<()> {
+    if chunks.len() <= CHUNKS_MAX {
+        return Ok(());
+    }
+    let message = format!("the free space is too fragmented for the metadata region to grow: more than {CHUNKS_MAX} chunks");
+    Err(Error::new(ErrorKind::NoSpace, message))
 }
 
 fn plan_runs(chunks: &[ByteRun], offset: u64, len: u64) -> Option<Vec<ByteRun>> {
