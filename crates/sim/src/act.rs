@@ -1,13 +1,13 @@
 //! Carries steps out on a file system.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 use block::AlignedBuf;
 use fs::{
-    CheckpointOptions, CheckpointScope, CloneSource, File, FileKind, FileSystem, InodeNo, IoMode, NewFile, OpenOptions, Result, RollbackOptions,
-    SetAttr,
+    ChangedKind, CheckpointInfo, CheckpointOptions, CheckpointScope, CloneSource, ErrorKind, File, FileKind, FileSystem, InodeNo, IoMode, NewFile,
+    OpenOptions, Result, RollbackOptions, SetAttr, SpacePolicy,
 };
 
 use crate::model::{attribute, target};
@@ -54,6 +54,19 @@ pub(crate) struct Outcome {
     pub(crate) read: Option<Vec<u8>>,
     /// Where an append went.
     pub(crate) at: Option<u64>,
+    /// What a comparison told.
+    pub(crate) diff: Option<Diff>,
+}
+
+/// What differs between a checkpoint and the present.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Diff {
+    /// Paths that are told of, those from where something moved too.
+    pub(crate) paths: BTreeSet<String>,
+    /// Inodes that are told of.
+    pub(crate) inodes: BTreeSet<InodeNo>,
+    /// Ranges of the files of the present that changed; holes where the last is set.
+    pub(crate) ranges: BTreeMap<InodeNo, Vec<(Range<u64>, bool)>>,
 }
 
 /// Bytes that one step wrote to a file.
@@ -103,6 +116,9 @@ impl Bytes {
         &self.buf[self.skip..]
     }
 }
+
+/// How names of automatic checkpoints begin.
+pub(crate) const AUTOMATIC: char = 'a';
 
 /// The mounted file system, and what is held open.
 pub(crate) struct Stage {
@@ -252,12 +268,12 @@ impl Stage {
                 let target = self.ino(&dir_path(dir))?;
                 fs.sync_inode(target).map(|()| Outcome::promising(Promise::Inode(target)))
             }
-            Step::Checkpoint(slot, dir) => {
-                let scope = dir.map_or(CheckpointScope::Everything, |dir| CheckpointScope::Paths(vec![dir_path(dir).into()]));
-                let made = fs.create_checkpoint(format!("c{slot}"), &CheckpointOptions { scope, ..CheckpointOptions::default() })?;
-                let (line, shown) = see_checkpoint(fs, &made)?;
-                Ok(Outcome { checkpoint: Some((line, Arc::new(shown))), ..Outcome::promising(Promise::Names) })
+            Step::Checkpoint(..) | Step::Automatic(..) => self.made_checkpoint(&self.make_checkpoint(step)?),
+            Step::Policy(delete) => {
+                fs.set_space_policy(if delete { SpacePolicy::DeleteOldest } else { SpacePolicy::Refuse })?;
+                Ok(Outcome::promising(Promise::Names))
             }
+            Step::Diff(slot) => self.diff(&format!("c{slot}")).map(|diff| Outcome { diff: Some(diff), ..Outcome::default() }),
             Step::DeleteCheckpoint(slot) => fs.delete_checkpoint(format!("c{slot}")).map(|()| Outcome::promising(Promise::Names)),
             Step::SetUntorn(file, dir, bytes) => {
                 let target = self.ino(&file.map_or_else(|| dir_path(dir), |file| file_path(file, dir)))?;
@@ -265,15 +281,64 @@ impl Stage {
             }
             Step::Rollback(slot, back, force) => {
                 let done = fs.rollback(format!("c{slot}"), &RollbackOptions { path: back.path().map(Into::into), force })?;
-                // Or there would be ever more of them.
-                fs.delete_checkpoint(&done.undo)?;
-                Ok(Outcome::promising(Promise::All))
+                // Or there would be ever more of them. A full volume may have deleted it.
+                match fs.delete_checkpoint(&done.undo) {
+                    Err(error) if error.kind != ErrorKind::NotFound => Err(error),
+                    _ => Ok(Outcome::promising(Promise::All)),
+                }
             }
             Step::Clone(slot, file, dir, to) => self.clone_files(slot, &file_path(file, dir), &file_path(to, 0)),
             Step::CloneDirectory(slot, from, to) => self.clone_files(slot, &dir_path(from), &format!("/d{to}")),
             Step::Sync => fs.sync().map(|()| Outcome::promising(Promise::All)),
             Step::Grow(_) | Step::Remount | Step::Kill => unreachable!("these are the recorder's"),
         }
+    }
+
+    /// Makes the checkpoint of a step.
+    pub(crate) fn make_checkpoint(&self, step: &Step) -> Result<CheckpointInfo> {
+        let (name, scope, automatic, kept) = match *step {
+            Step::Automatic(slot, kept) => (format!("{AUTOMATIC}{slot}"), None, true, kept),
+            Step::Checkpoint(slot, dir) => (format!("c{slot}"), dir, false, false),
+            _ => unreachable!("no other step makes one"),
+        };
+        let scope = scope.map_or(CheckpointScope::Everything, |dir| CheckpointScope::Paths(vec![dir_path(dir).into()]));
+        self.fs.create_checkpoint(name, &CheckpointOptions { scope, automatic, kept })
+    }
+
+    /// What comes of a checkpoint that was made.
+    pub(crate) fn made_checkpoint(&self, made: &CheckpointInfo) -> Result<Outcome> {
+        let (line, shown) = see_checkpoint(&self.fs, made)?;
+        Ok(Outcome { checkpoint: Some((line, Arc::new(shown))), ..Outcome::promising(Promise::Names) })
+    }
+
+    /// The names of the automatic checkpoints that workloads made.
+    pub(crate) fn automatic(&self) -> BTreeSet<String> {
+        let names = self.fs.checkpoints().into_iter().map(|checkpoint| String::from_utf8_lossy(&checkpoint.name).into_owned());
+        names.filter(|name| name.starts_with(AUTOMATIC)).collect()
+    }
+
+    fn diff(&self, name: &str) -> Result<Diff> {
+        let text = |path: Vec<u8>| String::from_utf8_lossy(&path).into_owned();
+        let mut diff = Diff::default();
+        for told in self.fs.checkpoint_diff(name, None)? {
+            diff.inodes.insert(told.ino);
+            diff.paths.extend([Some(told.path), told.from].into_iter().flatten().map(text));
+        }
+        let mut todo = vec![InodeNo::ROOT];
+        while let Some(dir) = todo.pop() {
+            for entry in self.fs.read_dir(dir, None, usize::MAX)? {
+                match entry.kind {
+                    FileKind::Directory => todo.push(entry.ino),
+                    FileKind::File => {
+                        let changed = self.fs.changed_blocks(entry.ino, name, None)?;
+                        let range = |range: fs::ChangedRange| (range.offset..range.offset + range.len, range.kind == ChangedKind::Hole);
+                        diff.ranges.insert(entry.ino, changed.map(range).collect());
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(diff)
     }
 
     fn clone_files(&self, slot: Option<u8>, path: &str, target: &str) -> Result<Outcome> {

@@ -6,12 +6,12 @@
 mod format;
 mod mounting;
 
-pub use format::try_format_failures;
+pub use format::{try_format_cuts, try_format_failures};
 
 use std::sync::Arc;
 
 use block::{BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, SimulatedDevice, Trigger, WriteFault};
-use fs::{ErrorKind, FileKind, FileSystem, InodeNo, NewFile, OpenOptions};
+use fs::{AllocateMode, CheckpointInfo, ErrorKind, FileKind, FileSystem, InodeNo, MountOptions, NewFile, OpenOptions};
 use serde::Serialize;
 
 use crate::act::{Outcome, Promise, Stage};
@@ -19,7 +19,7 @@ use crate::bed::{Bed, Wires};
 use crate::judge::{Cut, compare, judge, used_numbers};
 use crate::model::Model;
 use crate::run::{Done, History, compare_outcome, difference, fresh_bed, quiet};
-use crate::view::{View, see};
+use crate::view::{Seen, View, see};
 use crate::workload::{Change, Setup, Step};
 
 /// A kind of error.
@@ -120,12 +120,12 @@ impl Run {
 
     fn push(&mut self, view: View, promise: Promise, touched: Vec<InodeNo>, moved: Option<(InodeNo, Change, u64, u64)>) {
         let end = self.history.operations();
-        self.history.done.push(Done { end, view, promise, touched, moved, wrote: None });
+        self.history.done.push(Done { end, view, promise, touched, moved, ..Done::default() });
     }
 
     fn step(&mut self, step: &Step) -> Result<(), String> {
         let Some(stage) = &mut self.stage else { return Ok(()) };
-        // After a failed flush nothing but a power cut helps; and what a checkpoint shows could not be read to be compared.
+        // After a failed flush nothing but a power cut helps.
         let hopeless = self.failure == Failure::Flush && self.device.counters().errors > 0;
         let mounts = matches!(step, Step::Remount | Step::Kill);
         match step {
@@ -133,9 +133,15 @@ impl Run {
             Step::Grow(mib) => return self.grow(*mib),
             _ => {}
         }
-        let step = if mounts || self.failure == Failure::Read && matches!(step, Step::Checkpoint(..)) { &Step::Sync } else { step };
+        let step = if mounts { &Step::Sync } else { step };
+        let result = match step {
+            Step::Checkpoint(..) | Step::Automatic(..) => stage.make_checkpoint(step).and_then(|made| self.see_made(&made)),
+            _ => stage.carry_out(step),
+        };
+        let parts = self.history.model.lose(&self.stage.as_ref().expect("it is mounted").automatic())?;
+        self.history.push_parts(parts);
         let mut model = self.history.model.clone();
-        match stage.carry_out(step) {
+        match result {
             Ok(outcome) => {
                 if outcome.promise != Promise::None && self.failure == Failure::Flush && self.struck() {
                     return Err("S-33: it promised durability after a flush had failed".into());
@@ -161,18 +167,64 @@ impl Run {
         }
     }
 
+    /// What a checkpoint shows; where the error strikes a look at it, the look is taken once more without it.
+    fn see_made(&self, made: &CheckpointInfo) -> fs::Result<Outcome> {
+        let stage = self.stage.as_ref().expect("it is mounted");
+        let struck = self.struck();
+        match stage.made_checkpoint(made) {
+            Err(_) if !struck && self.struck() || self.failure == Failure::Read && struck => self.healthy(|| stage.made_checkpoint(made)),
+            seen => seen,
+        }
+    }
+
     fn fs(&self) -> &FileSystem {
         &self.stage.as_ref().expect("it is mounted").fs
     }
 
     /// From here on the device works, or fails on if it is to fail for ever.
-    fn look<T>(&self, look: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    fn healthy<T>(&self, look: impl FnOnce() -> T) -> T {
         self.device.clear_faults();
-        let seen = look()?;
+        let seen = look();
         if let Trigger::From(_) = self.rule.trigger {
             self.device.inject(FaultRule { trigger: Trigger::Always, ..self.rule.clone() });
         }
-        Ok(seen)
+        seen
+    }
+
+    /// A checkpoint whose making failed is wholly there or wholly absent, and changes none of the others (S-54).
+    fn whole_or_absent(&self, step: &Step, seen: &Seen) -> Result<(), String> {
+        let before = self.history.model.view();
+        for (line, shown) in &before.checkpoints {
+            let now = seen.view.checkpoints.get(line).ok_or_else(|| format!("S-54: '{line}' is gone because another one could not be made"))?;
+            difference(now, shown).map_or(Ok(()), |what| Err(format!("S-54: '{line}' shows something else: {what}")))?;
+        }
+        for (line, shown) in seen.view.checkpoints.iter().filter(|(line, _)| !before.checkpoints.contains_key(*line)) {
+            if self.failure == Failure::Read {
+                return Err(format!("S-35: '{line}' was made although its making failed, and nothing is in doubt"));
+            }
+            let nodes = seen.past.get(line).map(|nodes| nodes.as_ref().clone()).unwrap_or_default();
+            let made = Seen { view: shown.as_ref().clone(), nodes, ..Seen::default() };
+            let outcome = Outcome { checkpoint: Some((line.clone(), Arc::new(made))), ..Outcome::default() };
+            self.history.model.clone().apply(step, &outcome).map_err(|why| format!("S-54: '{line}' is there after its making failed, but {why}"))?;
+        }
+        Ok(())
+    }
+
+    /// What is free in memory is what a mount finds free: nothing was taken for a change that failed and kept.
+    fn nothing_leaked(&self) -> Result<(), String> {
+        let entries = self.fs().read_dir(InodeNo::ROOT, None, usize::MAX).map_err(|e| e.to_string())?;
+        let Some(any) = entries.iter().find(|entry| entry.kind == FileKind::File) else { return Ok(()) };
+        // Blocks that left files wait for somebody who needs more than there are.
+        let file = self.fs().open_inode(any.ino, &OpenOptions::read_write()).map_err(|e| e.to_string())?;
+        if file.allocate(AllocateMode::Preallocate { keep_size: true }, 0, 1 << 36).is_ok() {
+            return Err("a file has 64 GiB on a small volume".into());
+        }
+        drop(file);
+        let free = self.fs().statfs().free_bytes;
+        let remains = self.history.bed.cut(self.history.operations(), &CrashChoice::KeepAll);
+        let mounted = remains.mount(MountOptions { read_only: true, ..quiet() }).map_err(|e| format!("the volume does not mount: {e}"))?;
+        let found = mounted.statfs().free_bytes;
+        if free == found { Ok(()) } else { Err(format!("{free} bytes are free until the next mount, which finds {found}")) }
     }
 
     /// The step happened, did not happen, or happened in part.
@@ -186,9 +238,12 @@ impl Run {
         };
         self.push(intended.view(), Promise::None, Vec::new(), moved);
         self.stage.as_mut().expect("it is mounted").held.clear();
-        let seen = self.look(|| see(self.fs()).map_err(|e| format!("S-33, S-35: what was written cannot be read after an error: {e}")))?;
+        let seen = self.healthy(|| see(self.fs())).map_err(|e| format!("S-33, S-35: what was written cannot be read after an error: {e}"))?;
         // What the step made has a number or a line that the model could not know.
-        let made = matches!(step, Step::Checkpoint(..));
+        let made = matches!(step, Step::Checkpoint(..) | Step::Automatic(..));
+        if made {
+            self.whole_or_absent(step, &seen)?;
+        }
         let known = |view: &View| {
             let old = |line: &&String| !made || !line.starts_with("checkpoint ");
             without_numbers(view.names.iter().filter(old))
@@ -225,6 +280,7 @@ impl Run {
             }
             fs.sync().map_err(|e| format!("a sync fails although nothing is latched: {e}"))?;
             self.push(seen.view, Promise::All, Vec::new(), None);
+            self.nothing_leaked()?;
             return Ok(false);
         };
         refuses(fs, &reason)?;
@@ -246,7 +302,7 @@ impl Run {
 }
 
 /// What a person reads: one sentence.
-fn one_sentence(error: &fs::Error) -> Result<(), String> {
+pub(crate) fn one_sentence(error: &fs::Error) -> Result<(), String> {
     let text = error.to_string();
     if text.is_empty() || text.contains('\n') || text.ends_with('.') { Err(format!("the message is not one sentence: {text:?}")) } else { Ok(()) }
 }

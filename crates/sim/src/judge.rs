@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Range;
 
 use block::CrashChoice;
-use fs::{FileKind, FileSystem, FindingKind, InodeNo, MountOptions, NewFile, OpenOptions};
+use fs::{ErrorKind, FileKind, FileSystem, FindingKind, InodeNo, MountOptions, NewFile, OpenOptions, SpacePolicy};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -113,10 +113,12 @@ pub(crate) fn recover_and_compare(before: &View, look_first: bool, remains: &Rem
     if let Some(what) = looked.and_then(|looked| difference(&looked, &seen.view)) {
         return Err(format!("S-38: a read-only mount shows another state than recovery makes: {what}"));
     }
-    go_on(before, &fs)?;
+    let wrote = go_on(before, &fs)?;
     fs.unmount().map_err(|e| format!("the recovered volume cannot be unmounted: {e}"))?;
     let fs = remains.mount(quiet()).map_err(|e| format!("the volume does not mount a second time: {e}"))?;
-    fs.remove("/judge").map_err(|e| format!("what was synced after recovery is lost: {e}"))?;
+    if wrote {
+        fs.remove("/judge").map_err(|e| format!("what was synced after recovery is lost: {e}"))?;
+    }
     let again = see(&fs).map_err(|e| format!("the volume cannot be read a second time: {e}"))?;
     difference(&again.view, &seen.view).map_or(Ok(()), |what| Err(format!("the second mount shows something else than the first: {what}")))
 }
@@ -134,33 +136,75 @@ fn look(remains: &Remains) -> Result<View, String> {
     }
 }
 
-/// The recovered volume must be usable.
-fn go_on(before: &View, fs: &FileSystem) -> Result<(), String> {
-    let work = || {
+/// Where less is available, a recovered volume may have no room for what is tried on it.
+const ROOM_BYTES: u64 = 64 << 10;
+
+/// The recovered volume must be usable; returns whether there is a file now. No checkpoint may go for it: they are compared once more.
+fn go_on(before: &View, fs: &FileSystem) -> Result<bool, String> {
+    if fs.checkpoint_counts().policy == SpacePolicy::DeleteOldest && fs.statfs().available_bytes < ROOM_BYTES {
+        return Ok(false);
+    }
+    let work = || -> fs::Result<InodeNo> {
         let made = fs.make(InodeNo::ROOT, b"judge", FileKind::File, NewFile::default(), 0)?.ino;
         let file = fs.open("/judge", &OpenOptions::read_write())?;
         file.write_at(&[0xa5; 10_000], 0)?;
         file.sync_all()?;
         Ok(made)
     };
-    let made = work().map_err(|e: fs::Error| format!("the recovered volume cannot be written: {e}"))?;
+    let made = match work() {
+        Ok(made) => made,
+        // S-34: names can be removed from a full volume.
+        Err(error) if error.kind == ErrorKind::NoSpace && fs.statfs().available_bytes < ROOM_BYTES => {
+            return match fs.remove("/judge") {
+                Err(error) if error.kind != ErrorKind::NotFound => Err(format!("S-34: a name cannot be removed from a full volume: {error}")),
+                _ => Ok(false),
+            };
+        }
+        Err(error) => return Err(format!("the recovered volume cannot be written: {error}")),
+    };
     let known = |view: &View| view.names.iter().any(|line| line.contains(&format!(" inode {} ", made.0)));
-    if known(before) { Err(format!("S-19: inode number {} is used twice", made.0)) } else { Ok(()) }
+    if known(before) { Err(format!("S-19: inode number {} is used twice", made.0)) } else { Ok(true) }
 }
 
 /// Holds a recovered view against the promises of the history at the cut.
 pub(crate) fn compare(history: &History, after: usize, seen: &View) -> Result<(), String> {
-    let complete = history.done.partition_point(|done| done.end <= after);
-    // The next step was under way: its first operation may have been on its way to the device.
-    let started = (complete + 1).min(history.done.len());
-    compare_names(history, complete, started, seen)?;
+    let reach = Reach::of(history, after);
+    compare_names(history, &reach, seen)?;
     for (line, shown) in &seen.checkpoints {
         compare_checkpoint(history, line, shown)?;
     }
     for (ino, content) in &seen.contents {
-        compare_content(history, complete, started, *ino, content)?;
+        compare_content(history, &reach, *ino, content)?;
     }
     Ok(())
+}
+
+/// How far a history had come at a cut, in steps.
+struct Reach {
+    /// So many were over.
+    complete: usize,
+    /// So many had begun.
+    started: usize,
+    /// So many somebody else's sync had promised.
+    floor: usize,
+}
+
+impl Reach {
+    fn of(history: &History, after: usize) -> Self {
+        let complete = history.done.partition_point(|done| done.end <= after);
+        // The next step was under way: its first operation may have been on its way to the device.
+        let parts = history.done[complete..].iter().take_while(|done| done.part).count();
+        let started = (complete + parts + 1).min(history.done.len());
+        let floor = history.floors.iter().filter(|floor| floor.end <= after).map(|floor| floor.steps).max().unwrap_or(0);
+        Self { complete, started, floor }
+    }
+}
+
+/// After how many steps the names were those that are seen: all that fit, of those that a cut may leave.
+pub(crate) fn names_fit(history: &History, after: usize, seen: &View) -> Vec<usize> {
+    let Reach { complete, started, .. } = Reach::of(history, after);
+    let synced = names_synced(&history.done[..complete]);
+    (synced..).zip(views(history, synced, started)).filter(|(_, view)| view.names == seen.names).map(|(steps, _)| steps).collect()
 }
 
 /// The views from `from` steps done to `to` steps done.
@@ -169,8 +213,9 @@ pub(crate) fn views(history: &History, from: usize, to: usize) -> impl Iterator<
     before.into_iter().chain(history.done[from.saturating_sub(1)..to].iter().map(|done| &done.view))
 }
 
-fn compare_names(history: &History, complete: usize, started: usize, seen: &View) -> Result<(), String> {
-    let synced = names_synced(&history.done[..complete]);
+fn compare_names(history: &History, reach: &Reach, seen: &View) -> Result<(), String> {
+    let started = reach.started;
+    let synced = names_synced(&history.done[..reach.complete]).max(reach.floor);
     if views(history, synced, started).any(|view| view.names == seen.names) {
         return Ok(());
     }
@@ -228,8 +273,9 @@ pub(crate) fn content_of(view: &View, ino: InodeNo) -> &[u8] {
     view.contents.get(&ino).map_or(&[], |content| content)
 }
 
-fn compare_content(history: &History, complete: usize, started: usize, ino: InodeNo, content: &[u8]) -> Result<(), String> {
-    let synced = content_synced(&history.done[..complete], ino);
+fn compare_content(history: &History, reach: &Reach, ino: InodeNo, content: &[u8]) -> Result<(), String> {
+    let Reach { complete, started, floor } = *reach;
+    let synced = content_synced(&history.done[..complete], ino).max(floor);
     let allowed = allowed(history, synced, started, ino);
     let len = content.len();
     let exact = allowed.iter().any(|version| version.len() == len);

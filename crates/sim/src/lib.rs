@@ -38,7 +38,7 @@ mod workload;
 
 pub use act::{Promise, Wrote};
 pub use bed::{Bed, Remains};
-pub use failing::{Failure, FailureTally, try_failures, try_format_failures};
+pub use failing::{Failure, FailureTally, try_failures, try_format_cuts, try_format_failures};
 pub use judge::{Cut, Violation, judge};
 pub use lost::{LostTally, try_lost_flushes};
 pub use run::{Done, History, record};
@@ -196,7 +196,7 @@ impl Trial<'_> {
     fn second_life(&mut self, cut: &Cut, setup: &Setup, steps: &[Step], seed: u64) -> Result<(), String> {
         let context = |what: String| format!("second life after operation {} ({:?}): {what}", cut.after, cut.choice);
         let bed = Bed::again(&self.history.bed.cut(cut.after, &cut.choice), seed);
-        let done = self.history.done.partition_point(|done| done.end <= cut.after);
+        let done = self.history.steps_over(cut.after);
         let history = run::record_on(bed, setup.block_size, Some(judge::used_numbers(self.history, cut.after)), &steps[done..]).map_err(context)?;
         let mut trial = Trial { history: &history, seen: HashSet::new(), tally: Tally::default() };
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);

@@ -1,5 +1,6 @@
 //! The model: what a file system is, in memory and without a device. The live file system is held against it, and so is what recovery makes.
 
+mod past;
 mod rollback;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,8 +8,8 @@ use std::sync::Arc;
 
 use fs::{InodeNo, IoMode};
 
-use crate::act::Outcome;
-use crate::view::{Seen, View};
+use crate::act::{AUTOMATIC, Outcome};
+use crate::view::{DELETES_OLDEST, Seen, View};
 use crate::workload::{Change, On, RenameKind, Step, pattern};
 
 /// Why the model refuses a step. The file system must refuse it too.
@@ -55,6 +56,8 @@ pub(crate) struct Model {
     held: BTreeMap<u8, InodeNo>,
     /// The checkpoints by name.
     checkpoints: BTreeMap<String, Past>,
+    /// Whether a full volume deletes the oldest of them that may go.
+    deletes_oldest: bool,
     /// Every inode number that was ever given out (S-19).
     ever: BTreeSet<InodeNo>,
     pub(crate) block_size: u32,
@@ -69,13 +72,14 @@ impl Model {
     pub(crate) fn recovered(block_size: u32, seen: Seen, used: BTreeSet<InodeNo>) -> Self {
         let Seen { view, nodes, mut past } = seen;
         let name = |line: &str| line.split(' ').nth(1).unwrap_or_default().to_owned();
+        let deletes_oldest = view.names.iter().any(|line| line == DELETES_OLDEST);
         let checkpoints = view.checkpoints.into_iter().map(|(line, shown)| {
             let nodes = past.remove(&line).unwrap_or_default();
             (name(&line), Past { line, shown, nodes })
         });
         let checkpoints = checkpoints.collect();
         let ever = nodes.keys().copied().chain(used).collect();
-        Self { nodes, held: BTreeMap::new(), checkpoints, ever, block_size }
+        Self { nodes, held: BTreeMap::new(), checkpoints, deletes_oldest, ever, block_size }
     }
 
     /// Carries a step out.
@@ -127,6 +131,12 @@ impl Model {
                 self.change(on, |content| allocate(content, block, change, offset, len))
             }
             Step::Checkpoint(slot, dir) => self.checkpoint(format!("c{slot}"), dir, outcome),
+            Step::Automatic(slot, _) => self.checkpoint(format!("{AUTOMATIC}{slot}"), None, outcome),
+            Step::Policy(delete) => {
+                self.deletes_oldest = delete;
+                Ok(())
+            }
+            Step::Diff(slot) => self.diff(&format!("c{slot}"), outcome.diff.as_ref()),
             Step::DeleteCheckpoint(slot) => self.checkpoints.remove(&format!("c{slot}")).map(drop).ok_or(NO_SUCH_NAME),
             Step::Rollback(slot, back, force) => self.roll_back(&format!("c{slot}"), back, force),
             Step::SetUntorn(file, dir, bytes) => self.set_untorn(file, dir, bytes),
@@ -285,29 +295,6 @@ impl Model {
         Ok(())
     }
 
-    /// S-50: a checkpoint that was just made shows what the file system shows, within its scope.
-    fn checkpoint(&mut self, name: String, dir: Option<u8>, outcome: &Outcome) -> Result<(), Refusal> {
-        if self.checkpoints.contains_key(&name) {
-            return Err(EXISTS);
-        }
-        if let Some(dir) = dir {
-            self.directory(dir)?;
-        }
-        let Some((line, seen)) = outcome.checkpoint.clone() else { return Ok(()) };
-        let shown = &seen.view;
-        let mut present = View::default();
-        self.view_directory(InodeNo::ROOT, "", &self.names(), &mut present);
-        let holds = |(ino, content): (&InodeNo, &Arc<Vec<u8>>)| matches!(&self.nodes.get(ino).map(|node| &node.kind), Some(Kind::File(now)) if now == content);
-        let whole = dir.is_none_or(|dir| dir == 0);
-        let names = if whole { shown.names == present.names } else { shown.names.iter().all(|name| present.names.contains(name)) };
-        if !names || !shown.contents.iter().all(holds) {
-            return Err("S-50: the checkpoint shows something else than the present");
-        }
-        let past = Past { line, shown: Arc::new(shown.clone()), nodes: Arc::new(seen.nodes.clone()) };
-        self.checkpoints.insert(name, past);
-        Ok(())
-    }
-
     /// What a clone is made of: the nodes of a checkpoint or of the present.
     fn source(&self, slot: Option<u8>) -> Result<&BTreeMap<InodeNo, Node>, Refusal> {
         match slot {
@@ -392,6 +379,7 @@ impl Model {
         self.view_directory(InodeNo::ROOT, "", &self.names(), &mut view);
         view.checkpoints = self.checkpoints.values().map(|past| (past.line.clone(), Arc::clone(&past.shown))).collect();
         view.names.extend(view.checkpoints.keys().cloned());
+        view.names.extend(self.deletes_oldest.then(|| DELETES_OLDEST.to_owned()));
         // Files without a name too: after a crash that lost the removal they are back, with what was written to them since.
         for (ino, node) in &self.nodes {
             if let Kind::File(content) = &node.kind {

@@ -1,6 +1,7 @@
 //! Runs a workload on the simulated device, holds what the file system does against the model, and writes down what had been promised when.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ const LOG_SIZE: u64 = (64 << 10) + (1 << 20);
 /// What the device held before it was formatted, so that a stale block shows.
 const STALE: u8 = 0xdb;
 
-/// One step as it was carried out.
-#[derive(Debug, Clone)]
+/// One step as it was carried out, or a part of one.
+#[derive(Debug, Clone, Default)]
 pub struct Done {
     /// Device operations after it.
     pub end: usize,
@@ -37,6 +38,17 @@ pub struct Done {
     pub moved: Option<(InodeNo, Change, u64, u64)>,
     /// What it wrote to a file, or which of its bytes it changed in another way.
     pub wrote: Option<Wrote>,
+    /// More of the same step follows: its `end` is the step's, because nobody saw when this part was done.
+    pub part: bool,
+    /// When it began and ended, on a clock of all threads.
+    pub span: Range<u64>,
+}
+
+/// Steps that somebody else's sync promised: so many of them, from so many device operations on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Floor {
+    pub(crate) end: usize,
+    pub(crate) steps: usize,
 }
 
 /// A recorded workload.
@@ -48,6 +60,7 @@ pub struct History {
     pub before: View,
     /// The steps.
     pub done: Vec<Done>,
+    pub(crate) floors: Vec<Floor>,
     first: usize,
     pub(crate) model: Model,
 }
@@ -56,7 +69,7 @@ impl History {
     /// Begins at a volume that was just mounted.
     pub(crate) fn new(bed: Bed, model: Model) -> Self {
         let first = bed.operation_count();
-        Self { bed, before: model.view(), done: Vec::new(), first, model }
+        Self { bed, before: model.view(), done: Vec::new(), floors: Vec::new(), first, model }
     }
 
     /// Adds a step that was carried out.
@@ -65,6 +78,17 @@ impl History {
         let changed = self.done.last().map_or(&self.before, |last| &last.view).names != done.view.names;
         let touched = if changed { done.touched } else { Vec::new() };
         self.done.push(Done { touched, ..done });
+    }
+
+    /// Adds what was visible in the middle of a step that is over.
+    pub(crate) fn push_parts(&mut self, views: Vec<View>) {
+        let end = self.operations();
+        self.done.extend(views.into_iter().map(|view| Done { end, view, part: true, ..Done::default() }));
+    }
+
+    /// How many steps were over after so many device operations; parts are no steps.
+    pub(crate) fn steps_over(&self, after: usize) -> usize {
+        self.done.iter().take_while(|done| done.end <= after).filter(|done| !done.part).count()
     }
 
     /// The first operation after which a cut is judged (the volume is formatted and mounted).
@@ -81,9 +105,18 @@ impl History {
 }
 
 /// Carries out a step that does not mount, on the file system and in the model.
-pub(crate) fn carry_out(stage: &mut Stage, model: &mut Model, step: &Step) -> std::result::Result<Outcome, String> {
+pub(crate) fn carry_out(stage: &mut Stage, history: &mut History, step: &Step) -> std::result::Result<Outcome, String> {
+    let result = stage.carry_out(step);
+    let parts = history.model.lose(&stage.automatic())?;
+    if let Err(error) = &result
+        && !parts.is_empty()
+    {
+        return Err(format!("S-82: it failed although checkpoints were deleted for it: {error}"));
+    }
+    history.push_parts(parts);
+    let model = &mut history.model;
     let before = model.clone();
-    match stage.carry_out(step) {
+    match result {
         Ok(outcome) => {
             compare_outcome(model, step, &outcome)?;
             model.apply(step, &outcome).map_err(|why| format!("it succeeded, but {why}"))?;
@@ -199,14 +232,14 @@ impl Recorder {
             Step::Remount => self.remount()?,
             Step::Kill => self.kill()?,
             Step::Grow(mib) => self.grow(*mib)?,
-            _ => carry_out(self.stage.as_mut().expect("it is mounted"), &mut self.history.model, step)?,
+            _ => carry_out(self.stage.as_mut().expect("it is mounted"), &mut self.history, step)?,
         };
         if number.is_multiple_of(COMPARE_EVERY) {
             self.compare()?;
         }
         let (end, view) = (self.history.operations(), self.history.model.view());
         let Outcome { promise, touched, moved, wrote, .. } = outcome;
-        self.history.push(Done { end, view, promise, touched, moved, wrote });
+        self.history.push(Done { end, view, promise, touched, moved, wrote, ..Done::default() });
         Ok(())
     }
 

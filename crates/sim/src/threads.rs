@@ -6,20 +6,23 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use block::{CrashChoice, Fault, FaultRule, FlushFault, Trigger};
-use fs::{AllocateMode, FileSystem, InodeNo, OpenOptions};
+use fs::{AllocateMode, ErrorKind, FileSystem, InodeNo, OpenOptions};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::Tally;
-use crate::act::{Promise, Stage};
+use crate::act::{Outcome, Promise, Stage};
 use crate::bed::Remains;
-use crate::judge::{compare, recover_and_compare};
+use crate::failing::one_sentence;
+use crate::judge::{compare, names_fit, recover_and_compare, views};
 use crate::model::Model;
-use crate::run::{Done, History, carry_out, fresh_bed, quiet};
+use crate::run::{Done, Floor, History, carry_out, difference, fresh_bed, quiet};
 use crate::view::{View, see};
 use crate::workload::{SHARED_PAGE_BYTES, SHARED_PAGES, Setup, Step, generate_for_thread, generate_setup};
 
@@ -68,7 +71,22 @@ pub fn try_threads(seed: u64, threads: u8, steps: usize, cuts: usize, begin: &(d
 struct Crowd {
     /// One for each thread, of its own part.
     histories: Vec<History>,
+    /// What checkpoints showed when they were made.
+    made: Vec<Made>,
     shared: InodeNo,
+}
+
+/// A checkpoint that a thread made: when, and all that it shows.
+struct Made {
+    line: String,
+    span: Range<u64>,
+    shown: View,
+}
+
+/// What one thread did.
+struct Worked {
+    history: History,
+    made: Vec<Made>,
 }
 
 /// One thread's part of a view.
@@ -97,21 +115,99 @@ impl Crowd {
             Ok((part, history))
         };
         let begun: Vec<(Part, History)> = (1..=threads).map(begun).collect::<Result<_, String>>()?;
+        let clock = &AtomicU64::new(0);
         let work = |(part, history): (Part, History)| {
             let (stage, steps) = (Stage::new(fs.clone()), generate_for_thread(seed, part.own, threads, count));
             move || {
                 begin();
-                work(part, history, stage, &steps)
+                work(part, clock, history, stage, &steps)
             }
         };
-        let histories = std::thread::scope(|scope| {
+        let worked = std::thread::scope(|scope| {
             let running: Vec<_> = begun.into_iter().map(|begun| scope.spawn(work(begun))).collect();
             running.into_iter().map(|thread| thread.join().map_err(|_| "a thread panicked".to_owned())?).collect::<Result<Vec<_>, String>>()
         });
         // Nobody unmounts.
         wires.cut();
         drop(fs);
-        Ok(Self { histories: histories?, shared })
+        let mut crowd = Self { histories: Vec::new(), made: Vec::new(), shared };
+        for Worked { history, made } in worked? {
+            crowd.histories.push(history);
+            crowd.made.extend(made);
+        }
+        crowd.note_syncs();
+        crowd.compare_made()?;
+        Ok(crowd)
+    }
+
+    /// S-4: a sync of everything by one thread promises what had returned to the others before it began.
+    fn note_syncs(&mut self) {
+        let synced = |done: &&Done| done.promise == Promise::All;
+        let syncs: Vec<_> =
+            self.histories.iter().flat_map(|history| history.done.iter().filter(synced)).map(|done| (done.end, done.span.start)).collect();
+        for history in &mut self.histories {
+            let floor = |(end, begun): &(usize, u64)| Floor { end: *end, steps: history.done.partition_point(|done| done.span.end < *begun) };
+            history.floors = syncs.iter().map(floor).collect();
+        }
+    }
+
+    /// S-50: of every thread a checkpoint of everything shows what that had done at some moment of its making.
+    fn compare_made(&self) -> Result<(), String> {
+        for Made { line, span, shown } in self.made.iter().filter(|made| made.line.ends_with(" of []")) {
+            for (part, history) in self.parts() {
+                let before = history.done.partition_point(|done| done.span.end < span.start);
+                let begun = history.done.partition_point(|done| done.span.start < span.end);
+                let shown = part.of(shown);
+                let bare = |view: &View| View {
+                    names: view.names.iter().filter(|line| !line.starts_with("checkpoint ")).cloned().collect(),
+                    ..view.clone()
+                };
+                let differences: Vec<_> = views(history, before, begun).filter_map(|view| difference(&shown, &bare(view))).collect();
+                if differences.len() == begun - before + 1 {
+                    let (own, first) = (part.own, &differences[0]);
+                    return Err(format!("S-50: '{line}' shows nothing that thread {own} had done after {before} to {begun} steps: {first}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Each thread's history, and which part of everything it is of.
+    fn parts(&self) -> impl Iterator<Item = (Part, &History)> {
+        let threads = u8::try_from(self.histories.len()).expect("a few");
+        (1..).zip(&self.histories).map(move |(own, history)| (Part { own, threads, shared: self.shared }, history))
+    }
+
+    /// S-5: what one thread changed of names and attributes after a change of another had returned is not there without that one.
+    fn compare_order(&self, after: usize, seen: &View) -> Result<(), String> {
+        let parts: Vec<_> = self.parts().map(|(part, history)| (part.own, history, names_fit(history, after, &part.of(seen)))).collect();
+        let changes = |history: &'_ History, at: usize| {
+            views(history, at, at).next().map(|view| &view.names) != views(history, at + 1, at + 1).next().map(|view| &view.names)
+        };
+        for (own, history, fit) in &parts {
+            let (Some(there), true) = (fit.first(), !fit.is_empty()) else { continue };
+            let Some(kept) = (0..*there).rev().find(|at| changes(history, *at)) else { continue };
+            for (other, its, fit) in parts.iter().filter(|(other, ..)| other != own) {
+                let Some(last) = fit.last() else { continue };
+                let Some(lost) = (*last..its.done.len()).find(|at| changes(its, *at)) else { continue };
+                if its.done[lost].span.end < history.done[kept].span.start {
+                    return Err(format!(
+                        "S-5: step {kept} of thread {own} is there, and step {lost} of thread {other}, which had returned before that began, is not"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// S-54: a checkpoint shows what it showed when it was made, of every thread.
+    fn compare_checkpoints(&self, seen: &View) -> Result<(), String> {
+        for (line, shown) in &seen.checkpoints {
+            let made = self.made.iter().find(|made| made.line == *line).ok_or_else(|| format!("'{line}' was never made"))?;
+            let other = difference(shown, &made.shown).or_else(|| difference(&made.shown, shown));
+            other.map_or(Ok(()), |what| Err(format!("'{line}' shows something else than when it was made: {what}")))?;
+        }
+        Ok(())
     }
 
     fn operations(&self) -> usize {
@@ -133,12 +229,9 @@ impl Crowd {
     }
 
     fn compare(&self, after: usize, seen: &View) -> Result<(), String> {
-        let threads = u8::try_from(self.histories.len()).expect("a few");
-        for (own, history) in (1..).zip(&self.histories) {
-            let part = Part { own, threads, shared: self.shared };
-            compare(history, after, &part.of(seen)).map_err(|what| format!("thread {own}: {what}"))?;
-        }
-        Ok(())
+        self.compare_order(after, seen)?;
+        self.compare_checkpoints(seen)?;
+        self.parts().try_for_each(|(part, history)| compare(history, after, &part.of(seen)).map_err(|what| format!("thread {}: {what}", part.own)))
     }
 }
 
@@ -153,14 +246,42 @@ fn prepare(fs: &FileSystem, threads: u8) -> fs::Result<InodeNo> {
     Ok(shared.ino())
 }
 
-fn work(part: Part, mut history: History, mut stage: Stage, steps: &[Step]) -> Result<History, String> {
+fn work(part: Part, clock: &AtomicU64, mut history: History, mut stage: Stage, steps: &[Step]) -> Result<Worked, String> {
+    let mut made = Vec::new();
     for (number, step) in steps.iter().enumerate() {
         let context = |what: String| format!("thread {}, step {number}, {step:?}: {what}", part.own);
-        let outcome = carry_out(&mut stage, &mut history.model, step).map_err(context)?;
+        let begun = clock.fetch_add(1, Ordering::SeqCst);
+        let outcome = match step {
+            Step::Checkpoint(_, None) => whole(part, &mut stage, &mut history, step),
+            _ => carry_out(&mut stage, &mut history, step),
+        };
+        let mut outcome = outcome.map_err(context)?;
+        let span = begun..clock.fetch_add(1, Ordering::SeqCst);
+        if let Some((line, seen)) = outcome.checkpoint.take() {
+            made.push(Made { line, span: span.clone(), shown: seen.view.clone() });
+        }
         let (end, view) = (history.operations(), part.of(&history.model.view()));
-        history.push(Done { end, view, promise: outcome.promise, touched: outcome.touched, moved: outcome.moved, wrote: outcome.wrote });
+        let Outcome { promise, touched, moved, wrote, .. } = outcome;
+        history.push(Done { end, view, promise, touched, moved, wrote, span, ..Done::default() });
     }
-    Ok(history)
+    Ok(Worked { history, made })
+}
+
+/// Makes a checkpoint of everything: the model of one thread knows its own part of what that shows.
+fn whole(part: Part, stage: &mut Stage, history: &mut History, step: &Step) -> Result<Outcome, String> {
+    let made = match stage.make_checkpoint(step) {
+        Ok(made) => made,
+        Err(error) if error.kind == ErrorKind::NoSpace => return Ok(Outcome::default()),
+        Err(error) if history.model.clone().apply(step, &Outcome::default()).is_err() => return one_sentence(&error).map(|()| Outcome::default()),
+        Err(error) => return Err(format!("it failed and nothing speaks against it: {error}")),
+    };
+    let outcome = stage.made_checkpoint(&made).map_err(|e| format!("a checkpoint cannot be read: {e}"))?;
+    let (line, seen) = outcome.checkpoint.clone().expect("it was made");
+    let (shown, present) = (part.of(&seen.view), part.of(&history.model.view()));
+    let present = View { names: present.names.into_iter().filter(|line| !line.starts_with("checkpoint ")).collect(), ..present };
+    difference(&shown, &present).map_or(Ok(()), |what| Err(format!("S-50: the checkpoint shows something else than the present: {what}")))?;
+    history.model.add_checkpoint(line, &seen)?;
+    Ok(outcome)
 }
 
 impl Part {
@@ -175,7 +296,12 @@ impl Part {
         let contents = view.contents.iter().filter(|(ino, _)| **ino == self.shared || !others(ino));
         View {
             contents: contents.map(|(ino, content)| (*ino, if *ino == self.shared { self.pages(content) } else { Arc::clone(content) })).collect(),
-            checkpoints: view.checkpoints.iter().filter(|(line, _)| is_mine(line)).map(|(line, shown)| (line.clone(), Arc::clone(shown))).collect(),
+            checkpoints: view
+                .checkpoints
+                .iter()
+                .filter(|(line, _)| is_mine(line))
+                .map(|(line, shown)| (line.clone(), Arc::new(self.of(shown))))
+                .collect(),
             names,
         }
     }

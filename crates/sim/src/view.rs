@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fs::{Attr, CheckpointInfo, DirEntry, File, FileKind, FileSystem, InodeNo, OpenOptions, Result};
+use fs::{Attr, CheckpointInfo, DirEntry, File, FileKind, FileSystem, InodeNo, OpenOptions, Result, SpacePolicy};
 
+use crate::act::AUTOMATIC;
 use crate::model::{Kind, Node};
 
 /// What the file system shows.
@@ -17,6 +18,11 @@ pub struct View {
     /// What each checkpoint shows, by its line, which is among the names too.
     pub checkpoints: BTreeMap<String, Arc<View>>,
 }
+
+/// The line of a policy that is not `refuse`.
+pub(crate) const DELETES_OLDEST: &str = "a full volume deletes its oldest checkpoints";
+/// Stands in the line of a checkpoint that it may delete.
+pub(crate) const MAY_GO: &str = ", may go,";
 
 /// How the unit of untorn writes is stored, which is asked for in another way.
 const UNTORN: &[u8] = b"user.bedplate.untorn";
@@ -47,12 +53,16 @@ pub(crate) fn see(fs: &FileSystem) -> Result<Seen> {
     let root = fs.attr(InodeNo::ROOT)?;
     see_directory(fs, &root, "", &mut seen)?;
     // What a rollback leaves to undo it with comes and goes within a step.
-    for checkpoint in fs.checkpoints().into_iter().filter(|checkpoint| !checkpoint.automatic) {
+    let of_workload = |checkpoint: &CheckpointInfo| !checkpoint.automatic || checkpoint.name.starts_with(AUTOMATIC.to_string().as_bytes());
+    for checkpoint in fs.checkpoints().into_iter().filter(of_workload) {
         let (line, shown) = see_checkpoint(fs, &checkpoint)?;
         seen.view.checkpoints.insert(line.clone(), Arc::new(shown.view));
         seen.past.insert(line, Arc::new(shown.nodes));
     }
     seen.view.names.extend(seen.view.checkpoints.keys().cloned());
+    if fs.checkpoint_counts().policy == SpacePolicy::DeleteOldest {
+        seen.view.names.push(DELETES_OLDEST.to_owned());
+    }
     Ok(seen)
 }
 
@@ -62,7 +72,8 @@ pub(crate) fn see_checkpoint(fs: &FileSystem, checkpoint: &CheckpointInfo) -> Re
     let root = fs.resolve(format!("/.checkpoints/{name}"))?;
     let mut seen = Seen::default();
     see_directory(fs, &root, "", &mut seen)?;
-    Ok((format!("checkpoint {name} epoch {} of {:?}", checkpoint.epoch.0, checkpoint.paths), seen))
+    let may_go = if checkpoint.automatic && !checkpoint.kept { MAY_GO } else { "" };
+    Ok((format!("checkpoint {name} epoch {}{may_go} of {:?}", checkpoint.epoch.0, checkpoint.paths), seen))
 }
 
 /// The number of an inode, whichever checkpoint it is seen in.

@@ -59,7 +59,7 @@ impl Run {
                 }
                 self.wires.cut();
                 self.wires = self.history.bed.connect();
-                self.look(|| self.wires.mount(quiet()).map_err(|e| format!("the volume does not mount on a device that works again: {e}")))?
+                self.healthy(|| self.wires.mount(quiet())).map_err(|e| format!("the volume does not mount on a device that works again: {e}"))?
             }
         };
         self.stage = Some(Stage::new(mounted));
@@ -75,7 +75,7 @@ impl Run {
                 seen => return seen.map_err(read("a sound volume cannot be read")),
             }
         }
-        self.look(|| see(self.fs()).map_err(read("the volume cannot be read on a device that works again")))
+        self.healthy(|| see(self.fs())).map_err(read("the volume cannot be read on a device that works again"))
     }
 
     /// The device grows, and the file system takes it over or says why not.

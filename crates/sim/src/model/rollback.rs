@@ -14,7 +14,7 @@ impl Model {
     /// S-56, S-57: what is rolled back is what the checkpoint shows; files that are held stand in the way unless forced.
     pub(super) fn roll_back(&mut self, name: &str, back: Back, force: bool) -> Result<(), Refusal> {
         let past = self.checkpoints.get(name).ok_or(NO_SUCH_NAME)?;
-        let (then, everything) = (past.nodes.clone(), past.line.ends_with(" of []"));
+        let (then, everything) = (past.nodes.clone(), past.is_of_everything());
         match back.path() {
             None if !everything => Err("the checkpoint is of named files"),
             None => self.roll_back_everything(&then, force),

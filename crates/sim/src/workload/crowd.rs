@@ -32,7 +32,9 @@ fn shared(rng: &mut Xoshiro256PlusPlus, mode: IoMode, own: u8, threads: u8) -> S
     let page = rng.random_range(0..SHARED_PAGES / u64::from(threads)) * u64::from(threads) + u64::from(own - 1);
     let at = page * SHARED_PAGE_BYTES;
     match rng.random_range(0..12) {
-        0..4 => Step::SyncData(SHARED),
+        0..3 => Step::SyncData(SHARED),
+        // While others write.
+        3 => Step::Defragment(SHARED, rng.random_range(0..2) == 0),
         4 => Step::Read(SHARED, mode, at, 4096),
         5 => Step::Write(SHARED, mode, at + 700, 1000, rng.random_range(1..=255), false),
         6 => Step::Write(SHARED, mode, at + 512, 1024, rng.random_range(1..=255), false),
@@ -43,7 +45,7 @@ fn shared(rng: &mut Xoshiro256PlusPlus, mode: IoMode, own: u8, threads: u8) -> S
 fn alone(rng: &mut Xoshiro256PlusPlus, own: u8) -> Step {
     let (file, other, fill) = (rng.random_range(0..FILES), rng.random_range(0..FILES), rng.random_range(1..=255));
     let on = On::Name(file, own);
-    match rng.random_range(0..40) {
+    match rng.random_range(0..44) {
         0..4 => Step::Create(file, own),
         4 => Step::Unlink(file, own),
         5..8 => Step::Rename(file, own, other, own, pick(rng, &[RenameKind::Replace, RenameKind::Exchange])),
@@ -62,6 +64,9 @@ fn alone(rng: &mut Xoshiro256PlusPlus, own: u8) -> Step {
         35 | 36 => Step::SyncDirectory(own),
         37 => Step::Sync,
         38 => Step::Checkpoint(own, Some(own)),
+        39 => Step::Checkpoint(own, None),
+        40 => Step::Defragment(on, rng.random_range(0..2) == 0),
+        41 | 42 => Step::SetAttribute(file, own, other, pick(rng, &[3, 300])),
         _ => Step::DeleteCheckpoint(own),
     }
 }

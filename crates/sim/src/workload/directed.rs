@@ -2,7 +2,7 @@
 
 use fs::IoMode;
 
-use super::past::{defragmentation, named_files, rollbacks, untorn};
+use super::past::{defragmentation, full_volume, named_files, rollbacks, untorn};
 use super::{Back, Change, On, RenameKind, Step};
 
 /// A workload with a name.
@@ -42,6 +42,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "one file and one directory are rolled back", steps: rollbacks },
     Directed { name: "pages that are written untorn", steps: untorn },
     Directed { name: "scattered files are moved together", steps: defragmentation },
+    Directed { name: "a full volume deletes its oldest checkpoints", steps: full_volume },
 ];
 
 pub(super) const A: On = On::Name(0, 0);
@@ -458,8 +459,9 @@ fn checkpoints() -> Vec<Step> {
     let after = |fill: u8| [write(A, 4096, 8192, fill), write(A, 5000, 100, fill), Step::SetSize(A, 9000), write(A, 20_000, 6000, fill)];
     let mut steps = vec![Step::Create(0, 0), write(A, 0, 50_000, 1), Step::Create(1, 0), write(B, 0, 8192, 9), Step::Checkpoint(0, None)];
     steps.extend(after(2));
-    steps.extend([Step::Checkpoint(1, None), Step::Unlink(1, 0), Step::SyncData(A)]);
+    steps.extend([Step::Diff(0), Step::Checkpoint(1, None), Step::Unlink(1, 0), Step::SyncData(A), Step::Diff(0)]);
     steps.extend(after(3));
+    steps.push(Step::Diff(1));
     steps.extend([Step::DeleteCheckpoint(0), Step::Checkpoint(2, Some(0)), write(A, 0, 16_384, 4), Step::SyncData(A), Step::DeleteCheckpoint(1)]);
     steps.extend(after(5));
     steps.extend([

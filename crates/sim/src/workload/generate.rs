@@ -4,9 +4,12 @@ use fs::IoMode;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::{Back, Change, On, RenameKind, Setup, Step};
+use super::{Back, Change, On, RenameKind, Setup, Step, fill};
 
 const FILES: u8 = 5;
+/// What fills a volume; no step touches it.
+const FILLER: On = On::Name(FILES, 0);
+const AUTOMATIC: u8 = 12;
 const DIRECTORIES: u8 = 3;
 const HELD: u8 = 2;
 const CHECKPOINTS: u8 = 3;
@@ -18,8 +21,16 @@ pub fn generate(seed: u64, count: usize) -> (Setup, Vec<Step>) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let setup = setup(&mut rng);
     let mut steps = vec![Step::Create(0, 0), Step::Create(1, 0)];
+    let full = rng.random_range(0..6) == 0;
+    let count = if full {
+        steps.extend(fill(FILLER));
+        steps.push(Step::Policy(true));
+        count + steps.len()
+    } else {
+        count
+    };
     while steps.len() < count {
-        let step = step(&mut rng, u64::from(setup.block_size));
+        let step = if full && rng.random_range(0..8) == 0 { space(&mut rng) } else { step(&mut rng, u64::from(setup.block_size)) };
         steps.push(step);
     }
     (setup, steps)
@@ -50,13 +61,16 @@ fn step(rng: &mut Xoshiro256PlusPlus, block: u64) -> Step {
         0..26 => name_step(rng, file, dir),
         26..52 => write(rng, on, block),
         52 if rng.random_range(0..2) == 0 => clone(rng, file, dir),
-        52..54 => Step::Checkpoint(rng.random_range(0..CHECKPOINTS), Some(dir).filter(|_| file > 0)),
+        52 => Step::Diff(rng.random_range(0..CHECKPOINTS)),
+        53 if rng.random_range(0..4) == 0 => space(rng),
+        53 => Step::Checkpoint(rng.random_range(0..CHECKPOINTS), Some(dir).filter(|_| file > 0)),
         54 if rng.random_range(0..2) == 0 => Step::DeleteCheckpoint(rng.random_range(0..CHECKPOINTS)),
         54 => rollback(rng, file, dir),
         55 => set_untorn(rng, Some(file).filter(|file| *file < 3), dir, block),
         56..59 => append(rng, file, dir, block),
         59..62 => Step::Read(on, mode(rng), offset(rng, block), 20_000),
-        62..67 => Step::SetSize(on, offset(rng, block)),
+        62..66 => Step::SetSize(on, offset(rng, block)),
+        66 => Step::Defragment(on, rng.random_range(0..2) == 0),
         67..75 => allocate(rng, on, block),
         75..84 => Step::SyncData(on),
         84..88 => Step::SyncAll(on),
@@ -65,6 +79,14 @@ fn step(rng: &mut Xoshiro256PlusPlus, block: u64) -> Step {
         95 => Step::Grow(rng.random_range(1..4)),
         96..98 => Step::Remount,
         _ => Step::Kill,
+    }
+}
+
+/// What makes and takes room.
+fn space(rng: &mut Xoshiro256PlusPlus) -> Step {
+    match rng.random_range(0..12) {
+        0 => Step::Policy(rng.random_range(0..3) > 0),
+        _ => Step::Automatic(rng.random_range(0..AUTOMATIC), rng.random_range(0..8) == 0),
     }
 }
 

@@ -94,6 +94,13 @@ pub enum Step {
     SyncDirectory(u8),
     /// Makes checkpoint slot: of everything, or of a directory slot.
     Checkpoint(u8, Option<u8>),
+    /// Makes automatic checkpoint slot, of everything; one that is kept where the last is set. The others go when the volume is full, if that is the
+    /// policy.
+    Automatic(u8, bool),
+    /// Sets the policy of a full volume: `delete-oldest` where it is set, otherwise `refuse`.
+    Policy(bool),
+    /// Compares a checkpoint of everything with the present.
+    Diff(u8),
     /// Deletes a checkpoint.
     DeleteCheckpoint(u8),
     /// Rolls back to a checkpoint; what is open too, when the last is set.
@@ -185,6 +192,24 @@ impl From<Change> for AllocateMode {
         }
     }
 }
+
+/// Steps that fill a volume of the judge's size but for some hundred KiB, with a file that nothing else has: what is written over the blocks of a
+/// checkpoint then finds no room.
+fn fill(filler: On) -> Vec<Step> {
+    let On::Name(file, dir) = filler else { unreachable!("it is made here") };
+    let mut steps = vec![Step::Create(file, dir)];
+    let mut at = 0;
+    // What does not fit is refused.
+    for kib in (6..16).rev().map(|power| 1_u64 << power) {
+        steps.push(Step::Allocate(filler, Change::PreallocateKeep, at, kib << 10));
+        at += kib << 10;
+    }
+    steps.extend([Step::Allocate(filler, Change::Punch, 0, FREE_BYTES), Step::Sync]);
+    steps
+}
+
+/// Room that is left on a volume that was filled, roughly.
+const FREE_BYTES: u64 = 320 << 10;
 
 /// Bytes that tell which write and which place they came from.
 pub(crate) fn pattern(offset: u64, len: u32, fill: u8) -> Vec<u8> {

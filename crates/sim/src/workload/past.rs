@@ -3,7 +3,7 @@
 use fs::IoMode;
 
 use super::directed::{A, B, write};
-use super::{Back, Change, On, RenameKind, Step};
+use super::{Back, Change, On, RenameKind, Step, fill};
 
 /// S-53, S-54: checkpoints of one directory and of everything beside each other, written after, deleted in both orders.
 pub(super) fn named_files() -> Vec<Step> {
@@ -129,6 +129,34 @@ pub(super) fn defragmentation() -> Vec<Step> {
         ]);
     }
     steps.push(Step::Sync);
+    steps
+}
+
+/// S-82: the volume is full, files are written over and over under automatic checkpoints, in every mode, and the oldest of them make room; those that
+/// a person made or keeps stay, and where only they are left a write is refused.
+pub(super) fn full_volume() -> Vec<Step> {
+    let mut steps = vec![Step::Create(0, 0), write(A, 0, 120_000, 1), Step::Create(1, 0), write(B, 0, 9000, 2), Step::Sync];
+    steps.extend(fill(On::Name(5, 0)));
+    steps.extend([Step::Checkpoint(0, None), Step::Policy(true), Step::Automatic(0, true)]);
+    for round in 0..8u8 {
+        let mode = IoMode::ALL[usize::from(round % 4)];
+        steps.extend([
+            Step::Automatic(round + 1, false),
+            Step::Write(A, mode, 0, 120_000, 10 + round, round % 3 == 2),
+            Step::Create(2, 0),
+            Step::Append(2, 0, mode, 9000, 20 + round, false),
+        ]);
+        steps.extend(match round {
+            1 => vec![Step::Policy(false), write(B, 0, 120_000, 30), Step::Policy(true)],
+            3 => vec![Step::Kill],
+            4 => vec![Step::Unlink(2, 0), Step::SyncDirectory(0)],
+            5 => vec![Step::Remount],
+            6 => vec![Step::Allocate(B, Change::Preallocate, 0, 100_000), Step::Clone(None, 0, 0, 3), write(On::Name(3, 0), 0, 60_000, 31)],
+            _ => vec![Step::SyncData(A)],
+        });
+    }
+    // More than all of them hold: none goes.
+    steps.extend([write(B, 0, 1_000_000, 40), Step::DeleteCheckpoint(0), write(A, 0, 60_000, 41), Step::Sync]);
     steps
 }
 

@@ -1,7 +1,7 @@
 //! A judge that finds nothing is not believed: each planted mistake must be found, within so many states.
 
 use fs::PlantedBug;
-use sim::{Cuts, DIRECTED, Effort, Failure, Setup, generate, try_failures, try_steps};
+use sim::{Cuts, DIRECTED, Effort, Failure, Setup, generate, try_failures, try_format_cuts, try_steps};
 
 /// More crash states than this are not looked at for one mistake.
 const STATES_MAX: u64 = 2_000;
@@ -138,4 +138,13 @@ fn a_failed_flush_that_is_forgotten() {
     fs::plant(Some(PlantedBug::FailedFlushForgotten));
     let found = DIRECTED.iter().find_map(|directed| try_failures(&Setup::DISK, &(directed.steps)(), Failure::Flush, false, 7).err());
     println!("FailedFlushForgotten: {}", found.expect("FailedFlushForgotten went unnoticed"));
+}
+
+/// Superblocks that name a volume which is not there yet.
+#[test]
+fn a_volume_that_is_announced_too_early() {
+    fs::plant(Some(PlantedBug::PublishedWhileFormatting));
+    for setup in [Setup::DISK, Setup::TWO_DISKS] {
+        println!("PublishedWhileFormatting: {}", try_format_cuts(&setup, true, 4).expect_err("PublishedWhileFormatting went unnoticed"));
+    }
 }

@@ -10,9 +10,10 @@ fn search(seeds: std::ops::Range<u64>, begin: &(dyn Fn() + Sync)) -> Result<u64,
     seeds.into_iter().try_fold(0, |states, seed| Ok(states + try_threads(seed, 3, STEPS, CUTS, begin)?.states))
 }
 
-/// S-1, S-2, S-3, S-4, S-6, S-9, S-54: what each of three threads was promised is there, whatever the others were doing.
+/// S-1, S-2, S-3, S-4, S-5, S-6, S-9, S-50, S-54, S-72: what each of three threads was promised is there, whatever the others were doing; what they
+/// changed one after the other survives in that order, and a checkpoint of everything is one moment of them all.
 #[test]
-fn s_1_s_2_s_3_s_4_s_6_s_9_s_54_three_threads_lose_nothing() {
+fn s_1_s_2_s_3_s_4_s_5_s_6_s_9_s_50_s_54_s_72_three_threads_lose_nothing() {
     match search(1..9, &|| {}) {
         Ok(states) => assert_eq!(states, 8 * CUTS as u64),
         Err(violation) => panic!("{violation}"),
@@ -27,5 +28,17 @@ fn what_is_wrong_between_threads_is_found() {
             Err(violation) => println!("{bug:?}: found with seed {}: {}", violation.seed, violation.what),
             Ok(states) => panic!("{bug:?} went unnoticed in {states} states"),
         }
+    }
+}
+
+/// S-5: a change that is logged behind what another thread changed later. Each thread's own promises are kept.
+#[test]
+fn s_5_what_survives_without_an_earlier_change_of_another_thread_is_found() {
+    match search(1..100, &|| fs::plant(Some(PlantedBug::LoggedOutOfOrder))) {
+        Err(violation) => {
+            println!("LoggedOutOfOrder: found with seed {}: {}", violation.seed, violation.what);
+            assert!(violation.what.contains("S-5:"), "by another rule: {}", violation.what);
+        }
+        Ok(states) => panic!("LoggedOutOfOrder went unnoticed in {states} states"),
     }
 }

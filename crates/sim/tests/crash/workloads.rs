@@ -41,3 +41,17 @@ fn the_workload_of_growing_metadata_makes_the_region_grow() {
     let chunks = u32::from_le_bytes(copy[80..84].try_into().expect("four bytes"));
     assert!(metadata_bytes > 2 << 20 && chunks > 1, "{metadata_bytes} bytes in {chunks} chunks");
 }
+
+/// S-82: only a volume that was full tried it.
+#[test]
+fn the_workload_of_a_full_volume_makes_checkpoints_go() {
+    let directed =
+        DIRECTED.iter().find(|directed| directed.name == "a full volume deletes its oldest checkpoints").expect("the workload has this name");
+    for setup in [Setup::DISK, Setup { block_size: 512, ..Setup::DISK }, Setup { block_size: 16_384, ..Setup::DISK }, Setup::TWO_DISKS] {
+        let history = record(&setup, &(directed.steps)()).unwrap_or_else(|what| panic!("{what}"));
+        let went = history.done.iter().filter(|done| done.part).count();
+        let stayed = |name: &str| history.done.last().is_some_and(|done| done.view.names.iter().any(|line| line.starts_with(name)));
+        assert!(went >= 4 && stayed("checkpoint a0 "), "{setup:?}: {went} checkpoints went");
+        println!("{setup:?}: {went} checkpoints went");
+    }
+}
