@@ -222,7 +222,8 @@ impl Config {
 
     /// Returns the version of the label that is able to say all this: the oldest, so that older software reads what it is able to.
     pub(crate) fn version(&self) -> u32 {
-        if self.reserve_bytes > 0 || self.members.iter().any(|member| member.guest.is_some()) {
+        let parity = |volume: &VolumeConfig| volume.relayout.as_ref().is_some_and(|relayout| relayout.has_parity(&volume.layout));
+        if self.reserve_bytes > 0 || self.members.iter().any(|member| member.guest.is_some()) || self.volumes.iter().any(parity) {
             3
         } else if self.has_relayout() {
             2
@@ -357,7 +358,7 @@ fn decode_volume(reader: &mut Reader<'_>) -> Result<VolumeConfig, Fault> {
 fn encode_relayout(relayout: Option<&Relayout>, out: &mut Vec<u8>) {
     let Some(relayout) = relayout else { return out.push(0) };
     let downward = if relayout.direction == Direction::Downward { 2 } else { 0 };
-    out.push(1 | downward | if relayout.paused { 4 } else { 0 });
+    out.push(1 | downward | if relayout.paused { 4 } else { 0 } | if relayout.logs_swapped { 8 } else { 0 });
     for field in [relayout.position, relayout.staged_bytes, relayout.grain_bytes, relayout.step_bytes_max] {
         out.extend(field.to_le_bytes());
     }
@@ -368,7 +369,7 @@ fn encode_relayout(relayout: Option<&Relayout>, out: &mut Vec<u8>) {
 fn decode_relayout(reader: &mut Reader<'_>) -> Result<Option<Relayout>, Fault> {
     let at = reader.at();
     let flags = reader.u8("the flags of a relayout")?;
-    if flags > 7 || (flags > 0 && flags & 1 == 0) {
+    if flags > 15 || (flags > 0 && flags & 1 == 0) {
         return Err(Fault::new(at, format!("{flags} are no flags of a relayout")));
     }
     if flags == 0 {
@@ -378,7 +379,8 @@ fn decode_relayout(reader: &mut Reader<'_>) -> Result<Option<Relayout>, Fault> {
     let (position, staged_bytes) = (reader.u64("the position of a relayout")?, reader.u64("the bytes in a scratch area")?);
     let (grain_bytes, step_bytes_max) = (reader.u64("the grain of a relayout")?, reader.u64("the step of a relayout")?);
     let (next, scratch) = (decode_layout(reader, 0)?, decode_layout(reader, 0)?);
-    Ok(Some(Relayout { next, direction, position, staged_bytes, scratch, grain_bytes, step_bytes_max, paused: flags & 4 != 0 }))
+    let (paused, logs_swapped) = (flags & 4 != 0, flags & 8 != 0);
+    Ok(Some(Relayout { next, direction, position, staged_bytes, scratch, grain_bytes, step_bytes_max, paused, logs_swapped }))
 }
 
 fn encode_layout(layout: &Layout, out: &mut Vec<u8>) {

@@ -8,7 +8,7 @@
 //! * I-VOL-1: a write is acknowledged only when every copy that will ever be read again has it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use block::{AlignedBuf, ErrorKind, Geometry, Operation, RequestKind, Result};
@@ -19,13 +19,12 @@ use crate::layout::{Locate, Run};
 use crate::live::Live;
 use crate::meter::VolumeMeter;
 use crate::parallel::{Job, Lanes};
-use crate::parity::Parity;
 use crate::plan::{self, Share};
 use crate::regions::{Obstacle, Regions};
 use crate::relayout::Travel;
 use crate::shared::{Lives, Shared};
 use crate::space::{NAP, Space, Spaces};
-use crate::{MemberState, Role};
+use crate::{Config, MemberState, Role};
 
 /// The most that one round of parallel requests moves, because it passes through buffers of our own.
 const ROUND_BYTES: usize = 8 << 20;
@@ -49,10 +48,10 @@ pub(crate) struct Core {
     pub ordinal: usize,
     pub name: String,
     pub geometry: Geometry,
+    /// The untorn unit that is promised to whoever opens the volume from now on; that of [`geometry`](Self::geometry) at most.
+    pub untorn_unit: AtomicU32,
     /// Where its addresses live.
     pub spaces: Spaces,
-    /// What a RAID-5 keeps besides.
-    pub parity: Option<Parity>,
     /// Whether reads may take any copy: not when a group that was not closed in order is only looked at.
     pub settled: bool,
     pub lanes: Lanes,
@@ -120,7 +119,15 @@ impl Core {
     }
 
     pub fn no_copy(&self, operation: Operation, offset: u64) -> block::Error {
-        let config = self.shared.config();
+        self.error_without(&self.shared.config(), operation, offset)
+    }
+
+    /// As [`no_copy`](Self::no_copy), of a write under a configuration that may come to count.
+    pub fn no_copy_of(&self, config: &Config, offset: u64) -> block::Error {
+        self.error_without(config, Operation::Write, offset)
+    }
+
+    fn error_without(&self, config: &Config, operation: Operation, offset: u64) -> block::Error {
         let lost: Vec<String> =
             config.members.iter().filter(|member| member.state != MemberState::Active).map(|member| member.path.clone()).collect();
         self.error(ErrorKind::Io, operation, Some(offset), format!("no copy is left: {} failed", lost.join(" and ")))
@@ -152,12 +159,12 @@ impl Core {
     /// Reads a run from the best copy, and from the others when that fails.
     fn read_run(&self, space: &Space, lives: &Lives, run: &Run, buf: &mut [u8], address: u64) -> Result<()> {
         let Some((live, offset)) = plan::choose(lives, run, self.settled) else {
-            return match &self.parity {
+            return match space.parity_at(address) {
                 Some(parity) => self.read_without(parity, buf, address, None),
                 None => Err(self.no_copy(Operation::Read, address)),
             };
         };
-        match (live.read(buf, offset), &self.parity) {
+        match (live.read(buf, offset), space.parity_at(address)) {
             (Err(error), Some(parity)) => self.read_without(parity, buf, address, Some(error)),
             (Err(error), None) if run.copies().len() > 1 => self.read_elsewhere(space, lives, run, buf, address, (live, error)),
             (result, _) => result,
@@ -226,8 +233,7 @@ impl Core {
     fn read_round(&self, space: &Space, lives: &Lives, buf: &mut [u8], at: u64) -> Result<()> {
         let mut shares = Vec::new();
         if let Err(address) = plan::read(space, lives, self.settled, at, 0, buf.len(), &mut shares) {
-            let has_parity = self.parity.is_some();
-            return if has_parity { self.read_runs(space, lives, buf, at) } else { Err(self.no_copy(Operation::Read, address)) };
+            return if space.has_parity() { self.read_runs(space, lives, buf, at) } else { Err(self.no_copy(Operation::Read, address)) };
         }
         let own = shares.pop().expect("a range that is not empty lies somewhere");
         let jobs = shares.iter().map(|share| job(share, RequestKind::Read, AlignedBuf::zeroed(share.len()))).collect();
@@ -255,26 +261,44 @@ impl Core {
     }
 
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        let space = self.spaces.get_for_write(offset, buf.len() as u64);
-        self.check(&space, Operation::Write, offset, buf.len() as u64)?;
+        self.write_in(&self.spaces.get_for_write(offset, buf.len() as u64), buf, offset)
+    }
+
+    /// Writes by a space that the caller holds, in which the range is not barred.
+    pub fn write_in(&self, space: &Space, buf: &[u8], offset: u64) -> Result<()> {
+        self.check(space, Operation::Write, offset, buf.len() as u64)?;
         self.check_buffer(Operation::Write, offset, buf)?;
         if buf.is_empty() {
             return Ok(());
         }
         self.check_latch()?;
-        self.enter(&space, offset, buf.len() as u64)?;
-        let result = self.write_entered(&space, buf, offset);
-        self.leave(&space, offset, buf.len() as u64);
+        self.enter(space, offset, buf.len() as u64)?;
+        let result = self.write_entered(space, buf, offset);
+        self.leave(space, offset, buf.len() as u64);
         result
     }
 
-    fn write_entered(&self, space: &Space, buf: &[u8], offset: u64) -> Result<()> {
-        if let Some(parity) = &self.parity {
-            return self.write_rows(parity, offset, buf);
+    /// Writes to a range whose regions were entered.
+    pub fn write_entered(&self, space: &Space, buf: &[u8], offset: u64) -> Result<()> {
+        if !space.has_parity() {
+            return self.write_copies(space, buf, offset);
         }
+        let mut from = 0;
+        space.stretches(offset, buf.len() as u64).into_iter().try_for_each(|(at, len)| {
+            let part = &buf[from..from + len as usize];
+            from += part.len();
+            match space.parity_at(at) {
+                Some(parity) => self.write_rows(parity, at, part),
+                None => self.write_copies(space, part, at),
+            }
+        })
+    }
+
+    /// Writes to every copy of a range that is in no RAID-5.
+    fn write_copies(&self, space: &Space, buf: &[u8], offset: u64) -> Result<()> {
         let lives = self.shared.lives();
         let run = space.locate(offset);
-        if run.len >= buf.len() as u64 && run.copies().len() == 1 {
+        if run.len >= buf.len() as u64 && run.copies().len() == 1 && !space.has_parity() {
             let live = plan::live_of(&lives, run.copies()[0].member).ok_or_else(|| self.no_copy(Operation::Write, offset))?;
             return live.write(buf, run.copies()[0].offset);
         }
@@ -299,9 +323,13 @@ impl Core {
     /// Takes the members whose write or flush failed out of the group. Returns once that is durable, or with the error the caller gets.
     pub fn settle(&self, mut failures: Vec<(Arc<Live>, block::Error)>) -> Result<()> {
         // I-PAR-2: what was written without a record is durable on the others before anybody counts as failed.
-        let _still = self.parity.as_ref().filter(|_| !failures.is_empty()).map(|parity| self.hold_rows(parity, &mut failures));
+        let space = self.spaces.peek();
+        let mut still = Vec::new();
+        for parity in space.parities().filter(|_| !failures.is_empty()).collect::<Vec<_>>() {
+            still.push(self.hold_rows(parity, &mut failures));
+        }
         for (live, error) in failures {
-            if self.spaces.peek().redundancy.is_none() {
+            if space.redundancy.is_none() {
                 return Err(error);
             }
             // I-VOL-1: what the member missed is acknowledged only when nobody will ever read it from there.
@@ -365,9 +393,9 @@ impl Core {
     }
 
     fn zero_entered(&self, space: &Space, at: u64, len: u64) -> Result<()> {
-        if let Some(parity) = &self.parity {
+        if space.has_parity() {
             let zeros = AlignedBuf::zeroed(len.min(ROUND_BYTES as u64) as usize);
-            return plan_parts(at, len, ROUND_BYTES as u64).try_for_each(|(at, len)| self.write_rows(parity, at, &zeros[..len]));
+            return plan_parts(at, len, ROUND_BYTES as u64).try_for_each(|(at, len)| self.write_entered(space, &zeros[..len], at));
         }
         let lives = self.shared.lives();
         let mut shares = Vec::new();

@@ -1,6 +1,7 @@
 //! A volume as a block device.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use block::{BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, QueueOptions, RequestKind, Result};
 
@@ -21,7 +22,7 @@ impl BlockDevice for VolumeDevice {
     }
 
     fn geometry(&self) -> Geometry {
-        self.core.geometry
+        Geometry { untorn_unit: self.core.untorn_unit.load(Ordering::Relaxed), ..self.core.geometry }
     }
 
     fn size_bytes(&self) -> u64 {

@@ -20,7 +20,6 @@ use crate::drl::Drl;
 use crate::live::Live;
 use crate::meter::VolumeMeter;
 use crate::parallel::Lanes;
-use crate::parity::Parity;
 use crate::regions::{BEHIND, Regions, UNSYNCED};
 use crate::shared::{Lives, Shared};
 use crate::space::{Space, Spaces};
@@ -458,7 +457,7 @@ fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &V
     }
     let name = if volume.role == Role::Data { config.name.clone() } else { format!("{}/{}", config.name, volume.role.name()) };
     let whole = members.iter().all(|member| lives[*member].as_ref().is_some_and(|live| live.is_active()));
-    if matches!(volume.layout, Layout::Raid5(_)) && shared.read_only && !was_clean && !whole {
+    if volume.layouts().any(|layout| matches!(layout, Layout::Raid5(_))) && shared.read_only && !was_clean && !whole {
         let message = format!(
             "group {} was not closed in order and a member is missing: its parity log has to be written back first, so import it for writing",
             config.name
@@ -471,11 +470,8 @@ fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &V
         ordinal,
         name,
         geometry,
-        spaces: Spaces::new(Space::new(volume, block)),
-        parity: match &volume.layout {
-            Layout::Raid5(raid5) => Some(Parity::new(raid5.clone(), config.id, ordinal)),
-            _ => None,
-        },
+        untorn_unit: geometry.untorn_unit.into(),
+        spaces: Spaces::new(crate::relayout::with_parity(Space::new(volume, block), config.id, ordinal)),
         settled: was_clean || !shared.read_only,
         lanes: Lanes::default(),
         meter: VolumeMeter::default(),
@@ -486,7 +482,7 @@ fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &V
     if volume.is_redundant() && !shared.read_only {
         let redundancy = Arc::new(redundancy(config, volume, &core, &lives, was_clean)?);
         core.spaces.change(|space| space.redundancy = Some(Arc::clone(&redundancy)));
-        if let Some(parity) = &core.parity {
+        for parity in core.spaces.peek().parities() {
             core.recover_parity(parity)?;
         }
         let log = redundancy.log.lock();

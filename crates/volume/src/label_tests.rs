@@ -74,6 +74,7 @@ fn moving() -> Label {
         grain_bytes: 1 << 20,
         step_bytes_max: 4 << 20,
         paused: true,
+        logs_swapped: false,
     });
     label
 }

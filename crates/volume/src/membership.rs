@@ -233,7 +233,10 @@ impl Inner {
         }
         // I-PAR-2: as when a member fails, and nothing is written to rows until the new one takes part.
         let mut failures = Vec::new();
-        let still: Vec<_> = concerned.iter().filter_map(|(core, _)| Some(core.hold_rows(core.parity.as_ref()?, &mut failures))).collect();
+        let mut still = Vec::new();
+        for (core, parity) in concerned.iter().flat_map(|(core, space)| space.parities().map(move |parity| (core, parity))) {
+            still.push(core.hold_rows(parity, &mut failures));
+        }
         if let Some((_, error)) = failures.pop() {
             return Err(error.into());
         }
@@ -264,7 +267,7 @@ impl Inner {
                 continue;
             }
             core.flush_in(&space)?;
-            core.parity.as_ref().map_or(Ok(()), |parity| core.checkpoint_parity(parity))?;
+            space.parities().try_for_each(|parity| core.checkpoint_parity(parity))?;
             self.shared.change(|config| {
                 for index in stale {
                     if config.members[index].state == MemberState::Stale {

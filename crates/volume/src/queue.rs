@@ -127,7 +127,9 @@ impl VolumeQueue {
     /// Sends what has been pushed to be written to a RAID-5 out together.
     fn start_gathered(&mut self) {
         let core = Arc::clone(&self.core);
-        let Some(parity) = &core.parity else { return };
+        if !core.spaces.peek().has_parity() {
+            return;
+        }
         let space = core.spaces.get();
         let (writes, others): (VecDeque<Request>, _) = self.pushed.drain(..).partition(|request| request.kind == RequestKind::Write);
         self.pushed = others;
@@ -137,15 +139,13 @@ impl VolumeQueue {
                 Err(error) => self.done.push(Completion { token: request.token, result: Err(error), buf: request.buf }),
             }
         }
-        self.gathering.start(&core, parity, &mut self.done);
+        self.gathering.start(&core, &mut self.done);
     }
 
     /// Takes the writes to a RAID-5 a step further.
     fn poll_gathered(&mut self, wait: Wait) {
-        if self.gathering.count() > 0
-            && let Some(parity) = &self.core.parity
-        {
-            self.gathering.poll(&self.core, parity, wait, &mut self.done);
+        if self.gathering.count() > 0 {
+            self.gathering.poll(&self.core, wait, &mut self.done);
         }
     }
 
@@ -187,10 +187,16 @@ impl VolumeQueue {
 
     fn start(&mut self, request: Request) {
         let space = self.space_for(&request);
+        if request.kind == RequestKind::Write && space.has_parity() && self.check(&space, &request).is_ok() {
+            // It became a RAID-5 only now.
+            drop(space);
+            self.gathering.push(request);
+            return self.gathering.start(&Arc::clone(&self.core), &mut self.done);
+        }
         let prepared = self.check(&space, &request).and_then(|()| self.prepare(&space, &request));
         match prepared {
             Ok(shares) => self.launch(space, request, shares),
-            Err(_) if self.core.parity.is_some() && request.kind == RequestKind::Read && self.check(&space, &request).is_ok() => {
+            Err(_) if space.has_parity() && request.kind == RequestKind::Read && self.check(&space, &request).is_ok() => {
                 drop(space);
                 self.read_now(request);
             }
@@ -345,7 +351,7 @@ impl VolumeQueue {
     #[cold]
     fn read_again(&self, flight: &mut Flight, mut failures: Vec<(Arc<Live>, block::Error)>) -> Result<()> {
         let first = failures.swap_remove(0).1;
-        if flight.space.redundancy.is_none() && self.core.parity.is_none() {
+        if flight.space.redundancy.is_none() && !flight.space.has_parity() {
             return Err(first);
         }
         let Some(buf) = &mut flight.buf else { return Err(first) };

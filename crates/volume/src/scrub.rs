@@ -100,7 +100,7 @@ impl Group {
             let began = Instant::now();
             let space = core.spaces.get();
             let Some(redundancy) = space.redundancy.as_ref().filter(|redundancy| region < redundancy.regions.count()) else { return Ok(false) };
-            let end = (at + core.part_end(at, 0, pace.chunk_bytes)).min(range.end);
+            let end = (at + crate::sync::part_end(&space, at, 0, pace.chunk_bytes)).min(range.end);
             core.settle_regions(&space, at, end - at)?;
             let locked = (0..TRIES).any(|_| redundancy.regions.lock(region, Duration::from_millis(10)));
             if !locked {
@@ -127,9 +127,16 @@ struct Held {
 impl Core {
     /// Compares a range of a region that the caller has locked.
     fn scrub_range(&self, space: &Space, range: Range<u64>, repair: bool, judge: &dyn Judge, report: &mut ScrubReport) -> block::Result<()> {
-        if let Some(parity) = &self.parity {
-            return self.scrub_rows(parity, &range, repair, report);
+        for (at, len) in space.stretches(range.start, range.end - range.start) {
+            match space.parity_at(at) {
+                Some(parity) => self.scrub_rows(parity, &(at..at + len), repair, report)?,
+                None => self.scrub_copies(space, at..at + len, repair, judge, report)?,
+            }
         }
+        Ok(())
+    }
+
+    fn scrub_copies(&self, space: &Space, range: Range<u64>, repair: bool, judge: &dyn Judge, report: &mut ScrubReport) -> block::Result<()> {
         let mut at = range.start;
         while at < range.end {
             let run = space.locate(at);

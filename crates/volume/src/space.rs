@@ -16,7 +16,8 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::core::Redundancy;
 use crate::layout::{Locate, Run};
-use crate::relayout::Relayout;
+use crate::parity::Parity;
+use crate::relayout::{Relayout, Side};
 use crate::{Layout, VolumeConfig};
 
 /// How long those who wait look away.
@@ -32,6 +33,10 @@ pub(crate) struct Space {
     pub members: Vec<usize>,
     /// What a volume with more than one copy keeps; none where it has one, and while a group is only looked at.
     pub redundancy: Option<Arc<Redundancy>>,
+    /// What the layout keeps where it is a RAID-5.
+    pub parity: Option<Arc<Parity>>,
+    /// What the next layout keeps where it is one.
+    pub next_parity: Option<Arc<Parity>>,
     /// Writes to this range wait.
     pub barred: Option<Range<u64>>,
     /// Everybody waits.
@@ -48,9 +53,40 @@ impl Space {
             size_bytes: size_bytes - size_bytes % block,
             members: volume.members(),
             redundancy: None,
+            parity: None,
+            next_parity: None,
             barred: None,
             shut: false,
         }
+    }
+
+    /// Returns the RAID-5 that an address is in.
+    #[inline]
+    pub fn parity_at(&self, at: u64) -> Option<&Arc<Parity>> {
+        match self.relayout.as_ref().map(|relayout| relayout.side(at)) {
+            None | Some(Side::Now) => self.parity.as_ref(),
+            Some(Side::Next) => self.next_parity.as_ref(),
+            Some(Side::Staged) => None,
+        }
+    }
+
+    /// Returns every RAID-5 that addresses may be in.
+    pub fn parities(&self) -> impl Iterator<Item = &Arc<Parity>> {
+        self.parity.iter().chain(&self.next_parity)
+    }
+
+    pub fn has_parity(&self) -> bool {
+        self.parity.is_some() || self.next_parity.is_some()
+    }
+
+    /// Cuts a range where one layout ends and another begins: addresses and lengths.
+    pub fn stretches(&self, at: u64, len: u64) -> Vec<(u64, u64)> {
+        let Some(staged) = self.relayout.as_ref().map(Relayout::staged) else { return vec![(at, len)] };
+        let mut edges = vec![at];
+        edges.extend([staged.start, staged.end].into_iter().filter(|edge| (at + 1..at + len).contains(edge)));
+        edges.push(at + len);
+        edges.dedup();
+        edges.windows(2).map(|pair| (pair[0], pair[1] - pair[0])).collect()
     }
 
     #[inline]

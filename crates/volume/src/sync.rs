@@ -32,6 +32,14 @@ pub(crate) enum Synced {
 /// What says that a region is not up to date everywhere.
 const PENDING: u32 = BEHIND | COPYING | UNSYNCED;
 
+/// Returns where a part of a region ends: after so many bytes of each member, in whole rows.
+pub(crate) fn part_end(space: &Space, start: u64, from: u64, most: u64) -> u64 {
+    let Some(parity) = space.parity_at(start + from) else { return from.saturating_add(most) };
+    let rows = (most / parity.raid5.unit_bytes()).max(1);
+    let row = (start + from) / parity.raid5.row_bytes();
+    row.saturating_add(rows).saturating_mul(parity.raid5.row_bytes()).saturating_sub(start)
+}
+
 impl Core {
     /// Makes one region's copies agree. Returns whether it was done; not so when somebody else is at it or writes there now.
     pub fn sync_region(&self, space: &Space, region: u64) -> Result<bool> {
@@ -51,7 +59,7 @@ impl Core {
         let in_doubt = regions.has(region, UNSYNCED);
         let from = if regions.begin_copy(region) || in_doubt { 0 } else { from };
         let (start, len) = regions.range(region);
-        let end = if in_doubt { len } else { self.part_end(start, from, most).min(len) };
+        let end = if in_doubt { len } else { part_end(space, start, from, most).min(len) };
         let needed = regions.has(region, UNSYNCED | COPYING);
         let behind = regions.has(region, COPYING);
         let result = if needed { self.copy_range(space, start + from..start + end, most, in_doubt, behind) } else { Ok(()) };
@@ -61,28 +69,23 @@ impl Core {
         result.map(|()| if whole { Synced::Whole } else { Synced::Part(end) })
     }
 
-    /// Returns where a part of a region ends: after so many bytes of each member, in whole rows.
-    pub fn part_end(&self, start: u64, from: u64, most: u64) -> u64 {
-        let Some(parity) = &self.parity else { return from.saturating_add(most) };
-        let rows = (most / parity.raid5.unit_bytes()).max(1);
-        let row = (start + from) / parity.raid5.row_bytes();
-        row.saturating_add(rows).saturating_mul(parity.raid5.row_bytes()).saturating_sub(start)
-    }
-
     fn copy_range(&self, space: &Space, range: Range<u64>, most: u64, in_doubt: bool, behind: bool) -> Result<()> {
-        if let Some(parity) = &self.parity {
-            let changed = self.sync_rows(parity, &range, most.min(CHUNK_BYTES), in_doubt, behind)?;
-            let flushed = changed.into_iter().filter(|_| in_doubt).map(|live| (live.flush(), live));
-            return self.settle(flushed.filter_map(|(result, live)| Some((live, result.err()?))).collect());
-        }
         let mut changed = BTreeSet::new();
-        let mut at = range.start;
-        while at < range.end {
-            let run = space.locate(at);
-            let len = run.len.min(range.end - at).min(CHUNK_BYTES).min(most) as usize;
-            let lives = self.shared.lives();
-            changed.extend(self.sync_run(&lives, &run, at, len, in_doubt, behind)?);
-            at += len as u64;
+        for (start, len) in space.stretches(range.start, range.end - range.start) {
+            if let Some(parity) = space.parity_at(start) {
+                let written = self.sync_rows(parity, &(start..start + len), most.min(CHUNK_BYTES), in_doubt, behind)?;
+                let flushed = written.into_iter().filter(|_| in_doubt).map(|live| (live.flush(), live));
+                self.settle(flushed.filter_map(|(result, live)| Some((live, result.err()?))).collect())?;
+                continue;
+            }
+            let (mut at, end) = (start, start + len);
+            while at < end {
+                let run = space.locate(at);
+                let len = run.len.min(end - at).min(CHUNK_BYTES).min(most) as usize;
+                let lives = self.shared.lives();
+                changed.extend(self.sync_run(&lives, &run, at, len, in_doubt, behind)?);
+                at += len as u64;
+            }
         }
         if in_doubt {
             let lives = self.shared.lives();
@@ -162,7 +165,7 @@ impl Core {
     /// Returns the regions that have an extent on a member.
     pub fn regions_on(&self, space: &Space, member: usize) -> Vec<u64> {
         let Some(redundancy) = &space.redundancy else { return Vec::new() };
-        if self.parity.is_some() {
+        if space.has_parity() {
             return (0..redundancy.regions.count()).collect();
         }
         let mut regions = Vec::new();

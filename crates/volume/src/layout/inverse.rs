@@ -42,12 +42,21 @@ impl Layout {
                 let row = (at / unit).saturating_mul(width);
                 (row.saturating_add(*child as u64).saturating_mul(unit).saturating_add(at % unit), len.min(unit - at % unit))
             }
-            Self::Raid5(_) => unreachable!("who asks has no RAID-5"),
+            // A row is one thing, its parity included: whatever stands in it stands for the address of its first byte.
+            Self::Raid5(raid5) => {
+                let unit = raid5.unit_bytes();
+                ((at / unit).saturating_mul(raid5.row_bytes()), len.min(unit - at % unit))
+            }
         }
     }
 }
 
 impl Leaf<'_> {
+    /// Says whether it is a column of a RAID-5, whose places stand for whole rows.
+    pub fn is_of_rows(&self) -> bool {
+        matches!(self.root, Layout::Raid5(_))
+    }
+
     /// Returns the address of byte `offset` of the extent, and for how many bytes the addresses go on with the places. It may lie beyond the
     /// end of the layout, where an extent is longer than its neighbours.
     pub fn address(&self, offset: u64) -> (u64, u64) {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use block::{Completion, Request, RequestKind, Result, Segment};
+use block::{AlignedBuf, Completion, Request, RequestKind, Result, Segment};
 use parking_lot::Mutex;
 
 use super::Parity;
@@ -13,6 +13,7 @@ use super::passage::{Passage, Progress};
 use super::plan::Put;
 use crate::core::Core;
 use crate::parallel::Wait;
+use crate::space::{NAP, Space};
 
 /// How many flights of one queue are in the air at once.
 const FLIGHTS_MAX: usize = 4;
@@ -23,6 +24,9 @@ const FLIGHT_REQUESTS: usize = 32;
 /// Requests on their way. Rank G0.4: driven before rows are waited for; one who drives it may help others along, which he only tries to lock.
 pub(crate) struct Flight {
     start: Instant,
+    parity: Arc<Parity>,
+    /// What it goes by, until all is written and its regions were left.
+    space: Option<Arc<Space>>,
     requests: Vec<Request>,
     passage: Passage,
     result: Option<Result<()>>,
@@ -44,19 +48,27 @@ impl std::fmt::Debug for Flight {
 
 impl Flight {
     /// Takes it as far as it goes; told to wait, it waits for the members once.
-    fn go(&mut self, core: &Core, parity: &Parity, wait: Wait) -> Progress {
+    fn go(&mut self, core: &Core, wait: Wait) -> Progress {
+        let parity = Arc::clone(&self.parity);
         if self.result.is_some() {
             return Progress::Over;
         }
         let buffers: Vec<&[u8]> = self.requests.iter().map(|request| request.buf.as_deref().unwrap_or_default()).collect();
-        let (progress, result) = match self.passage.go(core, parity, &buffers, wait) {
+        let (progress, result) = match self.passage.go(core, &parity, &buffers, wait) {
             Ok(Progress::Over) => (Progress::Over, Some(Ok(()))),
             Ok(progress) => (progress, None),
             Err(error) => (Progress::Over, Some(Err(error))),
         };
         if result.as_ref().is_some_and(Result::is_err) {
             // Its rows are free from here on.
-            self.passage = Passage::new(parity, &[]);
+            self.passage = Passage::new(&parity, &[]);
+        }
+        if result.is_some()
+            && let Some(space) = self.space.take()
+        {
+            // Whoever waits that nobody goes by it need not wait for the queue's owner.
+            let segments = self.requests.iter().flat_map(segments);
+            segments.for_each(|segment| core.leave(&space, segment.offset, segment.len.into()));
         }
         self.result = result;
         progress
@@ -75,11 +87,19 @@ impl Gathering {
     }
 
     /// Sends out what was pushed, as far as there is room in the air.
-    pub fn start(&mut self, core: &Core, parity: &Parity, done: &mut Vec<Completion>) {
-        while !self.waiting.is_empty() && self.flights.len() < FLIGHTS_MAX {
-            let requests: Vec<Request> = self.next_flight(parity).into_iter().filter_map(|request| entered(core, request, done)).collect();
-            let mut flight = Flight { start: Instant::now(), passage: Passage::new(parity, &puts(&requests)), requests, result: None };
-            flight.go(core, parity, Wait::No);
+    pub fn start(&mut self, core: &Core, done: &mut Vec<Completion>) {
+        while let Some(next) = self.waiting.front().filter(|_| self.flights.len() < FLIGHTS_MAX) {
+            let Some(space) = core.spaces.try_for_writes(segments(next).map(|segment| (segment.offset, segment.len.into()))) else { return };
+            let Some(parity) = space.parity.as_ref().filter(|_| space.relayout.is_none()).cloned() else {
+                // Between two layouts writes go one by one, each part to the layout that it is in.
+                let request = self.waiting.pop_front();
+                done.extend(request.map(|request| write_now(core, &space, request)));
+                continue;
+            };
+            let requests: Vec<Request> = self.next_flight(&parity).into_iter().filter_map(|request| entered(core, &space, request, done)).collect();
+            let passage = Passage::new(&parity, &puts(&requests));
+            let mut flight = Flight { start: Instant::now(), parity: Arc::clone(&parity), space: Some(space), passage, requests, result: None };
+            flight.go(core, Wait::No);
             self.flying += flight.requests.len();
             core.meter.begin(flight.requests.len() as u64);
             let flight = Arc::new(Mutex::new(flight));
@@ -109,13 +129,13 @@ impl Gathering {
     }
 
     /// Looks how far the flights are; told to wait, it waits until one comes a step further.
-    pub fn poll(&mut self, core: &Core, parity: &Parity, wait: Wait, done: &mut Vec<Completion>) {
+    pub fn poll(&mut self, core: &Core, wait: Wait, done: &mut Vec<Completion>) {
         let (mut wait, before) = (wait, done.len());
         let mut landed = Vec::new();
         for (at, flight) in self.flights.iter().enumerate() {
             // One that somebody helps along is left to him, unless there is nothing else to wait for.
             let Some(mut flight) = (if wait == Wait::ForAll { Some(flight.lock()) } else { flight.try_lock() }) else { continue };
-            match flight.go(core, parity, wait) {
+            match flight.go(core, wait) {
                 Progress::Over => landed.push(at),
                 Progress::Flying => {}
                 Progress::Stuck => continue,
@@ -123,17 +143,22 @@ impl Gathering {
             wait = Wait::No;
         }
         for at in landed.into_iter().rev() {
-            self.land(core, parity, at, done);
+            self.land(core, at, done);
         }
-        if wait == Wait::ForAll && done.len() == before && !self.flights.is_empty() {
-            parity.gate.wait();
+        if wait == Wait::ForAll && done.len() == before {
+            match self.flights.first().map(|flight| Arc::clone(&flight.lock().parity)) {
+                Some(parity) => parity.gate.wait(),
+                // What waits may not be written yet: its range is being moved.
+                None => std::thread::sleep(NAP),
+            }
         }
-        self.start(core, parity, done);
+        self.start(core, done);
     }
 
     /// Takes a flight that is over apart.
-    fn land(&mut self, core: &Core, parity: &Parity, at: usize, done: &mut Vec<Completion>) {
+    fn land(&mut self, core: &Core, at: usize, done: &mut Vec<Completion>) {
         let flight = self.flights.swap_remove(at);
+        let parity = Arc::clone(&flight.lock().parity);
         parity.flights.lock().retain(|other| !Arc::ptr_eq(other, &flight));
         let mut flight = flight.lock();
         let result = flight.result.clone().unwrap_or(Ok(()));
@@ -142,8 +167,6 @@ impl Gathering {
         let now = Instant::now();
         for request in std::mem::take(&mut flight.requests) {
             let bytes = segments(&request).map(|segment| u64::from(segment.len)).sum();
-            // The space of a RAID-5 stays what it is.
-            segments(&request).for_each(|segment| core.leave(&core.spaces.peek(), segment.offset, segment.len.into()));
             core.meter.note(RequestKind::Write, (flight.start, now), bytes, result.is_ok());
             done.push(Completion { token: request.token, result: result.clone(), buf: request.buf });
         }
@@ -152,26 +175,39 @@ impl Gathering {
 
 impl Core {
     /// Carries out what queues have under way and nobody looks after now.
-    pub(super) fn help(&self, parity: &Parity) {
+    pub(crate) fn help(&self, parity: &Parity) {
         let flights = parity.flights.lock().clone();
         for flight in flights {
             while let Some(mut flight) = flight.try_lock()
-                && flight.go(self, parity, Wait::ForAll) == Progress::Flying
+                && flight.go(self, Wait::ForAll) == Progress::Flying
             {}
         }
     }
 }
 
 /// Enters the regions of a request; one that cannot is over.
-fn entered(core: &Core, request: Request, done: &mut Vec<Completion>) -> Option<Request> {
-    let space = core.spaces.peek();
-    let enter = |(count, segment): (usize, &Segment)| Some((count, core.enter(&space, segment.offset, segment.len.into()).err()?));
+fn entered(core: &Core, space: &Space, request: Request, done: &mut Vec<Completion>) -> Option<Request> {
+    let enter = |(count, segment): (usize, &Segment)| Some((count, core.enter(space, segment.offset, segment.len.into()).err()?));
     let Some((count, error)) = segments(&request).enumerate().find_map(enter) else { return Some(request) };
-    segments(&request).take(count).for_each(|segment| core.leave(&space, segment.offset, segment.len.into()));
+    segments(&request).take(count).for_each(|segment| core.leave(space, segment.offset, segment.len.into()));
     let now = Instant::now();
     core.meter.note(RequestKind::Write, (now, now), 0, false);
     done.push(Completion { token: request.token, result: Err(error), buf: request.buf });
     None
+}
+
+/// Writes a request with positioned calls.
+fn write_now(core: &Core, space: &Space, request: Request) -> Completion {
+    let (start, mut from, mut bytes) = (Instant::now(), 0, 0);
+    let buf = request.buf.as_deref().unwrap_or_default();
+    let result = segments(&request).try_for_each(|segment| {
+        let part = AlignedBuf::from_slice(&buf[from..from + segment.len as usize]);
+        from += part.len();
+        bytes += part.len() as u64;
+        core.write_in(space, &part, segment.offset)
+    });
+    core.meter.note(RequestKind::Write, (start, Instant::now()), bytes, result.is_ok());
+    Completion { token: request.token, result, buf: request.buf }
 }
 
 fn segments(request: &Request) -> impl Iterator<Item = &Segment> {
@@ -201,7 +237,6 @@ fn puts(requests: &[Request]) -> Vec<Put> {
 
 #[cfg(test)]
 mod tests {
-    use block::AlignedBuf;
 
     use super::*;
 

@@ -71,6 +71,7 @@ pub(crate) struct Parity {
 }
 
 impl Parity {
+    /// Makes what a RAID-5 keeps whose log lies where that of the volume with an ordinal does.
     pub fn new(raid5: Raid5, group: Id, volume: usize) -> Self {
         Self { raid5, group, area: log::area(volume), rows: Arc::default(), gate: Arc::default(), flights: Mutex::default(), tail: Mutex::default() }
     }
@@ -84,7 +85,7 @@ impl Core {
 }
 
 /// Adds bytes to a sum without carry, word by word: plain enough for the compiler to use the widest registers there are.
-fn xor(sum: &mut [u8], bytes: &[u8]) {
+pub(crate) fn xor(sum: &mut [u8], bytes: &[u8]) {
     assert_eq!(sum.len(), bytes.len(), "only equal lengths are summed");
     let (words, rest) = sum.as_chunks_mut::<8>();
     let (others, last) = bytes.as_chunks::<8>();

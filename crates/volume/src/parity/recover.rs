@@ -7,7 +7,7 @@ use block::{AlignedBuf, Result};
 
 use super::Parity;
 use super::gate::Alone;
-use super::log::{AREA_BYTES, Head, Part};
+use super::log::{AREA_BYTES, Head, PAGE, Part};
 use super::write::Failures;
 use crate::Id;
 use crate::core::Core;
@@ -66,6 +66,35 @@ impl Core {
         }
         let generation = 1 + heads.values().map(|head| head.generation).max().unwrap_or(0);
         Ok(self.start_log(parity, Head { generation, epoch: random(), first: 0 }))
+    }
+
+    /// Starts a log in which nothing counts that stood there before.
+    pub fn begin_parity(&self, parity: &Parity) -> Result<()> {
+        loop {
+            let lives = self.shared.lives();
+            let (mut failures, mut generation) = (Failures::new(), 0);
+            for (_, live) in writable(parity, &lives) {
+                let mut heads = AlignedBuf::zeroed(2 * PAGE);
+                match live.read(&mut heads, parity.area) {
+                    Ok(()) => generation = generation.max(Head::find(&heads, parity.group).generation),
+                    Err(error) => failures.push((Arc::clone(live), error)),
+                }
+            }
+            if failures.is_empty() {
+                failures = self.start_log(parity, Head { generation: generation + 1, epoch: random(), first: 0 });
+            }
+            if failures.is_empty() {
+                return Ok(());
+            }
+            self.settle(failures)?;
+        }
+    }
+
+    /// Makes everything in place durable where the log names rows of a range, so that none of it is ever written again.
+    pub fn forget_rows(&self, parity: &Parity, range: &std::ops::Range<u64>) -> Result<()> {
+        let (first, last) = parity.span(range.start, range.end - range.start);
+        let named = parity.tail.lock().rows.iter().any(|row| (first..=last).contains(row));
+        if named { self.checkpoint_parity(parity) } else { Ok(()) }
     }
 
     /// Writes a head to every member that takes writes; then it counts.

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use block::BlockDevice;
 use parking_lot::Mutex;
 
+use super::Relayout;
+use super::rows::with_parity;
 use super::shift::Stepped;
 use super::target::{self, Target};
 use crate::core::{Core, Redundancy};
@@ -153,10 +155,13 @@ impl Inner {
         self.reshape(core, |space| {
             let mut shaped = Space::new(volume, core.geometry.logical_block_size.into());
             shaped.redundancy = space.redundancy.clone();
+            shaped = with_parity(shaped, config.id, ordinal);
+            shaped.parity = space.parity.clone();
             if volume.is_redundant() && shaped.redundancy.is_none() {
                 shaped.redundancy = Some(Arc::new(Redundancy::new(config.id, ordinal, &shaped, volume.region_bytes)));
             }
             core.write_whole_log(&shaped)?;
+            shaped.next_parity.iter().try_for_each(|parity| core.begin_parity(parity))?;
             self.shared.change(|config| {
                 config.volumes[ordinal] = volume.clone();
                 config.members.iter_mut().zip(&next.members).for_each(|(member, next)| member.size_bytes = next.size_bytes);
@@ -164,6 +169,8 @@ impl Inner {
             })?;
             Ok(shaped)
         })?;
+        let then = geometry(volume, &self.shared.lives(), self.shared.read_only);
+        core.untorn_unit.fetch_min(then.untorn_unit, std::sync::atomic::Ordering::Relaxed);
         if core.spaces.peek().relayout.as_ref().is_some_and(|relayout| relayout.is_over(&volume.layout)) {
             return self.end(core);
         }
@@ -193,7 +200,7 @@ impl Inner {
     }
 
     /// Returns the configuration in which the relayout that is asked for begins.
-    fn planned(&self, config: &Config, core: &Core, target: &Target, used_bytes: u64) -> Result<Config> {
+    fn planned(&self, config: &Config, core: &Arc<Core>, target: &Target, used_bytes: u64) -> Result<Config> {
         let (mut next, lives, block) = (config.clone(), self.shared.lives(), u64::from(core.geometry.logical_block_size));
         for (member, live) in next.members.iter_mut().zip(lives.iter()) {
             let size = live.as_ref().filter(|live| live.is_active()).map(|live| live.device.refresh_size()).transpose()?.unwrap_or(0);
@@ -210,7 +217,8 @@ impl Inner {
         let (now, then) = (core.geometry, geometry(&planned, &lives, self.shared.read_only));
         let kept = then.logical_block_size <= now.logical_block_size
             && then.buffer_align <= now.buffer_align
-            && then.untorn_unit >= now.untorn_unit
+            // Who opens it later is told what holds then.
+            && (then.untorn_unit >= now.untorn_unit || Arc::strong_count(core) == 1)
             && (now.volatile_cache || !then.volatile_cache)
             && !then.read_only;
         if !kept {
@@ -237,6 +245,8 @@ impl Inner {
             if core.spaces.replace(PATIENCE, &mut make)? {
                 return Ok(());
             }
+            // Queues may have writes under way that nobody looks after now.
+            core.spaces.peek().parities().for_each(|parity| core.help(parity));
             std::thread::sleep(PATIENCE);
         }
         Err(Error::new(ErrorKind::Busy, format!("volume {}: operations under way do not end: try again", core.name)))
@@ -255,7 +265,13 @@ impl Inner {
             config.volumes[ordinal] = volume.clone();
             Ok(())
         })?;
-        self.cores[ordinal].spaces.change(|space| (space.layout, space.relayout) = (volume.layout, volume.relayout));
+        self.cores[ordinal].spaces.change(|space| {
+            let swapped = |relayout: Option<&Relayout>| relayout.is_some_and(|relayout| relayout.logs_swapped);
+            if swapped(space.relayout.as_ref()) != swapped(volume.relayout.as_ref()) {
+                std::mem::swap(&mut space.parity, &mut space.next_parity);
+            }
+            (space.layout, space.relayout) = (volume.layout, volume.relayout);
+        });
         self.shared.bell.ring();
         Ok(())
     }
@@ -295,6 +311,10 @@ impl Inner {
                 shaped.redundancy = Some(Arc::new(new));
             }
             core.write_whole_log(&shaped)?;
+            // Its log goes to where that of the only layout lies. Nothing is under way, and after this no log names anything.
+            shaped = with_parity(shaped, config.id, ordinal);
+            space.parities().try_for_each(|parity| core.checkpoint_parity(parity))?;
+            shaped.parity.iter().try_for_each(|parity| core.begin_parity(parity))?;
             self.shared.change(|config| {
                 config.volumes[ordinal] = volume.clone();
                 Ok(())

@@ -16,14 +16,17 @@
 //!
 //! * I-RLY-1: what a copy overwrites is at that time no place of any address of the volume.
 //! * I-RLY-2: labels name a new place only when all that lives there is durable, and nobody writes to it before they do.
+//! * I-RLY-3: when labels say that a range left a RAID-5, no record of its parity log names a row of that range.
 
 mod control;
 mod planted;
+mod rows;
 mod shift;
 mod target;
 mod walk;
 
 pub use control::{RelayoutProgress, RelayoutState};
+pub(crate) use rows::with_parity;
 pub(crate) use shift::{Stepped, Travel};
 pub use target::Target;
 
@@ -48,6 +51,17 @@ pub enum Direction {
     Downward,
 }
 
+/// Where an address lives between two layouts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Where it came from.
+    Now,
+    /// In the scratch area.
+    Staged,
+    /// Where it goes.
+    Next,
+}
+
 /// A relayout under way: a second layout beside the first, and the address up to which it counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Relayout {
@@ -67,6 +81,8 @@ pub struct Relayout {
     pub step_bytes_max: u64,
     /// Nothing moves until somebody says so.
     pub paused: bool,
+    /// The parity log of the layout lies where that of the next one does at first: it turned round an odd number of times.
+    pub logs_swapped: bool,
 }
 
 impl Relayout {
@@ -103,6 +119,7 @@ impl Relayout {
     /// Turns around: where addresses came from is where they go. Nothing moves by that.
     pub(crate) fn turn(&mut self, layout: &mut Layout) {
         let staged = self.staged();
+        self.logs_swapped ^= self.has_parity(layout);
         std::mem::swap(layout, &mut self.next);
         (self.direction, self.position) = match self.direction {
             Direction::Upward => (Direction::Downward, staged.end),
@@ -114,6 +131,23 @@ impl Relayout {
     pub(crate) fn is_walkable(&self, layout: &Layout) -> bool {
         let walk = walk::Walk { direction: self.direction, grain_bytes: self.grain_bytes };
         self.is_over(layout) || walk::is_possible(layout, &self.next, self.span_bytes(layout), self.scratch.size_bytes(), walk)
+    }
+
+    /// Says where an address lives.
+    #[inline]
+    pub(crate) fn side(&self, at: u64) -> Side {
+        let staged = self.staged();
+        match self.direction {
+            _ if staged.contains(&at) => Side::Staged,
+            Direction::Upward if at < staged.start => Side::Next,
+            Direction::Downward if at >= staged.end => Side::Next,
+            _ => Side::Now,
+        }
+    }
+
+    /// Says whether it comes from a RAID-5 or goes to one.
+    pub(crate) fn has_parity(&self, layout: &Layout) -> bool {
+        [layout, &self.next].into_iter().any(|layout| matches!(layout, Layout::Raid5(_)))
     }
 
     /// Resolves an address.
@@ -162,9 +196,11 @@ impl Relayout {
         if let Some(extent) = self.scratch.extents().iter().find(|extent| outside(extent)) {
             return Some(format!("the scratch area begins at byte {} of member {}", extent.start, extent.member));
         }
-        let parity = [layout, &self.next, &self.scratch].into_iter().any(|layout| matches!(layout, Layout::Raid5(_)));
-        if parity {
-            return Some("a RAID-5 takes no part in a relayout".to_owned());
+        if matches!(self.scratch, Layout::Raid5(_)) {
+            return Some("a scratch area is no RAID-5".to_owned());
+        }
+        if let Some(rows) = walk::parity_rows(layout, &self.next).filter(|rows| self.grain_bytes > 1 && !self.grain_bytes.is_multiple_of(*rows)) {
+            return Some(format!("steps of {} bytes would part rows of a RAID-5 ({rows} bytes)", self.grain_bytes));
         }
         self.next.fault().or_else(|| self.scratch.fault())
     }
@@ -202,6 +238,7 @@ mod places {
             grain_bytes: 12_288,
             step_bytes_max: 1 << 20,
             paused: false,
+            logs_swapped: false,
         };
         assert_eq!(relayout.fault(&layout), None);
         let all = |relayout: &Relayout, layout: &Layout| {

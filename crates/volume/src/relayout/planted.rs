@@ -7,6 +7,10 @@ pub(super) enum Mistake {
     LabelsBeforeFlush,
     /// Writes go on to the old place of a range while it is copied.
     WritesNotHeld,
+    /// Records of the parity log go on to name rows whose range left.
+    RowsStayInLog,
+    /// A range lives in its new place although the only member that holds it there has left.
+    LostCopyCounts,
 }
 
 #[cfg(not(test))]

@@ -48,6 +48,8 @@ impl Default for Travel {
 /// A step that was chosen.
 struct Step<'a> {
     range: Range<u64>,
+    /// Where it lives, and the address of that layout's first byte.
+    from: (&'a Layout, u64),
     /// Where it goes, and the address of that layout's first byte.
     to: (&'a Layout, u64),
     /// How the relayout stands afterwards.
@@ -55,28 +57,44 @@ struct Step<'a> {
 }
 
 impl Relayout {
-    fn choose<'a>(&'a self, layout: &Layout) -> Step<'a> {
+    fn choose<'a>(&'a self, layout: &'a Layout) -> Step<'a> {
         let arrive = |range: Range<u64>| {
             let position = if self.direction == Direction::Upward { range.end } else { range.start };
-            Step { range, to: (&self.next, 0), after: Self { position, staged_bytes: 0, ..self.clone() } }
+            Step {
+                from: if self.staged_bytes > 0 { (&self.scratch, range.start) } else { (layout, 0) },
+                range,
+                to: (&self.next, 0),
+                after: Self { position, staged_bytes: 0, ..self.clone() },
+            }
         };
         if self.staged_bytes > 0 {
             return arrive(self.staged());
         }
         let small = self.step(layout, self.scratch.size_bytes().min(self.step_bytes_max));
-        if let Some(range) = [self.step(layout, self.step_bytes_max), small.clone()].into_iter().find(|range| !overlaps(layout, &self.next, range)) {
+        if let Some(range) =
+            [self.step(layout, self.step_bytes_max), small.clone()].into_iter().find(|range| !overlaps((layout, 0), (&self.next, 0), range))
+        {
             return arrive(range);
         }
         let after = Self { staged_bytes: small.end - small.start, ..self.clone() };
-        Step { to: (&self.scratch, small.start), range: small, after }
+        Step { from: (layout, 0), to: (&self.scratch, small.start), range: small, after }
     }
 }
 
-/// Returns the places of a range, sorted: member, offset, length, address.
-fn places(layout: &impl Locate, range: &Range<u64>) -> Vec<(u16, u64, u64, u64)> {
+/// Returns the places of a range, sorted: member, offset, length, address. In rows of a RAID-5 these are whole rows, and `elsewhere` stands for the
+/// address of each.
+fn places((layout, base): (&Layout, u64), range: &Range<u64>, elsewhere: u64) -> Vec<(u16, u64, u64, u64)> {
     let (mut at, mut places) = (range.start, Vec::new());
+    if let Layout::Raid5(raid5) = layout {
+        for row in (range.start - base) / raid5.row_bytes()..(range.end - base).div_ceil(raid5.row_bytes()) {
+            let copies = (0..raid5.columns().len()).map(|column| raid5.copy(column, row));
+            places.extend(copies.map(|copy| (copy.member, copy.offset, raid5.unit_bytes(), elsewhere.wrapping_add(copy.offset))));
+        }
+        places.sort_unstable();
+        return places;
+    }
     while at < range.end {
-        let run = layout.locate(at).at_most(range.end - at);
+        let run = layout.locate(at - base).at_most(range.end - at);
         places.extend(run.copies().iter().map(|copy| (copy.member, copy.offset, run.len, at)));
         at += run.len;
     }
@@ -85,8 +103,9 @@ fn places(layout: &impl Locate, range: &Range<u64>) -> Vec<(u16, u64, u64, u64)>
 }
 
 /// Says whether the new places of a range hold bytes of that range that belong elsewhere.
-fn overlaps(from: &impl Locate, to: &impl Locate, range: &Range<u64>) -> bool {
-    let (old, new) = (places(from, range), places(to, range));
+fn overlaps(from: (&Layout, u64), to: (&Layout, u64), range: &Range<u64>) -> bool {
+    // No row is a copy of another, so no place of one is the same as any.
+    let (old, new) = (places(from, range, 1 << 62), places(to, range, 1 << 63));
     let mut first = 0;
     for (member, offset, len, at) in new {
         while first < old.len() && (old[first].0, old[first].1 + old[first].2) <= (member, offset) {
@@ -116,7 +135,10 @@ impl Core {
         if relayout.paused {
             return Ok(Stepped::Idle);
         }
-        let step = relayout.choose(&space.layout);
+        let layout = space.layout.clone();
+        let step = relayout.choose(&layout);
+        // Queues may have writes under way that nobody looks after now.
+        space.parities().for_each(|parity| self.help(parity));
         drop(space);
         let patience = self.travel.lock().patience;
         self.spaces.change(|space| space.barred = Some(step.range.clone()).filter(|_| !is_planted(Mistake::WritesNotHeld)));
@@ -147,9 +169,28 @@ impl Core {
             let (first, last) = redundancy.regions.span(start, len);
             self.mark(&space, redundancy, first, last)?;
         }
-        let arrival = Arrival { space: &space, to: step.to.0, base: step.to.1 };
         // I-RLY-1: of other ranges that was proven before the walk began.
-        assert!(!overlaps(&*space, &arrival, &step.range), "a step overwrites nothing that lives there");
+        assert!(!overlaps(step.from, step.to, &step.range), "a step overwrites nothing that lives there");
+        self.carry(&space, step, chunk_bytes)?;
+        if !is_planted(Mistake::LabelsBeforeFlush) {
+            self.flush_in(&space)?;
+        }
+        // I-RLY-3
+        if let Some(parity) = space.parity_at(start).filter(|_| !is_planted(Mistake::RowsStayInLog)) {
+            self.forget_rows(parity, &step.range)?;
+        }
+        // I-RLY-2
+        assert!(space.barred.as_ref() == Some(&step.range) || is_planted(Mistake::WritesNotHeld), "nobody writes to what was copied");
+        self.say(step)
+    }
+
+    /// Copies a step to its place.
+    fn carry(&self, space: &Space, step: &Step<'_>, chunk_bytes: u64) -> block::Result<()> {
+        if let Layout::Raid5(raid5) = step.to.0 {
+            return self.copy_to_rows(space, raid5, &step.range, chunk_bytes);
+        }
+        let (start, len) = (step.range.start, step.range.end - step.range.start);
+        let arrival = Arrival { space, to: step.to.0, base: step.to.1 };
         let mut buf = AlignedBuf::zeroed(len.min(chunk_bytes) as usize);
         let mut at = start;
         while at < step.range.end {
@@ -157,22 +198,20 @@ impl Core {
             self.copy_to(&arrival, part, at)?;
             at += part.len() as u64;
         }
-        if !is_planted(Mistake::LabelsBeforeFlush) {
-            self.flush_in(&space)?;
-        }
-        // I-RLY-2
-        assert!(space.barred.as_ref() == Some(&step.range) || is_planted(Mistake::WritesNotHeld), "nobody writes to what was copied");
-        self.say(step)
+        Ok(())
     }
 
     /// Lets the labels say where a range lives. Some may say so and others not when that fails: both places hold the same, and stay so, because
     /// nothing is written any more.
     fn say(&self, step: &Step<'_>) -> Result<()> {
+        let mut lost = false;
         let said = self.shared.change(|config| {
             config.volumes[self.ordinal].relayout = Some(step.after.clone());
-            Ok(())
+            // A member that left while it was written to may have had the only copy of it: where the range lives now there is another.
+            lost = !config.survives_without(&[]) && !is_planted(Mistake::LostCopyCounts);
+            if lost { Err(self.no_copy_of(config, step.range.start).into()) } else { Ok(()) }
         });
-        if let Err(error) = &said {
+        if let Some(error) = said.as_ref().err().filter(|_| !lost) {
             let detail = format!("the labels cannot say how far the relayout is: {error}");
             self.latch(&self.error(block::ErrorKind::Io, Operation::Write, Some(step.range.start), detail));
         }
@@ -182,10 +221,12 @@ impl Core {
     /// Copies a part of a step to all places that do not hold it yet.
     fn copy_to(&self, arrival: &Arrival<'_>, part: &mut [u8], at: u64) -> block::Result<()> {
         let (space, lives, mut shares) = (arrival.space, self.shared.lives(), Vec::new());
+        let rows = space.parity_at(at).is_some();
         plan::runs(arrival, at, 0, part.len(), |run, address, from, len| {
             let now = space.locate(address);
             let good = run.copies().iter().any(|copy| live_of(&lives, copy.member).is_some_and(|live| live.is_active()));
-            for copy in run.copies().iter().filter(|copy| !now.copies().contains(copy)) {
+            // What a place of a RAID-5 holds is its own, even where it is the same.
+            for copy in run.copies().iter().filter(|copy| rows || !now.copies().contains(copy)) {
                 if let Some(live) = live_of(&lives, copy.member).filter(|live| live.takes_writes()) {
                     plan::add(&mut shares, live, Piece { offset: copy.offset, from, len });
                 }

@@ -107,7 +107,7 @@ fn read(layout: &Layout) -> Option<(Shape, u64, Grid)> {
             let columns = plexes.first()?.len();
             (Shape::MirrorStripe, (0..columns).map(|column| plexes.iter().map(|plex| plex.get(column).copied()).collect()).collect::<Option<_>>()?)
         }
-        Layout::Raid5(_) => return None,
+        Layout::Raid5(raid5) => (Shape::Raid5, one_by_one(leaves(raid5.columns())?)),
     };
     Some((shape, unit, grid))
 }
@@ -130,6 +130,7 @@ fn ground<'a>(
     let striped = matches!(shape, Shape::Stripe | Shape::StripeMirror | Shape::MirrorStripe) || (columns > 1 && shape != Shape::Concat);
     let striped = striped || target.unit_bytes.is_some() || (shape == Shape::Concat && target.columns.is_some_and(|columns| columns > grid.len()));
     let shape = target.shape.unwrap_or(match (striped && columns > 1, plexes) {
+        _ if shape == Shape::Raid5 && target.plexes.is_none() => Shape::Raid5,
         (false, 1) => Shape::Concat,
         (true, 1) => Shape::Stripe,
         (false, _) => Shape::Mirror,
@@ -138,13 +139,14 @@ fn ground<'a>(
     });
     let named = |least: usize, word: &str| Error::invalid(format!("say how many {word} there shall be, {least} or more: --{word} N"));
     let (columns, plexes) = match shape {
-        Shape::Concat | Shape::Stripe if target.plexes.is_some_and(|plexes| plexes != 1) => {
+        Shape::Concat | Shape::Stripe | Shape::Raid5 if target.plexes.is_some_and(|plexes| plexes != 1) => {
             return Err(Error::invalid("a layout without mirrors has one plex: name a mirrored layout, or none".to_owned()));
         }
         Shape::Mirror if target.columns.is_some_and(|columns| columns != 1) => {
             return Err(Error::invalid("a mirror has one column: name stripe-mirror or mirror-stripe, or none".to_owned()));
         }
-        Shape::Raid5 => return Err(Error::invalid("no volume becomes a RAID-5, or ceases to be one, by a relayout: make a new group".to_owned())),
+        Shape::Raid5 if columns < 3 => return Err(named(3, "columns")),
+        Shape::Raid5 => (columns, 1),
         Shape::Concat => (columns, 1),
         Shape::Stripe if columns < 2 => return Err(named(2, "columns")),
         Shape::Stripe => (columns, 1),
@@ -177,7 +179,13 @@ impl Ground<'_> {
             (0..self.columns).map(|column| (0..self.plexes).map(|plex| cell(column, plex)).collect::<Option<Vec<u16>>>()).collect::<Option<Grid>>()
         };
         let both = || going.iter().chain(&spare).copied().collect();
-        [with(both(), true), with(spare.clone(), true), with(spare.clone(), false)].into_iter().flatten().collect()
+        // Of a concatenation only the first part is where a stripe may overwrite it in order; of a stripe likewise.
+        let first = || {
+            let mut pool = spare.iter().copied();
+            let mut cell = |column, plex| kept(column, plex).filter(|_| column == 0).or_else(|| pool.next());
+            (0..self.columns).map(|column| (0..self.plexes).map(|plex| cell(column, plex)).collect::<Option<Vec<u16>>>()).collect::<Option<Grid>>()
+        };
+        [with(both(), true), with(spare.clone(), true), first(), with(spare.clone(), false)].into_iter().flatten().collect()
     }
 
     fn extent(&self, member: u16) -> Extent {
@@ -204,7 +212,7 @@ impl Ground<'_> {
         let Walk { direction, grain_bytes } = walk?;
         // What is there already need not go.
         let position = if there || direction == super::Direction::Downward { span } else { 0 };
-        Some(Relayout { next, direction, position, staged_bytes: 0, scratch, grain_bytes, step_bytes_max, paused: false })
+        Some(Relayout { next, direction, position, staged_bytes: 0, scratch, grain_bytes, step_bytes_max, paused: false, logs_swapped: false })
     }
 
     fn refusal(&self, room: u64, wanted: u64) -> Error {
@@ -225,8 +233,9 @@ impl Ground<'_> {
         let unit = self.unit_bytes;
         Error::invalid(format!(
             "group {group}: on these members the new layout would overwrite what the present one still needs (units of {unit} bytes go in place \
-             up to 512 KiB; a concatenation of several members does not become a stripe in place, nor a stripe that): add {cells} members that \
-             hold {wanted} bytes with 'bedplate volume add'"
+             up to 512 KiB a column or row; a concatenation and a stripe of several members become each other with all members but the first new, \
+             and a concatenation becomes a RAID-5 by way of a stripe): add up to {cells} members that hold {wanted} bytes with \
+             'bedplate volume add'; those that are without data then can be removed"
         ))
     }
 }
@@ -243,7 +252,8 @@ fn scratch(from: &Layout, to: &Layout) -> Layout {
     let mut members: Vec<u16> = from.extents().iter().chain(&to.extents()).map(|extent| extent.member).collect();
     members.sort_unstable();
     members.dedup();
-    let copies = from.copies().max(to.copies());
+    let parity = [from, to].into_iter().any(|layout| matches!(layout, Layout::Raid5(_)));
+    let copies = from.copies().max(to.copies()).max(if parity { 2 } else { 1 });
     let extent = |member: &u16| Layout::Extent(Extent { member: *member, start: SCRATCH_START, len: SCRATCH_BYTES });
     let column = |members: &[u16]| match members {
         [member] => extent(member),

@@ -23,7 +23,10 @@ pub(crate) fn find(from: &Layout, to: &Layout, span: u64, scratch_bytes: u64, bl
     let (rows, next_rows) = (row_bytes(from), row_bytes(to));
     let grains = [next_rows, rows, least_multiple(rows, next_rows)];
     // Coarse ones are looked at sooner; fine ones fit a small scratch area.
-    let mut grains: Vec<u64> = [COARSE_BYTES, block].into_iter().flat_map(|least| grains.map(|grain| least_multiple(grain, least))).collect();
+    // Rows of a RAID-5 go in whole.
+    let parity = parity_rows(from, to).unwrap_or(1);
+    let mut grains: Vec<u64> =
+        [COARSE_BYTES, block].into_iter().flat_map(|least| grains.map(|grain| least_multiple(least_multiple(grain, parity), least))).collect();
     grains.dedup();
     let walks = |grain_bytes| [Direction::Upward, Direction::Downward].map(|direction| Walk { direction, grain_bytes });
     grains.into_iter().flat_map(walks).find(|walk| is_possible(from, to, span, scratch_bytes, *walk))
@@ -40,6 +43,10 @@ pub(crate) fn is_possible(from: &Layout, to: &Layout, span: u64, scratch_bytes: 
 
 /// Says whether every address up to `span` lives where it should already: at every place of `to`.
 pub(crate) fn is_there(from: &Layout, to: &Layout, span: u64) -> bool {
+    let rows = |layout: &Layout| if let Layout::Raid5(raid5) = layout { Some((raid5.unit_bytes(), raid5.columns().len())) } else { None };
+    if rows(from) != rows(to) {
+        return false;
+    }
     let mut at = 0;
     while at < span {
         let (now, later) = (from.locate(at), to.locate(at));
@@ -55,8 +62,15 @@ pub(crate) fn is_there(from: &Layout, to: &Layout, span: u64) -> bool {
 fn row_bytes(layout: &Layout) -> u64 {
     match layout {
         Layout::Stripe(stripe) => stripe.unit_bytes() * stripe.columns().len() as u64,
+        Layout::Raid5(raid5) => raid5.row_bytes(),
         _ => layout.children().iter().map(row_bytes).max().unwrap_or(1),
     }
+}
+
+/// Returns what rows of RAID-5 among two layouts are parts of; nothing where there are none.
+pub(crate) fn parity_rows(from: &Layout, to: &Layout) -> Option<u64> {
+    let rows = [from, to].into_iter().filter_map(|layout| if let Layout::Raid5(raid5) = layout { Some(raid5.row_bytes()) } else { None });
+    rows.reduce(least_multiple)
 }
 
 fn least_multiple(a: u64, b: u64) -> u64 {
@@ -101,7 +115,8 @@ fn look_at_places(now: &Leaf<'_>, later: &Leaf<'_>, span: u64, walk: &Walk) -> L
         let (old, old_len) = now.address(at - one.start);
         let (new, new_len) = later.address(at - two.start);
         let (grain, len) = (walk.grain_bytes, (end - at).min(old_len).min(new_len));
-        if old >= span || new >= span || old == new {
+        let rows = now.is_of_rows() || later.is_of_rows();
+        if old >= span || new >= span || (old == new && !rows) {
             at += len;
             continue;
         }

@@ -69,6 +69,15 @@ fn i_rly_2_a_label_before_the_flush_would_be_found() {
     assert!(found.is_err(), "nobody noticed");
 }
 
+/// I-RLY-3: records of a parity log that outlive the rows that they name are found.
+#[test]
+fn i_rly_3_a_record_of_rows_that_left_would_be_found() {
+    let transition = *transitions().iter().find(|transition| transition.name == "a column more in a RAID-5").unwrap();
+    let scene = with_mistake(Some(Mistake::RowsStayInLog), || run(&transition, 60));
+    let found = catch_unwind(AssertUnwindSafe(|| cut(&scene, 4 * CUTS)));
+    assert!(found.is_err(), "nobody noticed");
+}
+
 /// A member that lets somebody else write to the volume while it is being copied to.
 #[derive(Debug)]
 struct Meddled {

@@ -3,6 +3,7 @@
 use rand::SeedableRng;
 
 use super::*;
+use crate::relayout::planted::{Mistake, with_mistake};
 use crate::{ErrorKind, MemberState, RelayoutState};
 
 /// Works and moves until everything has arrived or nothing goes on. Returns the error that stopped it.
@@ -93,6 +94,28 @@ fn s_92_without_another_copy_a_relayout_stops_and_nothing_is_lost() {
         }
     }
     println!("members that die during a relayout without redundancy: {states} states tried, 0 violations");
+}
+
+/// Lets member 1 die after any of its operations while a mirror becomes a stripe; says whether something was lost when it is back.
+fn dies_on_arrival(mistake: Option<Mistake>) -> bool {
+    let transition = *transitions().iter().find(|transition| transition.name == "a mirror to a stripe").unwrap();
+    let (reference, group) = Scene::begin(&transition, 95);
+    let before = reference.bed.members[1].operation_count();
+    group.run_relayout(&mut |_| true).unwrap();
+    (before + 1..reference.bed.members[1].operation_count()).any(|dies_after| {
+        let (scene, group) = Scene::begin(&transition, 95);
+        scene.bed.members[1].die_after(dies_after);
+        let _stopped = with_mistake(mistake, || group.run_relayout(&mut |_| true));
+        drop(group);
+        degraded(&images(&scene)).is_err()
+    })
+}
+
+/// S-92: what arrives on a member that dies there has not arrived.
+#[test]
+fn s_92_a_copy_that_is_lost_while_it_arrives_does_not_count() {
+    assert!(!dies_on_arrival(None));
+    assert!(dies_on_arrival(Some(Mistake::LostCopyCounts)), "nobody noticed");
 }
 
 /// S-92

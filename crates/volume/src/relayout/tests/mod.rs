@@ -55,6 +55,17 @@ fn transitions() -> Vec<Transition> {
         safe(it("a mirror to a stripe over mirrors", Shape::Mirror, 2, 2, columns(2))),
         safe(it("a larger unit over mirrors", Shape::StripeMirror, 4, 0, Target { unit_bytes: Some(32 << 10), ..to })),
         safe(it("a third plex and a column more", Shape::MirrorStripe, 4, 5, Target { plexes: Some(3), ..columns(3) })),
+        it("two members to a stripe over the first and a third", Shape::Concat, 2, 1, Target { shape: Some(Shape::Stripe), ..to }),
+        it("a stripe to a concatenation of the first and a third", Shape::Stripe, 2, 1, Target { shape: Some(Shape::Concat), ..columns(2) }),
+        safe(it("a column more in a RAID-5", Shape::Raid5, 3, 1, columns(4))),
+        safe(used(2 << 20, it("a column less in a RAID-5", Shape::Raid5, 4, 0, columns(3)))),
+        safe(it("a larger unit in a RAID-5", Shape::Raid5, 4, 0, Target { unit_bytes: Some(32 << 10), ..to })),
+        it("a stripe to a RAID-5", Shape::Stripe, 2, 1, Target { shape: Some(Shape::Raid5), ..columns(3) }),
+        it("a RAID-5 to a stripe", Shape::Raid5, 3, 0, Target { shape: Some(Shape::Stripe), ..to }),
+        safe(it("a mirror to a RAID-5", Shape::Mirror, 2, 1, Target { shape: Some(Shape::Raid5), ..columns(3) })),
+        safe(used(1 << 20, it("a RAID-5 to a mirror", Shape::Raid5, 3, 0, Target { shape: Some(Shape::Mirror), plexes: Some(2), ..to }))),
+        it("one member to a RAID-5", Shape::Concat, 1, 2, Target { shape: Some(Shape::Raid5), ..columns(3) }),
+        used(1 << 20, it("a RAID-5 to one member", Shape::Raid5, 3, 0, Target { shape: Some(Shape::Concat), ..columns(1) })),
     ]
 }
 

@@ -61,11 +61,19 @@ fn s_91_a_relayout_pauses_goes_on_and_turns_at_any_step() {
 /// S-94: threads and queues write all the time while the background thread moves everything.
 #[test]
 fn s_94_nobody_notices_a_relayout_in_the_background() {
-    let bed = Bed::new(3, 77);
+    let columns = |columns| Target { columns: Some(columns), step_bytes_max: Some(STEP), ..Target::default() };
+    unnoticed(Shape::Stripe, 2, Target { unit_bytes: Some(4096), ..columns(3) });
+    unnoticed(Shape::Raid5, 3, columns(4));
+    unnoticed(Shape::Stripe, 2, Target { shape: Some(Shape::Raid5), ..columns(3) });
+}
+
+/// Writes through queues all the while that a volume with one member more becomes something else.
+fn unnoticed(shape: Shape, members: usize, target: Target) {
+    let bed = Bed::new(members + 1, 77);
     let devices = bed.devices();
-    crate::create(&new_group(Shape::Stripe, 2, devices[..2].to_vec(), Vec::new())).unwrap();
-    let group = Group::import(&devices[..2], &ImportOptions::default()).unwrap();
-    group.add_member(&devices[2]).unwrap();
+    crate::create(&new_group(shape, 2, devices[..members].to_vec(), Vec::new())).unwrap();
+    let group = Group::import(&devices[..members], &ImportOptions::default()).unwrap();
+    group.add_member(&devices[members]).unwrap();
     let device = group.volume(Role::Data).unwrap();
     let (over, parts) = (AtomicBool::new(false), device.size_bytes() / 4);
     std::thread::scope(|scope| {
@@ -106,15 +114,16 @@ fn s_94_nobody_notices_a_relayout_in_the_background() {
                 }
             });
         }
-        let target = Target { columns: Some(3), unit_bytes: Some(4096), step_bytes_max: Some(STEP), ..Target::default() };
         group.relayout(Role::Data, &target, device.size_bytes()).unwrap();
         while group.relayout_progress().is_some() {
             std::thread::yield_now();
         }
         over.store(true, Ordering::Release);
     });
-    assert_eq!(group.config().volumes[0].layout.name(), "stripe");
-    assert_eq!(device.size_bytes(), 3 << 20);
+    group.sync().unwrap();
+    assert_eq!(group.scrub(false, &crate::Undecided, &mut |_| ()).unwrap().differences, []);
+    let layout = &group.config().volumes[0].layout;
+    assert_eq!((layout.children().len(), device.size_bytes()), (members + 1, layout.size_bytes()));
 }
 
 /// S-93
@@ -165,8 +174,10 @@ fn what_cannot_be_is_refused_with_the_way_that_can() {
     assert!(refusal(Shape::Stripe, 3, Target { columns: Some(2), ..to }).contains("shrink the volume first"));
     assert!(refusal(Shape::Stripe, 2, Target { unit_bytes: Some(1000), ..to }).contains("multiple of 512"));
     assert!(refusal(Shape::Stripe, 2, Target { plexes: Some(5), ..to }).contains("1 to 4 plexes"));
-    assert!(refusal(Shape::Mirror, 2, Target { shape: Some(Shape::Raid5), ..to }).contains("RAID-5"));
-    assert!(refusal(Shape::Raid5, 3, stripe).contains("new group"));
+    assert!(refusal(Shape::Mirror, 2, Target { shape: Some(Shape::Raid5), ..to }).contains("columns"));
+    assert!(refusal(Shape::Raid5, 3, Target { columns: Some(4), ..to }).contains("volume add"));
+    assert!(refusal(Shape::Raid5, 3, Target { plexes: Some(2), shape: Some(Shape::Raid5), ..to }).contains("one plex"));
+    assert!(refusal(Shape::Raid5, 3, Target { unit_bytes: Some(512 << 10), ..to }).contains("would overwrite"));
     let bed = Bed::new(2, 79);
     bed.create(Shape::Stripe, 2, 0);
     let group = bed.import();
