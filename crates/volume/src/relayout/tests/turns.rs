@@ -63,6 +63,12 @@ fn s_91_a_relayout_pauses_goes_on_and_turns_at_any_step() {
 fn s_94_nobody_notices_a_relayout_in_the_background() {
     let columns = |columns| Target { columns: Some(columns), step_bytes_max: Some(STEP), ..Target::default() };
     unnoticed(Shape::Stripe, 2, Target { unit_bytes: Some(4096), ..columns(3) });
+}
+
+/// S-89, S-94: as that, with rows of a RAID-5 on one side or on both. Power cuts, deaths and turns of all kinds are those of S-90 to S-92.
+#[test]
+fn s_89_nobody_notices_that_a_raid_5_moves() {
+    let columns = |columns| Target { columns: Some(columns), step_bytes_max: Some(STEP), ..Target::default() };
     unnoticed(Shape::Raid5, 3, columns(4));
     unnoticed(Shape::Stripe, 2, Target { shape: Some(Shape::Raid5), ..columns(3) });
 }
