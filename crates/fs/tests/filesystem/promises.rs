@@ -21,11 +21,15 @@ fn work(fs: &FileSystem) {
     for (number, mode) in IoMode::ALL.into_iter().enumerate() {
         let file = fs.open(format!("/d/{}", mode.name()), &OpenOptions { mode: Some(mode), ..OpenOptions::create() }).unwrap();
         file.write_at(&content(number as u8), 0).unwrap();
+    }
+    // It makes all before it durable; what comes after it is left to the unmount.
+    fs.create_checkpoint("kept", &fs::CheckpointOptions::default()).unwrap();
+    for (number, mode) in IoMode::ALL.into_iter().enumerate() {
+        let file = fs.open(format!("/d/{}", mode.name()), &OpenOptions { mode: Some(mode), ..OpenOptions::read_write() }).unwrap();
         file.write_at(&content(number as u8 + 100)[..5000], 3000).unwrap();
         fs.set_attr(file.ino(), &SetAttr { mode: Some(0o4700), uid: Some(9), ..SetAttr::default() }).unwrap();
         fs.set_xattr(file.ino(), b"user.note", b"kept", false, false).unwrap();
     }
-    fs.create_checkpoint("kept", &fs::CheckpointOptions::default()).unwrap();
     fs.remove("/d/e").unwrap();
 }
 
