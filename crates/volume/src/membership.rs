@@ -43,7 +43,10 @@ impl Inner {
         if let Some(at) = (index..config.members.len()).find(|at| config.volume_on(*at).is_some()) {
             let (group, path, holds) = (&config.name, &member.path, &config.members[at].path);
             return Err(Error::invalid(if at == index {
-                format!("{path} holds data of the group {group}: replace it instead of removing it")
+                format!(
+                    "{path} holds data of the group {group}: replace it, or let the volume do without it first, with fewer --columns or --plexes of \
+                     'bedplate volume relayout' (after 'bedplate volume shrink' where the others have not the room)"
+                )
             } else {
                 format!("{path} stands before {holds} in the group {group}, which holds data: it stays, and a relayout may use its room")
             }));
