@@ -62,7 +62,7 @@ impl Backups {
     #[must_use]
     pub fn new(dir: &Path, chunks: &[&[u8]]) -> (Self, Vec<String>) {
         let told = "a new directory can be made and filled";
-        let repository = Repository::create(dir).expect(told);
+        let repository = Repository::create(dir.as_os_str()).expect(told);
         let names = chunks.iter().map(|chunk| repository.store(chunk).expect(told).0).collect();
         (Self { dir: dir.to_owned(), repository }, names)
     }
@@ -73,7 +73,9 @@ impl Backups {
     /// Why it is refused, in one sentence; nothing is restored then.
     pub fn exercise(&self, lines: &[u8], target: &Path) -> Result<Restored, String> {
         let name = "backup";
-        std::fs::write(self.dir.join("manifests").join(name), Manifest::sealed(lines)).expect("there is room");
+        let manifests = self.dir.join("manifests");
+        std::fs::create_dir_all(&manifests).expect("there is room");
+        std::fs::write(manifests.join(name), Manifest::sealed(lines)).expect("there is room");
         let quiet = Output::new(true);
         let shown = crate::cmd::backup_listing(&self.repository).map_err(|failure| failure.message)?.to_string();
         assert!(!shown.is_empty(), "a backup is listed, or called damaged");

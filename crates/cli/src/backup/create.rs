@@ -162,6 +162,7 @@ impl Walk<'_> {
             attributes: if link.is_some() { Vec::new() } else { attributes(real)? },
             io_mode: if marked { live::get(real, live::MODE)? } else { None },
             untorn_bytes: untorn.and_then(|text| text.split(' ').next()?.parse().ok()),
+            extent_bytes: if marked { live::get(real, live::EXTENT_SIZE)?.and_then(|text| text.parse().ok()) } else { None },
             size: if kind == Kind::File && link.is_none() { meta.size() } else { 0 },
             link,
             chunks: Vec::new(),
@@ -244,7 +245,11 @@ impl Content<'_> {
             changed.extend([old.size.min(self.size) / CHUNK_BYTES].into_iter().filter(|number| *number < last));
         }
         // A chunk that got lost is stored anew.
-        changed.extend(old.chunks.iter().filter(|(number, hash)| *number < last && !self.repository.holds(hash)).map(|(number, _)| *number));
+        for (number, hash) in old.chunks.iter().filter(|(number, _)| *number < last) {
+            if !self.repository.holds(hash)? {
+                changed.insert(*number);
+            }
+        }
         self.chunks = old.chunks.iter().filter(|(number, _)| *number < last && !changed.contains(number)).cloned().collect();
         if !changed.is_empty() {
             let (file, mut buffer) = (self.open()?, AlignedBuf::zeroed(CHUNK_BYTES as usize));

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io::{BufRead, Write};
+use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -117,6 +117,9 @@ pub struct Entry {
     /// How many bytes of it are written untorn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub untorn_bytes: Option<u32>,
+    /// How many bytes of it are wanted in one run of the volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extent_bytes: Option<u64>,
     /// Its size.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub size: u64,
@@ -175,11 +178,11 @@ impl Manifest {
         text
     }
 
-    /// Reads one; nothing in it is trusted.
-    pub fn read(input: &mut impl BufRead, path: &Path) -> Result<Self> {
-        let damaged = |what: &str| Failure::new("corrupt", format!("{}: the manifest {what}: use another backup", path.display()));
-        let mut lines = input.split(b'\n').collect::<std::io::Result<Vec<_>>>().map_err(|e| Failure::system("read", path, &e))?;
-        let end: End = lines.pop().and_then(|line| parse(&line)).ok_or_else(|| damaged("is cut short"))?;
+    /// Reads the one that lies at `place`; nothing in it is trusted.
+    pub fn read(text: &[u8], place: &str) -> Result<Self> {
+        let damaged = |what: &str| Failure::new("corrupt", format!("{place}: the manifest {what}: use another backup"));
+        let mut lines: Vec<&[u8]> = text.strip_suffix(b"\n").unwrap_or(text).split(|byte| *byte == b'\n').collect();
+        let end: End = lines.pop().and_then(parse).ok_or_else(|| damaged("is cut short"))?;
         let mut hash = blake3::Hasher::new();
         for line in &lines {
             hash.update(line).update(b"\n");
@@ -189,10 +192,10 @@ impl Manifest {
         }
         let header: Header = lines.first().and_then(|line| parse(line)).ok_or_else(|| damaged("has no header"))?;
         if header.format != VERSION {
-            let message = format!("{} has format {}, this software reads {VERSION}: use a newer bedplate", path.display(), header.format);
+            let message = format!("{place} has format {}, this software reads {VERSION}: use a newer bedplate", header.format);
             return Err(Failure::new("newer_format", message));
         }
-        let entries: Vec<Entry> = lines[1..].iter().map(|line| parse(line)).collect::<Option<_>>().ok_or_else(|| damaged("does not parse"))?;
+        let entries: Vec<Entry> = lines.iter().skip(1).map(|line| parse(line)).collect::<Option<_>>().ok_or_else(|| damaged("does not parse"))?;
         if entries.len() as u64 != end.entries || !is_tree(&entries) {
             return Err(damaged("holds impossible names"));
         }
@@ -268,6 +271,7 @@ mod tests {
             attributes: vec![(b"user.x".to_vec().into(), vec![0, 255].into())],
             io_mode: Some("direct".into()),
             untorn_bytes: None,
+            extent_bytes: Some(1 << 20),
             size: 5,
             chunks: vec![(0, "ab".repeat(32))],
         };
@@ -290,7 +294,7 @@ mod tests {
     }
 
     fn read(text: &[u8]) -> Result<Manifest> {
-        Manifest::read(&mut &text[..], Path::new("m"))
+        Manifest::read(text, "m")
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Backups of checkpoints, in a directory.
+//! Backups of checkpoints, in a directory or a bucket.
 //!
 //! ```text
 //!   checkpoint of a mount ─► entries ─┬─ data, 1 MiB at a time ─► chunk, named by its hash (there already? skipped)
@@ -12,6 +12,7 @@ mod create;
 mod manifest;
 mod repository;
 mod restore;
+mod store;
 
 pub use create::{Changed, Created, Source, create};
 pub use manifest::Header;
@@ -19,6 +20,7 @@ pub use manifest::Header;
 pub use manifest::Manifest;
 pub use repository::{Pruned, Repository, Verified};
 pub use restore::{Restored, restore};
+pub use store::Access;
 
 /// Bytes of a chunk; the last of a file is shorter.
 pub const CHUNK_BYTES: u64 = 1 << 20;

@@ -1,30 +1,28 @@
-//! The directory that holds backups.
+//! Backups in a store: chunks and manifests.
 
 use std::collections::HashSet;
-use std::fs::{self, DirBuilder, File};
-use std::io::{BufReader, BufWriter, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::ffi::OsStr;
 
 use serde::Serialize;
 
 use super::CHUNK_BYTES;
 use super::manifest::{Header, Manifest};
+use super::store::{self, Access, Store};
 use crate::failure::{Failure, Result};
 
-/// The file that says what the directory is; who changes what is there holds it locked.
-const MARK: &str = "bedplate-backup";
+/// The key that says what the place is; in a directory, who changes what is there holds it locked.
+pub const MARK: &str = "bedplate-backup";
 const MARK_TEXT: &[u8] = b"format 1\n";
 const CHUNKS: &str = "chunks";
 const MANIFESTS: &str = "manifests";
-/// How the names of files end that are being written.
+/// Claims of a bucket.
+pub const CLAIMS: &str = "claims";
+/// How no name of a backup ends: that of a file that is being written does.
 const PARTIAL: &str = ".partial";
 
 /// An open repository.
 pub struct Repository {
-    dir: PathBuf,
-    /// Locked: shared by who adds and reads, alone by who removes.
-    _mark: File,
+    store: Box<dyn Store>,
 }
 
 /// What a verification found.
@@ -49,99 +47,97 @@ pub struct Pruned {
     pub bytes: u64,
 }
 
-fn failed<'a>(doing: &'a str, path: &'a Path) -> impl Fn(std::io::Error) -> Failure + 'a {
-    move |error| Failure::system(doing, path, &error)
+fn chunk(hash: &str) -> String {
+    format!("{CHUNKS}/{}/{hash}", &hash[..2])
+}
+
+fn manifest(name: &str) -> String {
+    format!("{MANIFESTS}/{name}")
+}
+
+/// Reads the mark. It is the first that is asked of a store, and read where its size would do: only then a bucket says why it refuses.
+fn mark_of(store: &dyn Store) -> Result<Option<Vec<u8>>> {
+    Ok(store.values(Box::new(std::iter::once(MARK.to_owned())), CHUNK_BYTES).next().transpose()?.flatten())
+}
+
+/// Returns the part of a key behind the last `/`.
+fn last_part(key: &str) -> &str {
+    key.rsplit('/').next().unwrap_or(key)
 }
 
 impl Repository {
-    /// Opens a repository to add to it; makes one of an empty directory, or of none.
-    pub fn create(dir: &Path) -> Result<Self> {
-        make_dir(dir)?;
-        let mark = dir.join(MARK);
-        if !mark.exists() {
-            if listed(dir)?.iter().any(|path| !is_partial(path)) {
-                return Err(Failure::new("exists", format!("{} holds something else than backups: name an empty directory", dir.display())));
+    /// Opens a repository to add to it; makes one where there is nothing.
+    pub fn create(place: &OsStr) -> Result<Self> {
+        Self::create_in(store::open(place)?)
+    }
+
+    /// Opens a repository.
+    pub fn open(place: &OsStr, access: Access) -> Result<Self> {
+        Self::open_in(store::open(place)?, access)
+    }
+
+    fn create_in(store: Box<dyn Store>) -> Result<Self> {
+        if mark_of(&*store)?.is_none() {
+            store.prepare(&[CHUNKS, MANIFESTS, CLAIMS])?;
+            store.write(MARK, MARK_TEXT.to_vec())?;
+            store.sync()?;
+        }
+        Self::open_in(store, Access::Add)
+    }
+
+    fn open_in(mut store: Box<dyn Store>, access: Access) -> Result<Self> {
+        match mark_of(&*store)? {
+            None => return Err(Failure::new("not_found", format!("{} holds no backups", store.shown("")))),
+            Some(mark) if mark != MARK_TEXT => {
+                return Err(Failure::new("newer_format", format!("{} is of another format: use a newer bedplate", store.shown(""))));
             }
-            write_whole(&mark, &mut |out| out.write_all(MARK_TEXT))?;
+            Some(_) => {}
         }
-        for part in [CHUNKS, MANIFESTS] {
-            let part = dir.join(part);
-            make_dir(&part)?;
-        }
-        Self::open(dir, false)
-    }
-
-    /// Opens a repository; `alone`: to remove something.
-    pub fn open(dir: &Path, alone: bool) -> Result<Self> {
-        let path = dir.join(MARK);
-        let text = fs::read(&path).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => Failure::new("not_found", format!("{} holds no backups", dir.display())),
-            _ => Failure::system("read", &path, &e),
-        })?;
-        if text != MARK_TEXT {
-            return Err(Failure::new("newer_format", format!("{} is of another format: use a newer bedplate", dir.display())));
-        }
-        let mark = File::open(&path).map_err(failed("open", &path))?;
-        let locked = if alone { mark.try_lock() } else { mark.try_lock_shared() };
-        locked.map_err(|_| Failure::new("busy", format!("{} is in use by another backup command: wait for its end", dir.display())))?;
-        Ok(Self { dir: dir.to_owned(), _mark: mark })
-    }
-
-    fn chunk(&self, hash: &str) -> PathBuf {
-        self.dir.join(CHUNKS).join(&hash[..2]).join(hash)
-    }
-
-    fn manifest(&self, name: &str) -> PathBuf {
-        self.dir.join(MANIFESTS).join(name)
+        store.claim(access)?;
+        Ok(Self { store })
     }
 
     /// Stores a chunk unless it is there; returns its hash, and whether it had to.
     pub fn store(&self, bytes: &[u8]) -> Result<(String, bool)> {
         let hash = blake3::hash(bytes).to_hex().to_string();
-        let path = self.chunk(&hash);
-        if path.metadata().is_ok_and(|meta| meta.len() == bytes.len() as u64) {
+        let key = chunk(&hash);
+        if self.store.size(&key)? == Some(bytes.len() as u64) {
             return Ok((hash, false));
         }
-        let parent = path.parent().expect("a chunk lies in a directory");
-        make_dir(parent)?;
-        write_whole(&path, &mut |out| out.write_all(bytes))?;
+        self.store.write(&key, bytes.to_vec())?;
         Ok((hash, true))
     }
 
     /// Returns whether a chunk is there; what is in it is not looked at.
-    pub fn holds(&self, hash: &str) -> bool {
-        self.chunk(hash).exists()
+    pub fn holds(&self, hash: &str) -> Result<bool> {
+        Ok(self.store.size(&chunk(hash))?.is_some())
     }
 
-    /// Reads a chunk, and compares it with its hash.
-    pub fn load(&self, hash: &str) -> Result<Vec<u8>> {
-        let path = self.chunk(hash);
-        let shown = path.display();
-        let bytes = match path.metadata() {
-            Ok(meta) if meta.len() > CHUNK_BYTES => Vec::new(),
-            Ok(_) => fs::read(&path).map_err(failed("read", &path))?,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return Err(Failure::new("corrupt", format!("{shown} is missing: back up again, in full, or use another backup")));
-            }
-            Err(e) => return Err(Failure::system("read", &path, &e)),
-        };
-        if blake3::hash(&bytes).to_hex().as_str() != hash {
-            return Err(Failure::new("corrupt", format!("{shown} does not hold what its name says: remove it and back up again, in full")));
+    /// Reads chunks in order, and compares each with its hash.
+    pub fn load<'a>(&'a self, hashes: impl Iterator<Item = &'a str> + Clone + 'a) -> impl Iterator<Item = Result<Vec<u8>>> + 'a {
+        let values = self.store.values(Box::new(hashes.clone().map(chunk)), CHUNK_BYTES);
+        values.zip(hashes).map(|(value, hash)| self.checked(value?, hash))
+    }
+
+    fn checked(&self, value: Option<Vec<u8>>, hash: &str) -> Result<Vec<u8>> {
+        let shown = || self.store.shown(&chunk(hash));
+        match value {
+            None => Err(Failure::new("corrupt", format!("{} is missing: back up again, in full, or use another backup", shown()))),
+            Some(bytes) if blake3::hash(&bytes).to_hex().as_str() == hash => Ok(bytes),
+            Some(_) => Err(Failure::new("corrupt", format!("{} does not hold what its name says: remove it and back up again, in full", shown()))),
         }
-        Ok(bytes)
     }
 
     /// Adds a backup: from here on it is there.
-    pub fn add(&self, manifest: &Manifest) -> Result<()> {
-        // The chunks are durable, their names not yet.
-        self.sync()?;
-        write_whole(&self.manifest(&manifest.header.name), &mut |out| manifest.write(out))?;
-        self.sync()
-    }
-
-    fn sync(&self) -> Result<()> {
-        let dir = File::open(&self.dir).map_err(failed("open", &self.dir))?;
-        rustix::fs::syncfs(&dir).map_err(|e| failed("sync", &self.dir)(e.into()))
+    pub fn add(&self, backup: &Manifest) -> Result<()> {
+        let mut text = Vec::new();
+        backup.write(&mut text).map_err(|error| Failure::new("io", format!("the manifest cannot be written: {error}")))?;
+        // The chunks are durable, and nobody removes them, before anything names them.
+        self.store.sync()?;
+        self.store.still_claimed()?;
+        self.need_free(&backup.header.name)?;
+        self.store.write(&manifest(&backup.header.name), text)?;
+        self.store.sync()
     }
 
     /// Refuses a name that cannot be one, or is taken.
@@ -149,38 +145,40 @@ impl Repository {
         if name.is_empty() || name.starts_with('.') || name.contains('/') || name.ends_with(PARTIAL) || name.len() > 200 {
             return Err(Failure::usage(format!("'{name}' cannot be the name of a backup")));
         }
-        if self.manifest(name).exists() {
-            return Err(Failure::new("exists", format!("a backup '{name}' exists in {}", self.dir.display())));
+        if self.store.size(&manifest(name))?.is_some() {
+            return Err(Failure::new("exists", format!("a backup '{name}' exists in {}", self.store.shown(""))));
         }
         Ok(())
     }
 
     /// Reads a backup.
     pub fn backup(&self, name: &str) -> Result<Manifest> {
-        let path = self.manifest(name);
-        match File::open(&path) {
-            Ok(file) => {
-                let manifest = Manifest::read(&mut BufReader::new(file), &path)?;
+        self.backups(&[name.to_owned()]).next().expect("one was asked for")
+    }
+
+    fn backups<'a>(&'a self, names: &'a [String]) -> impl Iterator<Item = Result<Manifest>> + 'a {
+        let values = self.store.values(Box::new(names.iter().map(|name| manifest(name))), u64::MAX);
+        values.zip(names).map(|(value, name)| match value? {
+            Some(text) => {
+                let place = self.store.shown(&manifest(name));
+                let found = Manifest::read(&text, &place)?;
                 // It is looked for by what it calls itself when the next one is made against it.
-                if manifest.header.name != name {
-                    return Err(Failure::new("corrupt", format!("{}: the manifest is that of another backup: use another one", path.display())));
+                if found.header.name != *name {
+                    return Err(Failure::new("corrupt", format!("{place}: the manifest is that of another backup: use another one")));
                 }
-                Ok(manifest)
+                Ok(found)
             }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                Err(Failure::new("not_found", format!("there is no backup '{name}' in {}", self.dir.display())))
-            }
-            Err(e) => Err(Failure::system("open", &path, &e)),
-        }
+            None => Err(self.no_backup(name)),
+        })
+    }
+
+    fn no_backup(&self, name: &str) -> Failure {
+        Failure::new("not_found", format!("there is no backup '{name}' in {}", self.store.shown("")))
     }
 
     /// Returns the names of the backups.
     pub fn names(&self) -> Result<Vec<String>> {
-        let dir = self.dir.join(MANIFESTS);
-        let mut names = Vec::new();
-        for path in listed(&dir)?.iter().filter(|path| !is_partial(path)) {
-            names.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()));
-        }
+        let mut names: Vec<String> = self.store.list(MANIFESTS)?.iter().map(|(key, _)| last_part(key).to_owned()).collect();
         names.sort_unstable();
         Ok(names)
     }
@@ -188,8 +186,8 @@ impl Repository {
     /// Returns what the backups are of, oldest checkpoint first, and a sentence for each whose manifest is damaged.
     pub fn headers(&self) -> Result<(Vec<Header>, Vec<String>)> {
         let (mut headers, mut damaged) = (Vec::new(), Vec::new());
-        for name in self.names()? {
-            match self.backup(&name) {
+        for backup in self.backups(&self.names()?) {
+            match backup {
                 Ok(manifest) => headers.push(manifest.header),
                 Err(failure) if failure.kind == "corrupt" => damaged.push(failure.message),
                 Err(failure) => return Err(failure),
@@ -204,8 +202,8 @@ impl Repository {
         let names = name.map_or_else(|| self.names(), |name| Ok(vec![name.to_owned()]))?;
         let mut verified = Verified { backups: names.len(), chunks: 0, faults: Vec::new() };
         let mut seen = HashSet::new();
-        for name in names {
-            let manifest = match self.backup(&name) {
+        for (backup, name) in self.backups(&names).zip(&names) {
+            let manifest = match backup {
                 Ok(manifest) => manifest,
                 Err(failure) if failure.kind == "corrupt" => {
                     verified.faults.push(failure.message);
@@ -213,15 +211,16 @@ impl Repository {
                 }
                 Err(failure) => return Err(failure),
             };
-            for entry in &manifest.entries {
-                for (number, hash) in entry.chunks.iter().filter(|(_, hash)| seen.insert(hash.clone())) {
-                    match self.load(hash) {
-                        Ok(bytes) => progress(bytes.len() as u64),
-                        Err(failure) => {
-                            let path = entry.path.path();
-                            verified.faults.push(format!("backup '{name}', {}, byte {}: {}", path.display(), number * CHUNK_BYTES, failure.message));
-                        }
+            let all = manifest.entries.iter().flat_map(|entry| entry.chunks.iter().map(move |(number, hash)| (entry, *number, hash)));
+            let new: Vec<_> = all.filter(|(.., hash)| seen.insert((*hash).clone())).collect();
+            for (bytes, (entry, number, _)) in self.load(new.iter().map(|(.., hash)| hash.as_str())).zip(&new) {
+                match bytes {
+                    Ok(bytes) => progress(bytes.len() as u64),
+                    Err(failure) if failure.kind == "corrupt" => {
+                        let path = entry.path.path();
+                        verified.faults.push(format!("backup '{name}', {}, byte {}: {}", path.display(), number * CHUNK_BYTES, failure.message));
                     }
+                    Err(failure) => return Err(failure),
                 }
             }
         }
@@ -231,76 +230,31 @@ impl Repository {
 
     /// Removes backups, and the chunks that no other one needs. A crash leaves chunks too many at most.
     pub fn prune(&self, names: &[String]) -> Result<Pruned> {
-        for name in names {
-            // What cannot be read can be removed all the same; what does not exist cannot.
-            let path = self.manifest(name);
-            if !path.is_file() || name.contains('/') {
-                return Err(Failure::new("not_found", format!("there is no backup '{name}' in {}", self.dir.display())));
-            }
+        let known = self.names()?;
+        // What cannot be read can be removed all the same; what does not exist cannot.
+        if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
+            return Err(self.no_backup(unknown));
         }
         // Read before anything is removed: a backup that cannot be read may need any chunk.
         let mut needed = HashSet::new();
-        for name in self.names()?.iter().filter(|name| !names.contains(name)) {
-            needed.extend(self.backup(name)?.entries.into_iter().flat_map(|entry| entry.chunks).map(|(_, hash)| hash));
+        let kept: Vec<String> = known.into_iter().filter(|name| !names.contains(name)).collect();
+        for backup in self.backups(&kept) {
+            needed.extend(backup?.entries.into_iter().flat_map(|entry| entry.chunks).map(|(_, hash)| hash));
         }
-        for name in names {
-            let path = self.manifest(name);
-            fs::remove_file(&path).map_err(failed("remove", &path))?;
-        }
-        let mut pruned = Pruned { backups: names.to_vec(), ..Pruned::default() };
-        self.remove_unneeded(&needed, &mut pruned)?;
-        Ok(pruned)
+        self.remove(&names.iter().map(|name| manifest(name)).collect::<Vec<_>>())?;
+        self.store.remove_partial()?;
+        let unneeded: Vec<(String, u64)> = self.store.list(CHUNKS)?.into_iter().filter(|(key, _)| !needed.contains(last_part(key))).collect();
+        self.remove(&unneeded.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>())?;
+        Ok(Pruned { backups: names.to_vec(), chunks: unneeded.len(), bytes: unneeded.iter().map(|(_, bytes)| bytes).sum() })
     }
 
-    fn remove_unneeded(&self, needed: &HashSet<String>, pruned: &mut Pruned) -> Result<()> {
-        for path in [self.dir.clone(), self.dir.join(MANIFESTS)].iter().map(|dir| listed(dir)).collect::<Result<Vec<_>>>()?.concat() {
-            if is_partial(&path) {
-                fs::remove_file(&path).map_err(failed("remove", &path))?;
-            }
+    /// Removes keys for good: a manifest that a power cut brought back would name chunks that are gone.
+    fn remove(&self, keys: &[String]) -> Result<()> {
+        const AT_ONCE: usize = 1000;
+        for keys in keys.chunks(AT_ONCE) {
+            self.store.still_claimed()?;
+            self.store.remove(keys)?;
         }
-        for part in listed(&self.dir.join(CHUNKS))? {
-            for path in listed(&part)? {
-                if path.file_name().is_some_and(|name| needed.contains(name.to_string_lossy().as_ref())) {
-                    continue;
-                }
-                pruned.bytes += path.metadata().map_or(0, |meta| meta.len());
-                pruned.chunks += 1;
-                fs::remove_file(&path).map_err(failed("remove", &path))?;
-            }
-        }
-        Ok(())
+        self.store.sync()
     }
-}
-
-/// Makes a directory that only its owner enters: what may be read of a file is in its permissions, which nothing here has.
-fn make_dir(dir: &Path) -> Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed("make", dir))
-}
-
-fn is_partial(path: &Path) -> bool {
-    path.to_string_lossy().ends_with(PARTIAL)
-}
-
-/// Returns the paths in a directory.
-fn listed(dir: &Path) -> Result<Vec<PathBuf>> {
-    let paths = fs::read_dir(dir).and_then(|names| names.map(|name| name.map(|name| name.path())).collect());
-    paths.map_err(failed("read", dir))
-}
-
-/// Writes a file that is there whole or not at all.
-fn write_whole(path: &Path, write: &mut dyn FnMut(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(format!(".{}{PARTIAL}", std::process::id()));
-    let partial = PathBuf::from(partial);
-    let written = (|| {
-        let mut out = BufWriter::new(File::options().write(true).create(true).truncate(true).mode(0o600).open(&partial)?);
-        write(&mut out)?;
-        out.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_data()?;
-        fs::rename(&partial, path)
-    })();
-    written.map_err(|error| {
-        // The first failure is told; what is left is removed by the next prune.
-        let _removed = fs::remove_file(&partial);
-        Failure::system("write", path, &error)
-    })
 }

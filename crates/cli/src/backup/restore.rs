@@ -44,7 +44,10 @@ pub fn restore(repository: &Repository, manifest: &Manifest, dir: &Path, output:
     let dir = dir.canonicalize().map_err(|e| Failure::system("find", dir, &e))?;
     let bytes = manifest.entries.iter().map(|entry| entry.size).sum();
     let ours = mounts::above(&dir)?.is_some();
-    let mut work = Work { repository, ours, left_out: Vec::new() };
+    // The very chunks that are filled in below, in the same order.
+    let files = manifest.entries.iter().filter(|entry| entry.kind == Kind::File && entry.link.is_none());
+    let chunks = Box::new(repository.load(files.flat_map(|entry| entry.chunks.iter().map(|(_, hash)| hash.as_str()))));
+    let mut work = Work { chunks, ours, left_out: Vec::new() };
     let mut progress = progress::Bytes::new(output, format!("restoring {}", manifest.header.name), bytes);
     for entry in &manifest.entries {
         work.make(entry, &dir)?;
@@ -67,7 +70,8 @@ fn in_file(mut failure: Failure, path: &Path, at: u64) -> Failure {
 }
 
 struct Work<'a> {
-    repository: &'a Repository,
+    /// The chunks that are still to come.
+    chunks: Box<dyn Iterator<Item = Result<Vec<u8>>> + 'a>,
     /// Whether the target lies on a Bedplate mount.
     ours: bool,
     left_out: Vec<String>,
@@ -110,9 +114,9 @@ impl Work<'_> {
         // Nobody else reads it before its permissions say who may.
         let file = File::options().write(true).create_new(true).mode(0o600).open(path).map_err(explain)?;
         self.mark(entry, path);
-        for (number, hash) in &entry.chunks {
+        for (number, _) in &entry.chunks {
             let start = number * CHUNK_BYTES;
-            let bytes = self.repository.load(hash).map_err(|failure| in_file(failure, path, start))?;
+            let bytes = self.chunks.next().expect("one comes for each").map_err(|failure| in_file(failure, path, start))?;
             if start + bytes.len() as u64 > entry.size {
                 return Err(Failure::new("corrupt", format!("{}: a chunk reaches behind the end: use another backup", path.display())));
             }
@@ -133,7 +137,8 @@ impl Work<'_> {
     /// Sets how Bedplate serves it, before anything is written.
     fn mark(&mut self, entry: &Entry, path: &Path) {
         let untorn = entry.untorn_bytes.map(|bytes| bytes.to_string());
-        for (name, value) in [(live::MODE, entry.io_mode.as_ref()), (live::UNTORN, untorn.as_ref())] {
+        let extent = entry.extent_bytes.map(|bytes| bytes.to_string());
+        for (name, value) in [(live::MODE, entry.io_mode.as_ref()), (live::UNTORN, untorn.as_ref()), (live::EXTENT_SIZE, extent.as_ref())] {
             match value {
                 Some(value) if self.ours => self.left_out.extend(live::set(path, name, value).err().map(|failure| failure.message)),
                 Some(value) => self.left_out.push(format!("{}: {name} = {value}: this is no Bedplate mount", path.display())),

@@ -1,6 +1,6 @@
 //! `bedplate backup create|list|verify|delete`
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::checkpoint::show;
 use super::checkpoint_diff::{changes, differences};
-use crate::backup::{self, Changed, Created, Header, Pruned, Repository, Source, Verified};
+use crate::backup::{self, Access, Changed, Created, Header, Pruned, Repository, Source, Verified};
 use crate::failure::{Exit, Failure, Result};
 use crate::live;
 use crate::output::Output;
@@ -21,10 +21,13 @@ use crate::{progress, text};
 /// How many faults one failure names.
 const FAULTS_SHOWN: usize = 10;
 
-/// Back up checkpoints of a mount to a directory, in full or by what changed
+/// Back up checkpoints of a mount to a directory or a bucket, in full or by what changed
 ///
 /// Every backup can be restored by itself ('bedplate restore'). One of a later checkpoint reads only what changed, as long as the checkpoint of an earlier
 /// backup still exists. An interrupted one is repeated with the same command: what is stored already is not stored again.
+///
+/// Backups lie in a directory (a path, or file:///PATH) or in object storage: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX. Credentials come
+/// from the usual variables: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL; GOOGLE_APPLICATION_CREDENTIALS; AZURE_STORAGE_ACCOUNT_NAME …
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -39,8 +42,8 @@ enum Action {
         dir: PathBuf,
         /// The checkpoint
         checkpoint: OsString,
-        /// The directory of backups: one that 'create' made, an empty one, or none yet
-        repository: PathBuf,
+        /// The directory of backups (one that 'create' made, an empty one, or none yet), or a bucket: s3://BUCKET/PREFIX
+        repository: OsString,
         /// The backup's name; without it, that of the checkpoint
         #[arg(long)]
         name: Option<String>,
@@ -50,20 +53,20 @@ enum Action {
     },
     /// List the backups
     List {
-        /// The directory of backups
-        repository: PathBuf,
+        /// The directory or bucket of backups
+        repository: OsString,
     },
     /// Read backups, and compare all data with its hashes
     Verify {
-        /// The directory of backups
-        repository: PathBuf,
+        /// The directory or bucket of backups
+        repository: OsString,
         /// The backup; without it: all
         name: Option<String>,
     },
     /// Delete backups, and the data that no other one needs
     Delete {
-        /// The directory of backups
-        repository: PathBuf,
+        /// The directory or bucket of backups
+        repository: OsString,
         /// The backups; without any: only data that none needs
         names: Vec<String>,
     },
@@ -74,12 +77,12 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         Action::Create { dir, checkpoint, repository, name, full } => create(dir, checkpoint, repository, name.as_deref(), *full, output),
         Action::List { repository } => list(repository, output),
         Action::Verify { repository, name } => verify(repository, name.as_deref(), output),
-        Action::Delete { repository, names } => output.show(&Repository::open(repository, true)?.prune(names)?),
+        Action::Delete { repository, names } => output.show(&Repository::open(repository, Access::Remove)?.prune(names)?),
     }
 }
 
-fn list(repository: &Path, output: &Output) -> Result<()> {
-    output.show(&listing(&Repository::open(repository, false)?)?)
+fn list(repository: &OsStr, output: &Output) -> Result<()> {
+    output.show(&listing(&Repository::open(repository, Access::Read)?)?)
 }
 
 /// Looks at all backups.
@@ -88,7 +91,7 @@ pub fn listing(repository: &Repository) -> Result<Listing> {
     Ok(Listing { backups, damaged })
 }
 
-fn create(dir: &Path, checkpoint: &OsString, repository: &Path, name: Option<&str>, full: bool, output: &Output) -> Result<()> {
+fn create(dir: &Path, checkpoint: &OsString, repository: &OsStr, name: Option<&str>, full: bool, output: &Output) -> Result<()> {
     let mount = live::require_mount(dir)?;
     let uuid = live::get_json(&mount.dir, live::INFO)?.and_then(|info| info["uuid"].as_str().map(str::to_owned));
     let volume = uuid.ok_or_else(|| Failure::new("io", format!("{} does not tell which volume it is", mount.dir.display())))?;
@@ -133,8 +136,8 @@ fn since<'a>(reach: &'a Reach, old: &Header, to: Vec<u8>, output: &'a Output) ->
     Ok(Some(Changed { inodes, ranges: Box::new(ranges) }))
 }
 
-fn verify(repository: &Path, name: Option<&str>, output: &Output) -> Result<()> {
-    let repository = Repository::open(repository, false)?;
+fn verify(repository: &OsStr, name: Option<&str>, output: &Output) -> Result<()> {
+    let repository = Repository::open(repository, Access::Read)?;
     let mut progress = progress::Bytes::new(output, "verifying", 0);
     let verified = repository.verify(name, |bytes| progress.advance(bytes))?;
     drop(progress);

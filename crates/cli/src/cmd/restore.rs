@@ -1,20 +1,21 @@
 //! `bedplate restore`
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
 use bedplate::format_size;
 use clap::Args;
 
-use crate::backup::{self, Repository, Restored};
+use crate::backup::{self, Access, Repository, Restored};
 use crate::failure::Result;
 use crate::output::Output;
 
 /// Put a backup into an empty directory, of a mount or of anything else; every piece of data is compared with its hash
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The directory of backups
-    repository: PathBuf,
+    /// The directory or bucket of backups
+    repository: OsString,
     /// The backup
     name: String,
     /// Where to: an empty directory, or none yet
@@ -22,7 +23,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
-    let repository = Repository::open(&arguments.repository, false)?;
+    let repository = Repository::open(&arguments.repository, Access::Read)?;
     let manifest = repository.backup(&arguments.name)?;
     output.show(&backup::restore(&repository, &manifest, &arguments.dir, output)?)
 }

@@ -286,6 +286,7 @@ fn s_78_an_interrupted_backup_goes_on() {
     bedplate(["backup", "list", text(&repository)]).succeeds().says("no backups");
     let stored = chunks(&repository).len() as u64;
     assert!(stored > 0 && stored < 12, "{stored} chunks");
+    fs::create_dir_all(repository.join("manifests")).unwrap();
     fs::write(repository.join("manifests/one.1.partial"), b"left by a crash").unwrap();
     fs::remove_file(&fill).unwrap();
     let made = bedplate(["--json", "backup", "create", text(&dir), "one", text(&repository)]).succeeds().json();

@@ -5,6 +5,7 @@
 mod backups;
 mod bad_input;
 mod bench;
+mod buckets;
 mod checkpoints;
 mod crashlab;
 mod damage;
@@ -12,6 +13,7 @@ mod defrag;
 mod forms;
 mod harness;
 mod inside;
+mod interrupted;
 mod json;
 mod metrics;
 mod mounted;
