@@ -17,7 +17,7 @@
 //! | `user.bedplate.checkpoints.EPOCH` | root | the checkpoints after that one, JSON |
 //! | `user.bedplate.held.EPOCHS` | root | what deleting these would free, or what all hold, JSON |
 //! | `user.bedplate.schedules` | root | the schedules of checkpoints, JSON |
-//! | `user.bedplate.request.TOKEN` | root | a request about checkpoints, tunables or defragmentation, and its answer |
+//! | `user.bedplate.request.TOKEN…` | root | a request about checkpoints, tunables or defragmentation, and its answer, in pieces |
 //! | `user.bedplate.grow` | root | setting it takes over the device's present size |
 
 use std::path::Path;
@@ -87,9 +87,14 @@ pub fn get(path: &Path, name: &str) -> Result<Option<String>> {
     let mut value = vec![0; 4096];
     loop {
         match getxattr(path, name, &mut value[..]) {
+    Ok(get_bytes(path, name)?.map(|value| String::from_utf8_lossy(&value).into_owned()))
+}
+
+/// Returns an attribute's value as it is; `None` where it is not set.
+pub fn get_bytes(path: &Path, name: &str) -> Result<Option<Vec<u8>>> {
             Ok(len) => {
                 value.truncate(len);
-                return Ok(Some(String::from_utf8_lossy(&value).into_owned()));
+                return Ok(Some(value));
             }
             Err(Errno::RANGE) if value.len() < 64 << 20 => value.resize(value.len() * 4, 0),
             Err(Errno::NODATA) => return Ok(None),

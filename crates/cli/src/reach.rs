@@ -134,9 +134,36 @@ fn send(mount: &Mount, request: &Request) -> Result<Answer> {
     }
     let name = format!("{}{}.{}", live::REQUEST, std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     let text = serde_json::to_string(request).map_err(|e| Failure::new("io", format!("the request cannot be written as JSON: {e}")))?;
-    live::set(&mount.dir, &name, &text)?;
-    let answer = live::get(&mount.dir, &name)?.ok_or_else(|| Failure::new("io", "the daemon lost the request: try again"))?;
-    serde_json::from_str(&answer).map_err(|e| Failure::new("io", format!("the daemon's answer is no JSON ({e}); is it of another version?")))
+    match live::set(&mount.dir, &name, &text) {
+        Err(failure) if failure.kind == "read_only" => ask_in_parts(mount, &name, &text)?,
+        set => set?,
+    }
+    let mut answer = Vec::new();
+    loop {
+        let some = live::get_bytes(&mount.dir, &format!("{name}@{}", answer.len()))?;
+        let some = some.ok_or_else(|| Failure::new("io", "the daemon lost the request: try again"))?;
+        if some.is_empty() {
+            break;
+        }
+        answer.extend(some);
+    }
+    serde_json::from_slice(&answer).map_err(|e| Failure::new("io", format!("the daemon's answer is no JSON ({e}); is it of another version?")))
+}
+
+/// Begins a request on a mount that takes no attributes: in the names of some that are read.
+fn ask_in_parts(mount: &Mount, name: &str, text: &str) -> Result<()> {
+    let mut rest = text;
+    for number in 0.. {
+        let name = format!("{name}+{number}+");
+        let room = ATTRIBUTE_BYTES_MAX - name.len();
+        let (part, behind) = rest.split_at((0..=room.min(rest.len())).rev().find(|at| rest.is_char_boundary(*at)).unwrap_or(0));
+        live::get(&mount.dir, &format!("{name}{part}"))?;
+        rest = behind;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    live::get(&mount.dir, &format!("{name}=")).map(drop)
 }
 
 /// Returns the kind of a failure as commands tell it: `NotFound` becomes `not_found`.

@@ -1,24 +1,21 @@
 //! Requests about checkpoints, tunables and defragmentation: what a command asks of a file system, whether it has it open itself or reaches it through a mount.
 //!
-//! On a mount a request is the value of an extended attribute of the root, `user.bedplate.request.TOKEN`; reading the same attribute gives the answer.
-//! The token is the caller's own, so that requests at the same time do not meet. What only looks is an attribute of its own, because a read-only mount
-//! takes no attributes: `user.bedplate.checkpoints.EPOCH`, `user.bedplate.held.EPOCHS`, `user.bedplate.schedules`.
+//! On a mount a request is the value of an extended attribute of the root, `user.bedplate.request.TOKEN`; `…TOKEN@OFFSET` gives the answer, piece by piece.
+//! The token is the caller's own, so that requests at the same time do not meet. A read-only mount takes requests in the names of attributes that are
+//! read (`fuse/requests.rs`). What is often looked at is an attribute of its own: `user.bedplate.checkpoints.EPOCH`, `user.bedplate.held.EPOCHS`,
+//! `user.bedplate.schedules`.
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use fs::{
-    ChangedRange, CheckpointDifference, CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, CloneSource, Error, ErrorKind, FileKind,
-    FileSystem, InodeNo, Moment, Pressure, RollbackOptions, Schedule, TuneOptions,
+    ChangedRange, CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, CloneSource, Error, ErrorKind, FileKind, FileSystem, InodeNo,
+    Moment, Pressure, RollbackOptions, Schedule, TuneOptions,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// How many bytes of differences.
-const DIFFERENCES_BYTES_MAX: usize = 48 << 10;
-/// How many ranges of a file.
-const RANGES_MAX: usize = 700;
 /// How many bytes of JSON one answer lists: attributes have 64 KiB at most.
 const LISTED_BYTES_MAX: usize = 48 << 10;
 /// How many bytes of paths are listed of one checkpoint.
@@ -129,16 +126,14 @@ pub enum Request {
         /// The path of the clone, from the root of the volume.
         target: Vec<u8>,
     },
-    /// Tells what differs between two moments, a part at a time.
+    /// Tells what differs between two moments: [`fs::CheckpointDifference`]s in the order of their paths.
     Diff {
         /// The first checkpoint.
         from: Vec<u8>,
         /// The second; `None`: the present.
         to: Option<Vec<u8>>,
-        /// How many differences were told before.
-        skip: usize,
     },
-    /// Tells what changed in a file between two moments, a part at a time.
+    /// Tells what changed in a file between two moments: [`Changes`].
     Changes {
         /// Its path at the second moment, from the root.
         path: Vec<u8>,
@@ -146,21 +141,10 @@ pub enum Request {
         from: Vec<u8>,
         /// The second; `None`: the present.
         to: Option<Vec<u8>>,
-        /// How many ranges were told before.
-        skip: usize,
     },
 }
 
-/// Some of what differs.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Differences {
-    /// In order of their paths.
-    pub differences: Vec<CheckpointDifference>,
-    /// Whether there are others after them.
-    pub more: bool,
-}
-
-/// Some of what changed in a file.
+/// What changed in a file.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Changes {
     /// Its size at the first moment, if it was there.
@@ -169,8 +153,6 @@ pub struct Changes {
     pub size: u64,
     /// In order.
     pub ranges: Vec<ChangedRange>,
-    /// Whether there are others after them.
-    pub more: bool,
 }
 
 /// What a request changed, for a front end that keeps something of it.
@@ -232,8 +214,8 @@ pub fn answer(fs: &FileSystem, request: &Request) -> fs::Result<(Value, Changed)
             let report = fs.clone_files(&source, path_of(target))?;
             Ok((json(&report)?, Changed { inodes: BTreeSet::from([report.name.0]), names: vec![report.name] }))
         }
-        Request::Diff { from, to, skip } => plain(json(&differences(fs, from, to.as_deref(), *skip)?)?),
-        Request::Changes { path, from, to, skip } => {
+        Request::Diff { from, to } => plain(json(&fs.checkpoint_diff(from, to.as_deref())?)?),
+        Request::Changes { path, from, to } => {
             let root = to.as_ref().map_or_else(|| PathBuf::from("/"), |to| Path::new("/.checkpoints").join(path_of(to)));
             let path = path_of(path);
             let file = fs.resolve(root.join(path.strip_prefix("/").unwrap_or(&path)))?;
@@ -241,28 +223,9 @@ pub fn answer(fs: &FileSystem, request: &Request) -> fs::Result<(Value, Changed)
                 return Err(Error::new(ErrorKind::Invalid, format!("{} is no regular file: only these have blocks that change", path.display())));
             }
             let changed = fs.changed_blocks(file.ino, from, to.as_deref())?;
-            let (size_before, size, total) = (changed.size_before, changed.size, changed.size_hint().0);
-            let ranges: Vec<_> = changed.skip(*skip).take(RANGES_MAX).collect();
-            let more = skip + ranges.len() < total;
-            plain(json(&Changes { size_before, size, ranges, more })?)
+            plain(json(&Changes { size_before: changed.size_before, size: changed.size, ranges: changed.collect() })?)
         }
     }
-}
-
-fn differences(fs: &FileSystem, from: &[u8], to: Option<&[u8]>, skip: usize) -> fs::Result<Differences> {
-    let all = fs.checkpoint_diff(from, to)?;
-    let mut room = DIFFERENCES_BYTES_MAX;
-    // A byte of a path takes up to four in JSON.
-    let bytes = |difference: &CheckpointDifference| 256 + 4 * (difference.path.len() + difference.from.as_ref().map_or(0, Vec::len));
-    let fits = |difference: &&CheckpointDifference| {
-        let needed = bytes(difference);
-        let fits = needed <= room || room == DIFFERENCES_BYTES_MAX;
-        room = room.saturating_sub(needed);
-        fits
-    };
-    let some: Vec<_> = all.iter().skip(skip).take_while(fits).cloned().collect();
-    let more = skip + some.len() < all.len();
-    Ok(Differences { differences: some, more })
 }
 
 /// A checkpoint as it travels.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use bedplate::{ChangedKind, ChangedRange, CheckpointDifference, DifferenceKind, format_size};
 use clap::Args;
 use serde::Serialize;
-use serve::control::{self, Changes, Differences, Request};
+use serve::control::{self, Changes, Request};
 
 use crate::device::Access;
 use crate::failure::Result;
@@ -43,15 +43,7 @@ fn names(reach: &Reach, from: &[u8], to: Option<&Vec<u8>>, output: &Output) -> R
 
 /// Returns what differs.
 pub(super) fn differences(reach: &Reach, from: &[u8], to: Option<&Vec<u8>>, output: &Output) -> Result<Vec<CheckpointDifference>> {
-    let mut told: Vec<CheckpointDifference> = Vec::new();
-    loop {
-        let request = Request::Diff { from: from.to_vec(), to: to.cloned(), skip: told.len() };
-        let part: Differences = reach.ask(&request, Access::ReadOnly, output)?;
-        told.extend(part.differences);
-        if !part.more {
-            return Ok(told);
-        }
-    }
+    reach.ask(&Request::Diff { from: from.to_vec(), to: to.cloned() }, Access::ReadOnly, output)
 }
 
 fn blocks(reach: &Reach, file: &std::path::Path, from: &[u8], to: Option<&Vec<u8>>, output: &Output) -> Result<Blocks> {
@@ -61,15 +53,7 @@ fn blocks(reach: &Reach, file: &std::path::Path, from: &[u8], to: Option<&Vec<u8
 
 /// Returns what changed in the file at a path from the root of the volume.
 pub(super) fn changes(reach: &Reach, path: &[u8], from: &[u8], to: Option<&Vec<u8>>, output: &Output) -> Result<Changes> {
-    let mut told: Vec<ChangedRange> = Vec::new();
-    loop {
-        let request = Request::Changes { path: path.to_vec(), from: from.to_vec(), to: to.cloned(), skip: told.len() };
-        let part: Changes = reach.ask(&request, Access::ReadOnly, output)?;
-        told.extend_from_slice(&part.ranges);
-        if !part.more {
-            return Ok(Changes { ranges: told, ..part });
-        }
-    }
+    reach.ask(&Request::Changes { path: path.to_vec(), from: from.to_vec(), to: to.cloned() }, Access::ReadOnly, output)
 }
 
 #[derive(Serialize)]

@@ -244,7 +244,14 @@ fn checkpoints_are_looked_at_on_a_read_only_mount() {
     bedplate(["checkpoint", "schedule", "list", text(&dir)]).succeeds().says("weekly");
     bedplate(["checkpoint", "policy", text(&dir)]).succeeds().says("refuse");
     bedplate(["info", text(&dir)]).succeeds().says("checkpoints   ");
-    assert_ne!(bedplate(["checkpoint", "create", text(&dir), "now"]).code(), 0);
+    bedplate(["checkpoint", "diff", text(&dir), "then"]).succeeds().says("no differences");
+    bedplate(["defrag", text(&dir), "--dry-run"]).succeeds().says("0 of 1 files");
+    // A path that one name of an attribute does not hold.
+    let beside = scratch.directory(&"far/".repeat(60));
+    bedplate(["checkpoint", "mount", text(&dir), "then", text(&beside)]).succeeds().says("read-only");
+    assert_eq!(std::fs::read(beside.join("a")).unwrap(), b"then");
+    bedplate(["unmount", text(&beside)]).succeeds();
+    bedplate(["checkpoint", "create", text(&dir), "now"]).fails(1, "read-only");
     bedplate(["unmount", text(&dir)]).succeeds();
 }
 

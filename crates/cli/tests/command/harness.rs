@@ -38,7 +38,7 @@ impl Scratch {
     /// Makes a directory and returns its path.
     pub fn directory(&self, name: &str) -> PathBuf {
         let path = self.path(name);
-        std::fs::create_dir(&path).unwrap();
+        std::fs::create_dir_all(&path).unwrap();
         path
     }
 

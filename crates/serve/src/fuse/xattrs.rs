@@ -18,7 +18,7 @@
 //! | `checkpoints.EPOCH` | the root | the checkpoints of epochs after that one, as many as fit, JSON; for those who may manage the mount | no |
 //! | `held.EPOCHS` | the root | what deleting these would free, as in `3,7-9`; of none: all, and whether they fill the volume; likewise | no |
 //! | `schedules` | the root | the schedules of checkpoints, JSON | no |
-//! | `request.TOKEN` | the root | the answer to that request, once | a request about checkpoints or tunables: [`control`](crate::control) |
+//! | `request.TOKEN…` | the root | parts of requests and of answers: [`requests`](super::requests) | a request about checkpoints or tunables: [`control`](crate::control) |
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ const TRIAL_BYTES_MAX: usize = 8 << 10;
 const UNSUPPORTED: &[u8] = b"system.";
 
 impl Shared {
-    pub(super) fn getxattr(&self, caller: Caller, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
+    pub(super) fn getxattr(self: &Arc<Self>, caller: Caller, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
         if name.starts_with(UNSUPPORTED) {
             return Err(Errno::OPNOTSUPP);
         }
@@ -98,7 +98,7 @@ impl Shared {
         Ok(list)
     }
 
-    fn virtual_value(&self, caller: Caller, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
+    fn virtual_value(self: &Arc<Self>, caller: Caller, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
         if let Some(after) = name.strip_prefix(b"activities.").filter(|_| ino == InodeNo::ROOT) {
             self.need_manager(caller)?;
             let after = str::from_utf8(after).ok().and_then(|text| text.parse().ok()).ok_or(Errno::INVAL)?;
@@ -128,7 +128,7 @@ impl Shared {
             }
             b"extents" => json(&self.some_open(ino)?.extents()?),
             b"info" if ino == InodeNo::ROOT => json(&self.fs.info()),
-            _ if ino == InodeNo::ROOT && name.starts_with(REQUEST) => self.give_answer(&name[REQUEST.len()..]),
+            _ if ino == InodeNo::ROOT && name.starts_with(REQUEST) => self.request_value(caller, &name[REQUEST.len()..]),
             b"pid" if ino == InodeNo::ROOT => Ok(std::process::id().to_string().into_bytes()),
             _ => Err(Errno::NODATA),
         }
