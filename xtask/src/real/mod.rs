@@ -3,6 +3,7 @@
 //! One table lists the tests with what they need and how long they may take. They run one at a time. A test that returns an error has failed; one
 //! whose needs are not met is skipped with the reason. However a test ends, nothing of it stays on the machine.
 
+mod backups;
 mod bad_input;
 mod bed;
 mod crashlab;
@@ -132,6 +133,18 @@ const TESTS: &[Test] = &[
     Test { name: "sqlite-wal", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: sqlite::wal },
     Test { name: "sqlite-rollback", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: sqlite::rollback },
     Test { name: "postgres", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 420, run: postgres::killed },
+    Test {
+        name: "checkpoint-clone-postgres",
+        needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")],
+        budget_s: 120,
+        run: backups::clone_of_a_live_cluster,
+    },
+    Test {
+        name: "backup-postgres",
+        needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")],
+        budget_s: 120,
+        run: backups::backups_of_a_live_cluster,
+    },
     Test { name: "outside-killed", needs: &[Need::Fuse], budget_s: 180, run: outside::killed_in_a_loop },
     Test { name: "outside-full-host", needs: &[Need::Fuse, Need::Root], budget_s: 120, run: outside::full_host },
     Test { name: "outside-image-cut", needs: &[Need::Fuse], budget_s: 120, run: outside::image_cut_short },

@@ -44,9 +44,17 @@ impl Cluster {
     /// # Errors
     /// When PostgreSQL or its user is missing.
     pub fn new(bed: &Bed, mounted: &Path) -> Result<Self> {
+        Self::at(bed, mounted.join("cluster"), "postgres")
+    }
+
+    /// Describes the cluster in the directory `data`, which may exist; its sockets and logs lie in the bed under a name of its own.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn at(bed: &Bed, data: PathBuf, outside: &str) -> Result<Self> {
         let programs = postgres_programs().context("PostgreSQL is not installed")?;
         let owner = if is_root() { Some((user_number("-u")?, user_number("-g")?)) } else { None };
-        let cluster = Self { programs, data: mounted.join("cluster"), outside: bed.make_directory("postgres")?, owner };
+        let cluster = Self { programs, data, outside: bed.make_directory(outside)?, owner };
         cluster.give(&cluster.outside)?;
         Ok(cluster)
     }
