@@ -9,10 +9,11 @@ pub use fs::{
     AllocateMode, Attr, CacheCounters, ChangedBlocks, ChangedKind, ChangedRange, CheckReport, CheckpointCounts, CheckpointDifference, CheckpointHold,
     CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, CloneReport, CloneSource, CounterSnapshot, DefragStep, DifferenceKind,
     DirEntry, Error, ErrorKind, ExtentInfo, File, FileActivity, FileKind, FilePath, FileSystem, Finding, FindingKind, FormatOptions, FormatReport,
-    Fragmentation, FsInfo, InodeLockSetting, InodeNo, IoMode, Latencies, LatencySnapshot, LogInfo, LostRange, Moment, MountOptions, NewFile,
-    OpenOptions, Pressure, Queue, QueueCompletion, Reason, RecoveryReport, RenameMode, Result, RollbackOptions, RollbackReport, Salvage,
-    SalvagedEntry, Schedule, ScheduleRun, SetAttr, SpacePolicy, Statfs, TUNABLES, Takes, Timestamp, Tunable, TunableInfo, TunableSet, TunableState,
-    TuneOptions, TunedBy, Unit, Untorn, format_duration, format_size, format_time, parse_duration, parse_size, split_mode_suffix,
+    Fragmentation, FsInfo, InodeLockSetting, InodeNo, IoMode, Latencies, LatencySnapshot, LogInfo, LostRange, Moment, MountOptions, MovedFile,
+    MoverReport, MoverState, NewFile, OpenOptions, Pressure, Queue, QueueCompletion, Reason, RecoveryReport, RenameMode, Result, RollbackOptions,
+    RollbackReport, Salvage, SalvagedEntry, Schedule, ScheduleRun, SetAttr, SpacePolicy, Statfs, TUNABLES, Takes, Timestamp, Tunable, TunableInfo,
+    TunableSet, TunableState, TuneOptions, TunedBy, Unit, Untorn, format_duration, format_size, format_time, parse_duration, parse_size,
+    split_mode_suffix,
 };
 pub use volume::{
     Arrangement, Config as GroupConfig, Difference, Error as GroupError, ErrorKind as GroupErrorKind, FOREGROUND_PERCENT_DEFAULT,

@@ -5,6 +5,7 @@
 //! | `user.bedplate.mode` | file, directory | the mode set on it; may be set and removed |
 //! | `user.bedplate.effective_mode` | file | the mode it is served in now |
 //! | `user.bedplate.untorn` | file, directory | how much is written untorn, in bytes, and by whom; may be set (bytes) and removed |
+//! | `user.bedplate.extsize` | file, directory | how much is wanted in one run, in bytes; may be set and removed |
 //! | `user.bedplate.counters` | file | its counters, JSON |
 //! | `user.bedplate.extents` | file | its extent map, JSON |
 //! | `user.bedplate.activity` | file | its counters and latencies, JSON |
@@ -53,6 +54,8 @@ pub const INFO: &str = "user.bedplate.info";
 pub const PID: &str = "user.bedplate.pid";
 /// How much of a file is written untorn, and by whom.
 pub const UNTORN: &str = "user.bedplate.untorn";
+/// How much of a file is wanted in one run of the volume.
+pub const EXTENT_SIZE: &str = "user.bedplate.extsize";
 /// The checkpoints after an epoch, which follows.
 pub const CHECKPOINTS: &str = "user.bedplate.checkpoints.";
 /// What checkpoints hold; their epochs follow.
@@ -84,14 +87,14 @@ pub fn stale(path: &Path) -> Failure {
 
 /// Returns an attribute's value; `None` where it is not set.
 pub fn get(path: &Path, name: &str) -> Result<Option<String>> {
-    let mut value = vec![0; 4096];
-    loop {
-        match getxattr(path, name, &mut value[..]) {
     Ok(get_bytes(path, name)?.map(|value| String::from_utf8_lossy(&value).into_owned()))
 }
 
 /// Returns an attribute's value as it is; `None` where it is not set.
 pub fn get_bytes(path: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+    let mut value = vec![0; 4096];
+    loop {
+        match getxattr(path, name, &mut value[..]) {
             Ok(len) => {
                 value.truncate(len);
                 return Ok(Some(value));

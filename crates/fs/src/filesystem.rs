@@ -16,7 +16,7 @@ use crate::{
     CloneReport, CloneSource, DefragStep, DirEntry, Error, ErrorKind, File, FileActivity, FileKind, FilePath, FormatOptions, FormatReport,
     Fragmentation, FsInfo, InodeNo, IoMode, Moment, MountOptions, NewFile, OpenOptions, Pressure, RenameMode, Result, RollbackOptions,
     RollbackReport, Schedule, ScheduleRun, SetAttr, SpacePolicy, Statfs, Tunable, TunableState, TuneOptions, Untorn, check, format, info, keeper,
-    mount,
+    mount, mover,
 };
 
 /// A mounted file system. Cheap to clone; every method may be called from any number of threads.
@@ -27,7 +27,7 @@ pub struct FileSystem {
     inner: Arc<Inner>,
 }
 
-/// Dropped with the last clone: the daemons first, the keeper before the sync daemon.
+/// Dropped with the last clone: the daemons first, keeper and mover before the sync daemon.
 struct Inner {
     daemons: Mutex<Vec<Daemon>>,
     fs: Arc<Fs>,
@@ -56,6 +56,7 @@ impl FileSystem {
             if fs.options.schedules {
                 daemons.push(keeper::start(&fs).map_err(no_thread)?);
             }
+            daemons.push(mover::start(&fs).map_err(no_thread)?);
             daemons.push(Daemon::start(&fs).map_err(no_thread)?);
         }
         Ok(Self { inner: Arc::new(Inner { daemons: Mutex::new(daemons), fs }) })
@@ -483,6 +484,23 @@ impl FileSystem {
     /// `NotFound`.
     pub fn untorn(&self, ino: InodeNo) -> Result<Option<Untorn>> {
         self.inner.fs.untorn(&self.inner.fs.inode(ino)?)
+    }
+
+    /// Asks for a file's blocks in runs of so many bytes (a multiple of the block size, at most 1 GiB), also a live one's, or those of what is created in a
+    /// directory from then on; `None` ends it. A hint: where the free space has no such run, the file gets what there is.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid` for other kinds and sizes, `ReadOnly`.
+    pub fn set_extent_size(&self, ino: InodeNo, bytes: Option<u64>) -> Result<()> {
+        self.inner.fs.set_extent_size(ino, bytes)
+    }
+    /// Returns what [`set_extent_size`](Self::set_extent_size) set on a file or directory.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn extent_size(&self, ino: InodeNo) -> Result<Option<u64>> {
+        self.inner.fs.inode(ino)?;
+        Ok(Some(self.inner.fs.extent_size(ino)?).filter(|bytes| *bytes > 0))
     }
 
     /// Returns how scattered a file is on the volume.

@@ -47,6 +47,7 @@ pub(crate) fn info(fs: &Fs) -> FsInfo {
         failed: fs.meta.failed().map(|e| e.message),
         log,
         checkpoints: fs.checkpoint_counts(),
+        mover: fs.mover.report(),
         cache: fs.cache.counters(),
         recovery: fs.recovery.clone(),
         lock_waits: fs.lock_waits.load(Ordering::Relaxed),

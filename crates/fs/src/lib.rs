@@ -27,6 +27,7 @@ mod log;
 mod meta;
 mod mode;
 mod mount;
+mod mover;
 mod names;
 mod options;
 mod planted;
@@ -59,6 +60,7 @@ pub use file::File;
 pub use filesystem::FileSystem;
 pub use io::{DefragStep, Fragmentation};
 pub use latency::{Latencies, LatencySnapshot};
+pub use mover::{MovedFile, MoverReport, MoverState};
 pub use names::split_mode_suffix;
 pub use options::{FormatOptions, InodeLockSetting, MountOptions, OpenOptions};
 #[cfg(feature = "planted-bugs")]

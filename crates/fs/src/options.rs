@@ -65,6 +65,12 @@ pub struct MountOptions {
     pub metadata_cache_bytes: u64,
     /// Of how many reads and writes one is timed for the latency histograms: 1 times all, 0 none.
     pub latency_sample: u32,
+    /// How many bytes of a file are wanted in one run of the volume, where neither it nor its directory says; 0: whatever comes.
+    pub extent_size_bytes: u64,
+    /// How many bytes a second are moved in the background to put scattered files together; 0: none.
+    pub defrag_rate_bytes: u64,
+    /// Above how many reads, writes and syncs a second nothing is moved.
+    pub defrag_load_max: u32,
     /// How many requests a front end serves at once.
     pub threads: u32,
     /// Tunables that were given: of them, what the volume holds does not count. Those with another value than the default count as given anyway.
@@ -89,6 +95,9 @@ impl Default for MountOptions {
             sync_interval: Duration::from_secs(5),
             metadata_cache_bytes: 64 << 20,
             latency_sample: crate::latency::SAMPLE_DEFAULT,
+            extent_size_bytes: 0,
+            defrag_rate_bytes: 0,
+            defrag_load_max: 200,
             threads: crate::tune::threads_default(),
             given: TunableSet::default(),
             relatime: true,

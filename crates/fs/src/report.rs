@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{CacheCounters, CheckpointCounts, CounterSnapshot, IoMode, Latencies};
+use crate::{CacheCounters, CheckpointCounts, CounterSnapshot, IoMode, Latencies, MoverReport};
 
 /// What `format` made.
 #[derive(Debug, Clone, Serialize)]
@@ -102,6 +102,8 @@ pub struct FsInfo {
     pub log: LogInfo,
     /// The checkpoints.
     pub checkpoints: CheckpointCounts,
+    /// Background defragmentation.
+    pub mover: MoverReport,
     /// The library cache.
     pub cache: CacheCounters,
     /// What the mount had to do.

@@ -16,6 +16,7 @@ use crate::latency::Sampler;
 use crate::listed::InodeList;
 use crate::log::{Record, RecordKind};
 use crate::meta::{Committed, MetaStore};
+use crate::mover::Mover;
 use crate::row::{RowChange, Table, inode_key};
 use crate::space::Space;
 use crate::tune::{Tuning, cache_options};
@@ -60,6 +61,8 @@ pub(crate) struct Fs {
     pub(crate) names: Mutex<()>,
     /// Rank 0.3: one runs or changes schedules at a time; when each had its turn.
     pub(crate) turns: Mutex<Turns>,
+    /// What background defragmentation does and did.
+    pub(crate) mover: Mover,
     /// Wakes the keeper before its time.
     pub(crate) keeper: Poke,
     /// What a front end does so that writes which its kernel still holds arrive; called with no lock held.
@@ -129,6 +132,7 @@ impl Fs {
             io_align: geometry.logical_block_size,
             grid: Grid::new(parts.block_size, geometry.logical_block_size, geometry.buffer_align),
             sampler: Sampler::new(parts.options.latency_sample),
+            mover: Mover::new(&parts.options),
             options: parts.options,
             tuning: parts.tuning,
             meta: parts.meta,

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serve::control::Request;
 
+use super::defrag_report;
 use crate::address::Place;
 use crate::device::Access;
 use crate::failure::{Failure, Result};
@@ -38,6 +39,9 @@ pub struct Arguments {
     /// Also move what checkpoints need: the copies take space of their own until those are deleted
     #[arg(long)]
     unshare: bool,
+    /// Tell what a mount moves by itself, in the background ('bedplate tune DIR defrag-rate=20m')
+    #[arg(long, conflicts_with_all = ["dry_run", "rate", "unshare"])]
+    report: bool,
     #[command(flatten)]
     devices: Devices,
 }
@@ -75,6 +79,9 @@ struct Report {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let path = match Place::parse(&arguments.place) {
+        Place::Inside { volume, .. } if arguments.report => {
+            return Err(Failure::usage(format!("{}: --report is for a volume that is mounted", volume.display())));
+        }
         Place::Inside { volume, path } => return alone(&volume, &path, arguments, output),
         Place::Live(path) => path,
     };
@@ -83,6 +90,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         Err(refused) => refused,
     };
     match mounts::of_volume(&path)? {
+        None if arguments.report => Err(refused),
         Some(mount) => mounted(&mount, &mount.dir, arguments, output),
         None if path.exists() && !path.is_dir() => alone(&path, Path::new("/"), arguments, output),
         None => Err(refused),
@@ -90,6 +98,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 }
 
 fn mounted(mount: &Mount, path: &Path, arguments: &Arguments, output: &Output) -> Result<()> {
+    if arguments.report {
+        return defrag_report::show(mount, output);
+    }
     let inside = path.strip_prefix(&mount.dir).map_or_else(|_| PathBuf::from("/"), |inside| Path::new("/").join(inside));
     output.show(&Source::Mounted(mount).defragment(&inside, arguments, output)?)
 }
@@ -206,7 +217,7 @@ impl Pace {
 }
 
 /// Writes a number of runs and their mean length.
-fn told(state: &Fragmentation) -> String {
+pub(super) fn told(state: &Fragmentation) -> String {
     let runs = if state.runs == 1 { "1 run".to_owned() } else { format!("{} runs", state.runs) };
     format!("{runs} of {} on average", format_size(state.bytes.checked_div(state.runs).unwrap_or(0)))
 }

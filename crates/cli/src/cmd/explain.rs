@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::checkpoint::show::Held;
+use super::defrag_report;
 use super::explain_databases::{self, Advice};
 use super::explain_findings::{self, Finding, Told};
 use crate::failure::Result;
@@ -72,6 +73,8 @@ struct OfFile {
     size_bytes: u64,
     extents: usize,
     extent_bytes_average: u64,
+    /// How much is wanted in one run.
+    extent_bytes_wanted: Option<u64>,
     opens: Vec<Open>,
     findings: Vec<Finding>,
     /// What a database may be told.
@@ -87,6 +90,8 @@ struct OfMount {
     failed: Option<String>,
     /// Checkpoints fill the volume.
     checkpoints: Option<String>,
+    /// How background defragmentation stands.
+    defrag: Option<String>,
     lock_waits: u64,
     syncs: u64,
     flushes: u64,
@@ -125,6 +130,7 @@ fn of_file(path: &Path, info: &Value) -> Result<OfFile> {
         size_bytes: told.activity.size_bytes,
         extents: told.extents,
         extent_bytes_average: told.extent_bytes_average(),
+        extent_bytes_wanted: live::get(path, live::EXTENT_SIZE)?.and_then(|text| text.parse().ok()),
         findings: explain_findings::of(&told),
         databases: advice(path, told.activity.effective_mode)?,
         opens: told.opens,
@@ -204,6 +210,7 @@ fn of_mount(path: &Path, mount: &Mount, info: &Value) -> Result<OfMount> {
         mode: info.get("mode").and_then(Value::as_str).unwrap_or("-").to_owned(),
         failed: info.get("failed").and_then(Value::as_str).map(str::to_owned),
         checkpoints: warning_of(mount),
+        defrag: defrag_report::line(info),
         lock_waits: at("/lock_waits"),
         syncs: at("/log/syncs"),
         flushes: at("/log/flushes"),
@@ -227,7 +234,8 @@ impl fmt::Display for OfFile {
         }
         writeln!(f, "direct I/O    offset and length in multiples of {}", format_size(self.io_align))?;
         let extents = if self.extents == usize::MAX { "too many extents to list".to_owned() } else { text::count(self.extents as u64, "extent") };
-        writeln!(f, "lies in       {extents}, {} on average", format_size(self.extent_bytes_average))?;
+        let wanted = self.extent_bytes_wanted.map_or_else(String::new, |bytes| format!("; {} are wanted in one run", format_size(bytes)));
+        writeln!(f, "lies in       {extents}, {} on average{wanted}", format_size(self.extent_bytes_average))?;
         writeln!(f, "did           {} reads, {} writes, {} of them direct", counters.reads, counters.writes, counters.direct)?;
         writeln!(
             f,
@@ -262,6 +270,9 @@ impl fmt::Display for OfMount {
         }
         if let Some(warning) = &self.checkpoints {
             writeln!(f, "WARNING       {warning}")?;
+        }
+        if let Some(defrag) = &self.defrag {
+            writeln!(f, "defrag        {defrag}")?;
         }
         writeln!(f, "durability    {} syncs by {} flushes", self.syncs, self.flushes)?;
         writeln!(f, "lock waits    {}", self.lock_waits)?;

@@ -12,9 +12,11 @@ mod checkpoint_diff;
 mod completions;
 mod crashlab;
 mod defrag;
+mod defrag_report;
 mod explain;
 mod explain_databases;
 mod explain_findings;
+mod extsize;
 mod format;
 mod get;
 mod grow;
@@ -22,6 +24,7 @@ mod info;
 mod iostat;
 mod ls;
 mod manpages;
+mod mark;
 mod mkdir;
 mod mode;
 mod mode_try;
@@ -65,6 +68,7 @@ pub enum Command {
     Top(top::Arguments),
     Tune(tune::Arguments),
     Preallocate(preallocate::Arguments),
+    Extsize(extsize::Arguments),
     Defrag(defrag::Arguments),
     Grow(grow::Arguments),
     Check(check::Arguments),
@@ -106,6 +110,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Iostat(arguments) => iostat::run(arguments, output),
         Command::Top(arguments) => top::run(arguments, output),
         Command::Tune(arguments) => tune::run(arguments, output),
+        Command::Extsize(arguments) => extsize::run(arguments, output),
         Command::Preallocate(arguments) => preallocate::run(arguments, output),
         Command::Defrag(arguments) => defrag::run(arguments, output),
         Command::Grow(arguments) => grow::run(arguments, output),

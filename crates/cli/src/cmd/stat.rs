@@ -44,6 +44,8 @@ struct Stat {
     effective_mode: Option<String>,
     /// What is written untorn, and whether the device promises it by itself.
     untorn: Option<Untorn>,
+    /// How much is wanted in one run of the volume.
+    extent_bytes: Option<u64>,
     /// The last trial of another mode.
     trial: Option<Trial>,
     block_size: u64,
@@ -85,6 +87,7 @@ fn of_inside(fs: &FileSystem, path: &Path, arguments: &Arguments) -> Result<Stat
         mode: attr.io_mode.map(IoMode::name).map(str::to_owned),
         effective_mode,
         untorn: fs.untorn(attr.ino)?,
+        extent_bytes: fs.extent_size(attr.ino)?,
         trial: fs.get_xattr(attr.ino, live::TRIAL.as_bytes()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()),
         block_size: info.block_size.into(),
         io_align: info.io_align.into(),
@@ -116,6 +119,11 @@ fn of_live(path: &Path, arguments: &Arguments) -> Result<Stat> {
         effective_mode: of_file(live::EFFECTIVE_MODE)?,
         untorn: if is_file || kind == FileKind::Directory {
             live::get(path, live::UNTORN)?.and_then(|text| super::untorn::read(&text))
+        } else {
+            None
+        },
+        extent_bytes: if is_file || kind == FileKind::Directory {
+            live::get(path, live::EXTENT_SIZE)?.and_then(|text| text.parse().ok())
         } else {
             None
         },
@@ -155,6 +163,9 @@ impl fmt::Display for Stat {
         if let Some(Untorn { bytes, by_device }) = self.untorn {
             let by = if by_device { "by the device" } else { "by redirect to new blocks" };
             writeln!(f, "untorn        {}, {by}", format_size(bytes.into()))?;
+        }
+        if let Some(bytes) = self.extent_bytes {
+            writeln!(f, "extsize       {}", format_size(bytes))?;
         }
         if let Some(trial) = &self.trial {
             writeln!(f, "last trial    {}", trial.line())?;

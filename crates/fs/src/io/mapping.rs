@@ -9,6 +9,7 @@ use parking_lot::{MappedRwLockReadGuard, MappedRwLockWriteGuard, Mutex, RwLock, 
 
 use super::cached::CachePart;
 use super::exposure::Unsealed;
+use super::extent_size::ExtentSize;
 use super::imaged::Imaged;
 use super::promise::BlockSet;
 use super::recent::Recent;
@@ -48,6 +49,8 @@ pub(crate) struct FileState {
     pub(super) floor: Floor,
     /// What is written untorn; valid with the floor.
     pub(super) untorn: Unit,
+    /// What is wanted in one run; valid with the floor.
+    pub(super) extent_size: ExtentSize,
     pub(super) recent: Recent,
     /// Leaf; changed under the map's write lock.
     pub(super) imaged: Mutex<Imaged>,

@@ -31,6 +31,7 @@ mod bounce;
 mod cached;
 mod defrag;
 mod exposure;
+mod extent_size;
 mod fill;
 mod grid;
 mod imaged;
@@ -50,6 +51,7 @@ mod untorn;
 mod write;
 
 pub use defrag::{DefragStep, Fragmentation};
+pub(crate) use extent_size::{ATTRIBUTE as EXTENT_SIZE, BYTES_MAX as EXTENT_SIZE_MAX};
 pub(crate) use fill::Filling;
 pub(crate) use grid::Grid;
 pub(crate) use mapping::FileState;

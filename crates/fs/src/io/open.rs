@@ -70,7 +70,10 @@ impl Io<'_> {
             tracing::warn!("inode {}: what was written to the cache did not reach the device: {error}", self.inode.ino.0);
         }
         if self.state().opens.lock().len() == 0 {
-            self.fs.space.drop_ahead(self.inode.ino);
+            // Who wants large extents gets them also when every append is an open of its own.
+            if !self.state().extent_size.is_wanted() {
+                self.fs.space.drop_ahead(self.inode.ino);
+            }
             self.unload_map();
         }
         self.fs.unpin(self.inode, 1);

@@ -84,17 +84,20 @@ pub(super) struct Fresh {
 }
 
 impl Io<'_> {
-    /// Allocates blocks for all holes among the pieces of the locked map, so that they continue what the file has; an extension keeps some more ahead.
+    /// Allocates blocks for all holes among the pieces of the locked map, so that they continue what the file has; an extension keeps some more ahead,
+    /// and so does whatever a file that wants its extents large allocates.
     pub(super) fn allocate_holes(self, map: impl std::ops::Deref<Target = ExtentMap>, pieces: &[Piece], extends: bool) -> Result<Fresh> {
         let blocks = hole_blocks(pieces);
         let Some(first) = pieces.iter().find(|piece| piece.mapped.is_none()) else { return Ok(Fresh { runs: Vec::new(), promised: Vec::new() }) };
         let at = first.file_block;
         let goal = map.before(at).map(|(first, extent)| BlockNo(extent.start.0 + (at - first.0)));
         let block = u64::from(self.fs.block_size);
-        let ahead = (map.blocks() + blocks).clamp(AHEAD_BYTES_MIN / block, AHEAD_BYTES_MAX / block);
+        let growth = (map.blocks() + blocks).clamp(AHEAD_BYTES_MIN / block, AHEAD_BYTES_MAX / block);
         drop(map);
+        let wanted = self.extent_blocks();
+        let ahead = if extends { growth } else { 0 }.max(wanted.saturating_sub(blocks));
         let promised = self.take_promises(pieces);
-        let ahead = extends.then_some((self.inode.ino, ahead));
+        let ahead = (extends || wanted > 0).then_some((self.inode.ino, ahead));
         let want = Want { goal, blocks, ahead, class: SpaceClass::Data, promised: count(&promised) };
         match self.fs.with_freed_blocks(blocks, || self.fs.space.allocate_all(want)) {
             Ok(runs) => Ok(Fresh { runs, promised }),

@@ -123,6 +123,7 @@ impl Io<'_> {
         // What cannot be read is kept from tearing to be safe.
         let untorn = self.fs.untorn_bytes(self.inode.ino).unwrap_or(u32::MAX);
         self.state().untorn.set(untorn);
+        self.find_extent_size();
         let floor = if untorn > 0 { Epoch(u32::MAX) } else { held.max(cloned) };
         self.state().floor.known.store(u64::from(generation) << 32 | u64::from(floor.0), Ordering::Release);
         floor

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::{check_name, put_name, touch_directory};
 use crate::inode::Inode;
-use crate::io::UNTORN;
+use crate::io::{EXTENT_SIZE, UNTORN};
 use crate::log::RecordKind;
 use crate::row::{InodeRow, RowChange, Table, inode_key, pair_key};
 use crate::state::Fs;
@@ -44,11 +44,11 @@ impl Fs {
         let _names = self.names.lock();
         let parent = self.directory(dir)?;
         self.need_free(dir, name)?;
-        let untorn = self.untorn_in(dir, making.kind)?;
+        let inherited = self.inherited_in(dir, making.kind)?;
         let mut rows = Vec::with_capacity(5);
         let inode = self.new_inode_in(&parent, making, &mut rows);
         rows.push(put_name(dir, name, inode.ino, making.kind));
-        rows.extend(untorn.map(|unit| RowChange::put(Table::Xattr, pair_key(inode.ino, UNTORN), unit)));
+        rows.extend(inherited.into_iter().map(|(name, value)| RowChange::put(Table::Xattr, pair_key(inode.ino, name), value)));
         let locks = touch_directory(&parent, i32::from(making.kind == FileKind::Directory), &mut rows);
         let lsn = self.commit(RecordKind::Create, rows);
         drop(locks);
@@ -141,9 +141,15 @@ impl Fs {
         lsn
     }
 
-    /// A file or directory is written untorn where the directory it is made in is.
-    fn untorn_in(&self, dir: InodeNo, kind: FileKind) -> Result<Option<Vec<u8>>> {
-        if matches!(kind, FileKind::File | FileKind::Directory) { self.row_of(Table::Xattr, dir, UNTORN) } else { Ok(None) }
+    /// A file or directory is written untorn where the directory it is made in is, and gets extents of the same size.
+    fn inherited_in(&self, dir: InodeNo, kind: FileKind) -> Result<Vec<(&'static [u8], Vec<u8>)>> {
+        let mut found = Vec::new();
+        if matches!(kind, FileKind::File | FileKind::Directory) {
+            for name in [UNTORN, EXTENT_SIZE] {
+                found.extend(self.row_of(Table::Xattr, dir, name)?.map(|value| (name, value)));
+            }
+        }
+        Ok(found)
     }
 
     /// Refuses what grows the metadata of a full volume, unless room can be made. The caller holds no lock.

@@ -25,6 +25,7 @@ pub(crate) struct Tuning {
     state: Mutex<State>,
     mode: AtomicU8,
     sync_interval_ns: AtomicU64,
+    extent_size: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -77,6 +78,7 @@ pub(crate) fn settle(meta: &MetaStore, mut options: MountOptions) -> Result<(Mou
     let tuning = Tuning {
         mode: AtomicU8::new(options.mode as u8),
         sync_interval_ns: AtomicU64::new(Tunable::Sync.of(&options)),
+        extent_size: AtomicU64::new(options.extent_size_bytes),
         state: Mutex::new(State { options: options.clone(), by, stored }),
     };
     Ok((options, tuning))
@@ -124,6 +126,11 @@ impl Tuning {
     /// How often the sync daemon works.
     pub(crate) fn sync_interval(&self) -> Duration {
         Duration::from_nanos(self.sync_interval_ns.load(Ordering::Relaxed))
+    }
+
+    /// How many bytes of a file are wanted in one run, where nothing else says.
+    pub(crate) fn extent_size(&self) -> u64 {
+        self.extent_size.load(Ordering::Relaxed)
     }
 
     /// Returns the value in effect.
@@ -219,6 +226,11 @@ impl Fs {
         if before.sync_interval != next.sync_interval {
             self.poke.wake();
         }
+        if before.extent_size_bytes != next.extent_size_bytes {
+            self.tuning.extent_size.store(next.extent_size_bytes, Ordering::Relaxed);
+            self.sharing.changed();
+        }
+        self.mover.take_over(next);
         Ok(())
     }
 

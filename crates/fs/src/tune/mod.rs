@@ -46,6 +46,12 @@ pub enum Tunable {
     Sync,
     /// Of how many reads and writes one is timed.
     LatencySample,
+    /// How many bytes of a file are wanted in one run of the volume.
+    ExtentSize,
+    /// How many bytes a second are moved in the background to put scattered files together.
+    DefragRate,
+    /// From how many operations a second on that waits.
+    DefragLoad,
     /// Requests that a front end serves at once.
     Threads,
     /// Cap of the metadata tree's cache.
@@ -107,7 +113,7 @@ const fn row(
 const SECOND: u64 = 1_000_000_000;
 
 /// All that can be set, in the order of [`Tunable`].
-pub const TUNABLES: [TunableInfo; 12] = {
+pub const TUNABLES: [TunableInfo; 15] = {
     use Takes::{Format, Live, MountOption, NextMount};
     use Unit::{Bytes, Duration, Mode, Number, Percent};
     [
@@ -167,6 +173,33 @@ pub const TUNABLES: [TunableInfo; 12] = {
             "latency-sample=",
             "one read or write in so many is timed; 1 times all, 0 none",
         ),
+        row(
+            Tunable::ExtentSize,
+            "extent-size",
+            Bytes,
+            (0, crate::io::EXTENT_SIZE_MAX),
+            Live,
+            "extsize=",
+            "how much of a file is wanted in one run of the volume, where neither it nor its directory says (bedplate extsize); 0: whatever comes",
+        ),
+        row(
+            Tunable::DefragRate,
+            "defrag-rate",
+            Bytes,
+            (0, 1 << 40),
+            Live,
+            "defrag=",
+            "how much is moved in a second, in the background, to put scattered files together; 0: nothing",
+        ),
+        row(
+            Tunable::DefragLoad,
+            "defrag-load",
+            Number,
+            (0, u32::MAX as u64),
+            Live,
+            "defrag-load=",
+            "reads, writes and syncs of programs in a second above which nothing is moved",
+        ),
         row(Tunable::Threads, "threads", Number, (1, THREADS_MAX), NextMount, "threads=", "requests that a mount serves at once"),
         row(Tunable::MetadataCache, "metadata-cache", Bytes, (0, 1 << 50), MountOption, "metadata-cache=", "cap of the cache of the metadata tree"),
         row(Tunable::LogSize, "log-size", Bytes, (0, 1 << 30), Format, "--log-size", "size of the intent log"),
@@ -224,6 +257,9 @@ impl Tunable {
             Self::WriteBehindMax => options.write_behind_percent_max.into(),
             Self::Sync => u64::try_from(options.sync_interval.as_nanos()).unwrap_or(u64::MAX),
             Self::LatencySample => options.latency_sample.into(),
+            Self::ExtentSize => options.extent_size_bytes,
+            Self::DefragRate => options.defrag_rate_bytes,
+            Self::DefragLoad => options.defrag_load_max.into(),
             Self::Threads => options.threads.into(),
             Self::MetadataCache => options.metadata_cache_bytes,
             Self::LogSize | Self::BlockSize => 0,
@@ -242,6 +278,9 @@ impl Tunable {
             Self::WriteBehindMax => options.write_behind_percent_max = small,
             Self::Sync => options.sync_interval = std::time::Duration::from_nanos(value),
             Self::LatencySample => options.latency_sample = small,
+            Self::ExtentSize => options.extent_size_bytes = value,
+            Self::DefragRate => options.defrag_rate_bytes = value,
+            Self::DefragLoad => options.defrag_load_max = small,
             Self::Threads => options.threads = small,
             Self::MetadataCache => options.metadata_cache_bytes = value,
             Self::LogSize | Self::BlockSize => {}

@@ -14,6 +14,7 @@ mod mounting;
 mod names;
 mod ordering;
 mod parallel;
+mod placement;
 mod preallocated;
 mod promises;
 mod redirect;

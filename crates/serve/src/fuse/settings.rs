@@ -140,6 +140,9 @@ impl MountSettings {
                 (fs.write_behind_percent_start, fs.write_behind_percent_max) =
                     pair(fs, value, (Tunable::WriteBehindStart, Tunable::WriteBehindMax), present)?;
             }
+            "extsize" => fs.extent_size_bytes = tunable(fs, Tunable::ExtentSize, value)?,
+            "defrag" => fs.defrag_rate_bytes = tunable(fs, Tunable::DefragRate, value)?,
+            "defrag-load" => fs.defrag_load_max = tunable(fs, Tunable::DefragLoad, value).map(small)?,
             "threads" => fs.threads = tunable(fs, Tunable::Threads, value).map(small)?,
             "fsname" if !value.is_empty() => self.source = Some(value.to_string()),
             "subtype" => choice(value, &[("bedplate", ())])?,
@@ -154,7 +157,7 @@ fn refuse(option: &str, why: &str) -> Error {
 }
 
 fn unknown() -> String {
-    "unknown; known are mode=, checkpoint=, inode-lock=, writeback=, cache=, metadata-cache=, readahead=, write-behind=, sync=, latency-sample=, threads=, fsname=, ro, rw, relatime, \
+    "unknown; known are mode=, checkpoint=, inode-lock=, writeback=, cache=, metadata-cache=, readahead=, write-behind=, sync=, latency-sample=, extsize=, defrag=, defrag-load=, threads=, fsname=, ro, rw, relatime, \
      noatime, allow_other, default_permissions, auto_unmount, nonempty, dev, nodev, suid, nosuid, exec and noexec"
         .to_string()
 }

@@ -4,6 +4,7 @@
 //! | --- | --- | --- | --- |
 //! | `mode` | files, directories | the I/O mode set on it | sets it, also while open; removing or an empty value lets it fall back |
 //! | `untorn` | files, directories | bytes that are written untorn, and `device` or `redirect` | a size; removing it ends that |
+//! | `extsize` | files, directories | how many bytes are wanted in one run of the volume | a size; removing it ends that |
 //! | `effective_mode` | files | the mode it is served in now | no |
 //! | `counters` | files | its counters, JSON | no |
 //! | `extents` | files | its extent map, JSON | no |
@@ -62,6 +63,7 @@ impl Shared {
             return match name {
                 b"mode" => self.set_mode(ino, value),
                 b"untorn" => self.set_untorn(ino, value),
+                b"extsize" => self.set_extent_size(ino, value),
                 b"trial" => self.set_trial(ino, value),
                 b"reset" if ino == InodeNo::ROOT => Ok(self.fs.reset_statistics(None)?),
                 b"reset" => Ok(self.fs.reset_statistics(Some(ino))?),
@@ -83,6 +85,8 @@ impl Shared {
             Some(b"mode") => Ok(self.fs.set_io_mode(ino, None)?),
             Some(b"untorn") if self.fs.untorn(ino)?.is_none() => Err(Errno::NODATA),
             Some(b"untorn") => Ok(self.fs.set_untorn(ino, None)?),
+            Some(b"extsize") if self.fs.extent_size(ino)?.is_none() => Err(Errno::NODATA),
+            Some(b"extsize") => Ok(self.fs.set_extent_size(ino, None)?),
             Some(_) => Err(Errno::OPNOTSUPP),
             None => Ok(self.fs.remove_xattr(ino, name)?),
         }
@@ -115,6 +119,7 @@ impl Shared {
                 let untorn = self.fs.untorn(ino)?.ok_or(Errno::NODATA)?;
                 Ok(format!("{} {}", untorn.bytes, if untorn.by_device { "device" } else { "redirect" }).into())
             }
+            b"extsize" => Ok(self.fs.extent_size(ino)?.ok_or(Errno::NODATA)?.to_string().into()),
             b"effective_mode" => Ok(self.some_open(ino)?.effective_mode().name().into()),
             b"counters" => json(&self.some_open(ino)?.counters()),
             b"trial" => Ok(self.fs.get_xattr(ino, TRIAL)?),
@@ -172,9 +177,12 @@ impl Shared {
     }
 
     fn set_untorn(&self, ino: InodeNo, value: &[u8]) -> Answer<()> {
-        let text = str::from_utf8(value).map_err(|_| Errno::INVAL)?.trim_end_matches(['\0', '\n']);
-        let bytes = fs::parse_size(text).ok().and_then(|bytes| u32::try_from(bytes).ok()).ok_or(Errno::INVAL)?;
+        let bytes = u32::try_from(size(value)?).map_err(|_| Errno::INVAL)?;
         Ok(self.fs.set_untorn(ino, Some(bytes))?)
+    }
+
+    fn set_extent_size(&self, ino: InodeNo, value: &[u8]) -> Answer<()> {
+        Ok(self.fs.set_extent_size(ino, Some(size(value)?))?)
     }
 
     /// Returns an open of the file: one that exists, so that asking does not change the mode in which the file is served, or else a new one.
@@ -202,6 +210,12 @@ impl std::ops::Deref for SomeOpen {
             Self::New(file) => file,
         }
     }
+}
+
+/// Reads a size as people write it.
+fn size(value: &[u8]) -> Answer<u64> {
+    let text = str::from_utf8(value).map_err(|_| Errno::INVAL)?.trim_end_matches(['\0', '\n']);
+    fs::parse_size(text).map_err(|_| Errno::INVAL)
 }
 
 pub(super) fn json(value: &impl serde::Serialize) -> Answer<Vec<u8>> {

@@ -1,0 +1,102 @@
+//! `bedplate defrag --report DIR`: what background defragmentation does and did.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use bedplate::{MovedFile, MoverReport, MoverState, format_size};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::defrag::told;
+use crate::failure::{Failure, Result};
+use crate::live;
+use crate::mounts::Mount;
+use crate::output::Output;
+
+#[derive(Serialize)]
+struct Report {
+    mounted_at: PathBuf,
+    #[serde(flatten)]
+    mover: MoverReport,
+    /// Paths of the files in `last`, where they are still known; in the same order.
+    paths: Vec<Option<PathBuf>>,
+}
+
+/// Shows the report of a mount.
+pub fn show(mount: &Mount, output: &Output) -> Result<()> {
+    let info = live::get_json(&mount.dir, live::INFO)?.unwrap_or_default();
+    let mover = of(&info).ok_or_else(|| Failure::new("io", "the daemon of the mount does not tell what it moves; is it of another version?"))?;
+    let paths = mover.last.iter().map(|file| path_of(&mount.dir, file)).collect();
+    output.show(&Report { mounted_at: mount.dir.clone(), mover, paths })
+}
+
+/// Reads the report out of what `info` tells.
+fn of(info: &Value) -> Option<MoverReport> {
+    serde_json::from_value(info.get("mover")?.clone()).ok()
+}
+
+/// Tells in one line how it stands.
+pub fn line(info: &Value) -> Option<String> {
+    of(info).map(|mover| state(&mover))
+}
+
+/// Looks a file up by its inode, in one look at the names; a mount has no quicker way.
+fn path_of(dir: &Path, file: &MovedFile) -> Option<PathBuf> {
+    use std::os::unix::fs::DirEntryExt;
+    let mut todo = vec![dir.to_owned()];
+    while let Some(at) = todo.pop() {
+        for entry in std::fs::read_dir(at).ok()?.flatten() {
+            if entry.ino() == file.ino.0 {
+                return Some(entry.path());
+            }
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                todo.push(entry.path());
+            }
+        }
+    }
+    None
+}
+
+fn state(mover: &MoverReport) -> String {
+    let now = match mover.state {
+        MoverState::Off => "off: bedplate tune DIR defrag-rate=20m lets files be put together in the background".to_owned(),
+        MoverState::Idle => "idle: nothing is scattered".to_owned(),
+        MoverState::Waiting => format!("waiting: programs are busy; {} scattered files wait", mover.waiting_files),
+        MoverState::Working => format!("working; {} scattered files wait", mover.waiting_files),
+    };
+    if mover.files == 0 && mover.moved_bytes == 0 {
+        return now;
+    }
+    format!("{now}; {} moved, {} files put together since the mount", format_size(mover.moved_bytes), mover.files)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}", self.mounted_at.display(), state(&self.mover))?;
+        for (file, path) in self.mover.last.iter().zip(&self.paths) {
+            let name = path.as_ref().map_or_else(|| format!("inode {}", file.ino.0), |path| path.display().to_string());
+            write!(f, "{name}: {}, now {}; {} moved", told(&file.before), told(&file.after), format_size(file.moved_bytes))?;
+            if file.stuck_bytes > 0 {
+                write!(f, "; {} have no better place in the free space", format_size(file.stuck_bytes))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_says_how_it_stands() {
+        let mut mover = MoverReport::default();
+        assert!(state(&mover).contains("tune DIR defrag-rate=20m"));
+        mover = MoverReport { state: MoverState::Waiting, waiting_files: 3, files: 2, moved_bytes: 5 << 20, ..mover };
+        assert_eq!(state(&mover), "waiting: programs are busy; 3 scattered files wait; 5 MiB moved, 2 files put together since the mount");
+        let info = serde_json::json!({ "mover": mover });
+        assert_eq!(line(&info), Some(state(&mover)));
+        assert_eq!(line(&Value::Null), None);
+    }
+}
