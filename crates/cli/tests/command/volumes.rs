@@ -141,7 +141,7 @@ fn a_spare_and_a_replacement_come_and_go() {
     assert!(told.contains("busy") || told.contains("use"), "{told}");
     assert!(!bedplate(["volume", "remove", text(&members[0]), text(&new)]).succeeds().stdout().contains("spare: "));
     let told = refusal(bedplate(["volume", "remove", text(&members[0]), text(&members[1])]));
-    assert!(told.contains("replace it instead"), "{told}");
+    assert!(told.contains("replace it, or let the volume do without it first"), "{told}");
     bedplate(["volume", "replace", text(&members[0]), text(&members[1]), text(&new)]).succeeds();
     let shown = bedplate(["volume", "import", text(&members[0])]).succeeds().stdout();
     assert!(shown.contains("new.img  active") && !shown.contains("m1.img"), "{shown}");
