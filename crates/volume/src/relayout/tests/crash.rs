@@ -93,7 +93,10 @@ impl Hook for Meddled {
             && offset >= crate::relayout::SCRATCH_START
             && self.tell.try_send(true).is_ok()
         {
-            let _held_up = self.wait.lock().recv_timeout(Duration::from_millis(300));
+            let wait = self.wait.lock();
+            // What was told after an earlier copy had stopped waiting is not about this one.
+            while wait.try_recv().is_ok() {}
+            let _held_up = wait.recv_timeout(Duration::from_millis(300));
         }
         pass()
     }
@@ -140,5 +143,6 @@ fn lost_writes(mistake: Option<Mistake>) -> usize {
 #[test]
 fn i_rly_2_writes_wait_for_the_copy_of_their_range() {
     assert_eq!(lost_writes(None), 0);
-    assert!(lost_writes(Some(Mistake::WritesNotHeld)) > 0, "nobody noticed");
+    // On a busy machine the writer may not come in time: it is given the chance again.
+    assert!((0..20).any(|_| lost_writes(Some(Mistake::WritesNotHeld)) > 0), "nobody noticed");
 }
