@@ -114,7 +114,7 @@ impl Fs {
             self.inodes.drop_all(&of_it);
             Ok((checkpoint.epoch, lsn))
         })?;
-        self.meta.seal(lsn)?;
+        self.meta.sync(lsn)?;
         self.meta.exclusively(|locked| {
             locked.capture().going.retain(|gone| gone.epoch != epoch);
             self.sharing.changed();

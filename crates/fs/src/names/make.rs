@@ -40,6 +40,12 @@ impl Fs {
         check_name(name)?;
         self.begin_change()?;
         self.need_live(dir)?;
+        if !self.space.would_fit(METADATA_BLOCKS) {
+            // No checkpoint is deleted for what is refused anyway.
+            let _names = self.names.lock();
+            self.directory(dir)?;
+            self.need_free(dir, name)?;
+        }
         self.need_space()?;
         let _names = self.names.lock();
         let parent = self.directory(dir)?;
