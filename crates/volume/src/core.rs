@@ -14,11 +14,12 @@ use std::time::Duration;
 use block::{AlignedBuf, ErrorKind, Geometry, Operation, RequestKind, Result};
 use parking_lot::Mutex;
 
+use crate::buffers::Buffers;
 use crate::drl::Drl;
 use crate::layout::{Locate, Run};
 use crate::live::Live;
 use crate::meter::VolumeMeter;
-use crate::parallel::{Job, Lanes};
+use crate::parallel::{Done, Job, Lanes};
 use crate::plan::{self, Share};
 use crate::regions::{Obstacle, Regions};
 use crate::relayout::Travel;
@@ -56,6 +57,7 @@ pub(crate) struct Core {
     pub settled: bool,
     pub lanes: Lanes,
     pub meter: VolumeMeter,
+    pub buffers: Buffers,
     /// A leaf lock.
     pub travel: Mutex<Travel>,
     pub latched: AtomicBool,
@@ -236,12 +238,15 @@ impl Core {
             return if space.has_parity() { self.read_runs(space, lives, buf, at) } else { Err(self.no_copy(Operation::Read, address)) };
         }
         let own = shares.pop().expect("a range that is not empty lies somewhere");
-        let jobs = shares.iter().map(|share| job(share, RequestKind::Read, AlignedBuf::zeroed(share.len()))).collect();
+        let jobs = shares.iter().map(|share| job(share, RequestKind::Read, self.buffers.take(share.len()))).collect();
         let (done, own_read) = self.lanes.run(jobs, || read_share(&own, buf));
         let mut failed = Vec::new();
         for (share, done) in shares.iter().zip(done) {
             match (done.result, done.buf) {
-                (Ok(()), Some(read)) => share.scatter(&read, buf),
+                (Ok(()), Some(read)) => {
+                    share.scatter(&read, buf);
+                    self.buffers.give(read);
+                }
                 _ => failed.push(share),
             }
         }
@@ -313,11 +318,21 @@ impl Core {
     /// Writes what each member gets of a buffer, all at once.
     pub fn write_shares(&self, mut shares: Vec<Share>, buf: &[u8]) -> Result<()> {
         let Some(own) = shares.pop() else { return Ok(()) };
-        let jobs = shares.iter().map(|share| job(share, RequestKind::Write, share.gather(buf))).collect();
+        let jobs = shares.iter().map(|share| job(share, RequestKind::Write, share.gather(buf, &self.buffers))).collect();
         let (done, own_written) = self.lanes.run(jobs, || write_share(&own, buf));
-        let mut failures: Vec<_> = done.into_iter().filter_map(|done| Some((done.live, done.result.err()?))).collect();
+        let mut failures = self.take_back(done);
         failures.extend(own_written.err().map(|error| (own.live, error)));
         self.settle(failures)
+    }
+
+    /// Takes the buffers of jobs back and returns those that failed.
+    pub fn take_back(&self, done: Vec<Done>) -> Vec<(Arc<Live>, block::Error)> {
+        let mut failures = Vec::new();
+        for done in done {
+            done.buf.into_iter().for_each(|buf| self.buffers.give(buf));
+            failures.extend(done.result.err().map(|error| (done.live, error)));
+        }
+        failures
     }
 
     /// Takes the members whose write or flush failed out of the group. Returns once that is durable, or with the error the caller gets.

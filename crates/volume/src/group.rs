@@ -15,6 +15,7 @@ use block::{BlockDevice, Geometry};
 use parking_lot::Mutex;
 
 use crate::assemble::{Assembly, Found, assemble};
+use crate::buffers::Buffers;
 use crate::core::{Core, Redundancy};
 use crate::drl::Drl;
 use crate::live::Live;
@@ -475,6 +476,7 @@ fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &V
         settled: was_clean || !shared.read_only,
         lanes: Lanes::default(),
         meter: VolumeMeter::default(),
+        buffers: Buffers::default(),
         travel: Mutex::default(),
         latched: false.into(),
         latch: Mutex::new(None),

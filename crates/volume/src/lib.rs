@@ -8,7 +8,7 @@
 //! | `layout/` | concatenated, striped, mirrored, RAID-5: values that say where an address lives, one file each |
 //! | `config`, `label`, `assemble`, `create` | what a group is, its bytes on every member, who belongs to it and who is refused |
 //! | `shape` | from what a user asks for to a layout |
-//! | `plan`, `core`, `parallel`, `queue`, `device` | the data path: planning is pure, `core` acts, `queue` is the list interface |
+//! | `plan`, `core`, `parallel`, `queue`, `device`, `buffers` | the data path: planning is pure, `core` acts, `queue` is the list interface |
 //! | `parity/` | rows of a RAID-5: written, read without a member, the parity log, made to agree |
 //! | `regions`, `drl`, `sync` | which regions may differ between copies, in memory and on the members, and making them agree |
 //! | `scrub`, `pages/` | comparing copies, and asking a database's page which one is right |
@@ -20,6 +20,7 @@
 
 mod assemble;
 mod background;
+mod buffers;
 mod config;
 mod core;
 mod create;

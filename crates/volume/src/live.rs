@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use block::{BlockDevice, Result};
 
@@ -85,28 +85,28 @@ impl Live {
     pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let start = self.begin();
         let result = self.device.read_at(buf, offset);
-        self.end_read(start, offset + buf.len() as u64, buf.len() as u64, result.is_ok());
+        self.end_read(start.elapsed(), offset + buf.len() as u64, buf.len() as u64, result.is_ok());
         result
     }
 
     pub fn write(&self, buf: &[u8], offset: u64) -> Result<()> {
         let start = self.begin();
         let result = self.device.write_at(buf, offset);
-        self.end_write(start, buf.len() as u64, result.is_ok());
+        self.end_write(start.elapsed(), buf.len() as u64, result.is_ok());
         result
     }
 
     pub fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         let start = self.begin();
         let result = self.device.write_zeroes(offset, len);
-        self.end_write(start, len, result.is_ok());
+        self.end_write(start.elapsed(), len, result.is_ok());
         result
     }
 
     pub fn discard(&self, offset: u64, len: u64) -> Result<bool> {
         let start = self.begin();
         let result = self.device.discard(offset, len);
-        self.end_write(start, 0, result.is_ok());
+        self.end_write(start.elapsed(), 0, result.is_ok());
         result
     }
 
@@ -115,7 +115,7 @@ impl Live {
         let Some(covers) = self.needs_flush() else { return Ok(()) };
         let start = self.begin();
         let result = self.device.flush();
-        self.end_flush(start, covers, result.is_ok());
+        self.end_flush(start.elapsed(), covers, result.is_ok());
         result
     }
 
@@ -126,30 +126,35 @@ impl Live {
     }
 
     pub fn begin(&self) -> Instant {
-        self.load.0.busy.fetch_add(1, Ordering::Relaxed);
+        self.enter();
         Instant::now()
     }
 
-    /// Notes a read of `len` bytes that ended at offset `end`.
-    pub fn end_read(&self, start: Instant, end: u64, len: u64, ok: bool) {
-        self.load.0.busy.fetch_sub(1, Ordering::Relaxed);
-        self.load.0.head.store(end, Ordering::Relaxed);
-        self.reads.note(start.elapsed(), len, ok);
+    /// Counts an operation that begins.
+    pub fn enter(&self) {
+        self.load.0.busy.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn end_write(&self, start: Instant, len: u64, ok: bool) {
+    /// Notes a read of `len` bytes that ended at offset `end`.
+    pub fn end_read(&self, took: Duration, end: u64, len: u64, ok: bool) {
+        self.load.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.load.0.head.store(end, Ordering::Relaxed);
+        self.reads.note(took, len, ok);
+    }
+
+    pub fn end_write(&self, took: Duration, len: u64, ok: bool) {
         self.load.0.busy.fetch_sub(1, Ordering::Relaxed);
         // One that failed may have written all the same.
         self.written.0.fetch_add(1, Ordering::AcqRel);
-        self.writes.note(start.elapsed(), len, ok);
+        self.writes.note(took, len, ok);
     }
 
-    pub fn end_flush(&self, start: Instant, covers: u64, ok: bool) {
+    pub fn end_flush(&self, took: Duration, covers: u64, ok: bool) {
         self.load.0.busy.fetch_sub(1, Ordering::Relaxed);
         if ok {
             self.flushed.fetch_max(covers, Ordering::AcqRel);
         }
-        self.flushes.note(start.elapsed(), 0, ok);
+        self.flushes.note(took, 0, ok);
     }
 
     pub fn note_corrected(&self) {

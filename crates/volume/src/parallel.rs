@@ -184,11 +184,11 @@ impl Lane {
 
 impl Flying {
     fn end(&mut self, result: Result<()>, buf: Option<AlignedBuf>) {
-        let ok = result.is_ok();
+        let (ok, took) = (result.is_ok(), self.start.elapsed());
         match self.kind {
-            RequestKind::Read => self.live.end_read(self.start, self.end, self.len, ok),
-            RequestKind::Write => self.live.end_write(self.start, self.len, ok),
-            RequestKind::Flush => self.live.end_flush(self.start, self.covers, ok),
+            RequestKind::Read => self.live.end_read(took, self.end, self.len, ok),
+            RequestKind::Write => self.live.end_write(took, self.len, ok),
+            RequestKind::Flush => self.live.end_flush(took, self.covers, ok),
         }
         self.done = Some((result, buf));
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use block::{AlignedBuf, Segment};
 
+use crate::buffers::Buffers;
 use crate::layout::{Locate, Run};
 use crate::live::Live;
 use crate::shared::Lives;
@@ -28,12 +29,19 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Returns the member's part of the buffer, piece behind piece.
-    pub fn gather(&self, buf: &[u8]) -> AlignedBuf {
-        if let [piece] = self.pieces[..] {
-            return AlignedBuf::from_slice(&buf[piece.from..piece.from + piece.len]);
-        }
-        let mut out = AlignedBuf::zeroed(self.len());
+    /// Says whether its pieces are the caller's buffer from the first byte on.
+    pub fn is_in_order(&self) -> bool {
+        let mut next = 0;
+        self.pieces.iter().all(|piece| {
+            let fits = piece.from == next;
+            next += piece.len;
+            fits
+        })
+    }
+
+    /// Returns the member's part of the buffer, piece behind piece, at the beginning of a buffer of our own.
+    pub fn gather(&self, buf: &[u8], buffers: &Buffers) -> AlignedBuf {
+        let mut out = buffers.take(self.len());
         let mut at = 0;
         for piece in &self.pieces {
             out[at..at + piece.len].copy_from_slice(&buf[piece.from..piece.from + piece.len]);
@@ -44,11 +52,7 @@ impl Share {
 
     /// Puts what the member read where it belongs.
     pub fn scatter(&self, read: &[u8], buf: &mut [u8]) {
-        let mut at = 0;
-        for piece in &self.pieces {
-            buf[piece.from..piece.from + piece.len].copy_from_slice(&read[at..at + piece.len]);
-            at += piece.len;
-        }
+        scatter(&self.pieces, read, buf);
     }
 
     /// Returns the pieces as the segments of one request; neighbours on the member become one.
@@ -66,6 +70,15 @@ impl Share {
 
     pub fn len(&self) -> usize {
         self.pieces.iter().map(|piece| piece.len).sum()
+    }
+}
+
+/// Puts what a member read, piece behind piece, where it belongs.
+pub(crate) fn scatter(pieces: &[Piece], read: &[u8], buf: &mut [u8]) {
+    let mut at = 0;
+    for piece in pieces {
+        buf[piece.from..piece.from + piece.len].copy_from_slice(&read[at..at + piece.len]);
+        at += piece.len;
     }
 }
 
@@ -165,7 +178,7 @@ mod tests {
         let mut back = vec![0; bytes.len()];
         for share in &shares {
             assert_eq!(share.segments().len(), 1, "the units of a column are neighbours on its member");
-            share.scatter(&share.gather(&bytes), &mut back);
+            share.scatter(&share.gather(&bytes, &Buffers::default()), &mut back);
         }
         assert_eq!(back, bytes);
         assert_eq!(shares.iter().map(Share::len).sum::<usize>(), bytes.len());

@@ -8,6 +8,7 @@
 //!   after that. So whoever finds that member later knows that it is outdated.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -25,6 +26,8 @@ pub(crate) struct Shared {
     config: Mutex<Config>,
     /// A leaf lock.
     lives: RwLock<Arc<Lives>>,
+    /// How often they changed.
+    lives_version: AtomicU64,
     pub bell: Bell,
 }
 
@@ -52,7 +55,26 @@ impl Bell {
 
 impl Shared {
     pub fn new(config: Config, lives: Lives, read_only: bool) -> Self {
-        Self { name: config.name.clone(), read_only, config: Mutex::new(config), lives: RwLock::new(Arc::new(lives)), bell: Bell::default() }
+        Self {
+            name: config.name.clone(),
+            read_only,
+            config: Mutex::new(config),
+            lives: RwLock::new(Arc::new(lives)),
+            lives_version: AtomicU64::new(0),
+            bell: Bell::default(),
+        }
+    }
+
+    /// Returns a number that changes with the open members: for one who keeps them.
+    #[inline]
+    pub fn lives_version(&self) -> u64 {
+        self.lives_version.load(Ordering::Acquire)
+    }
+
+    fn replace_lives(&self, lives: Arc<Lives>) -> Arc<Lives> {
+        let before = std::mem::replace(&mut *self.lives.write(), lives);
+        self.lives_version.fetch_add(1, Ordering::Release);
+        before
     }
 
     #[inline]
@@ -112,10 +134,10 @@ impl Shared {
         let mut config = self.config.lock();
         let (mut next, mut lives) = (config.clone(), (*self.lives()).clone());
         change(&mut next, &mut lives)?;
-        let before = std::mem::replace(&mut *self.lives.write(), Arc::new(lives));
+        let before = self.replace_lives(Arc::new(lives));
         let published = self.publish(&mut config, next);
         if published.is_err() {
-            *self.lives.write() = before;
+            self.replace_lives(before);
         }
         published
     }

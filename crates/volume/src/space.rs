@@ -8,7 +8,7 @@
 //! * I-VSP-1: a space of another shape (size, members, regions) is installed only while no operation holds any other.
 
 use std::ops::Range;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -90,7 +90,7 @@ impl Space {
     }
 
     #[inline]
-    fn bars(&self, offset: u64, len: u64) -> bool {
+    pub fn bars(&self, offset: u64, len: u64) -> bool {
         self.barred.as_ref().is_some_and(|barred| offset < barred.end && barred.start < offset + len)
     }
 }
@@ -110,19 +110,27 @@ impl Locate for Space {
 pub(crate) struct Spaces {
     /// A leaf lock.
     now: RwLock<Arc<Space>>,
+    /// How many counted so far.
+    version: AtomicU64,
     /// A leaf lock.
     retired: Mutex<Vec<Weak<Space>>>,
 }
 
 impl Spaces {
     pub fn new(space: Space) -> Self {
-        Self { now: RwLock::new(Arc::new(space)), retired: Mutex::default() }
+        Self { now: RwLock::new(Arc::new(space)), version: AtomicU64::new(0), retired: Mutex::default() }
     }
 
     /// Returns the space that counts, even while it is shut: for who looks and does not act, and within an operation.
     #[inline]
     pub fn peek(&self) -> Arc<Space> {
         Arc::clone(&self.now.read())
+    }
+
+    /// Returns a number that changes when another space counts: for one who keeps the space that he goes by, and lets go of it now and then.
+    #[inline]
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 
     /// Returns the space for an operation.
@@ -160,6 +168,7 @@ impl Spaces {
     pub fn install(&self, space: Space) {
         let mut retired = self.retired.lock();
         let before = std::mem::replace(&mut *self.now.write(), Arc::new(space));
+        self.version.fetch_add(1, Ordering::Release);
         retired.push(Arc::downgrade(&before));
         drop(before);
         retired.retain(|space| space.strong_count() > 0);

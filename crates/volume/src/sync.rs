@@ -105,28 +105,30 @@ impl Core {
         }
         let (source, bytes) = self.read_first(lives, run, at, len)?;
         let (mut written, mut failures) = (Vec::new(), Vec::new());
-        let mut theirs = AlignedBuf::zeroed(len);
+        let mut theirs = self.buffers.take(len);
         for (member, live, offset) in stale.chain(doubtful) {
-            let differs = !live.is_active() || live.read(&mut theirs, offset).is_err() || theirs[..] != bytes[..];
+            let differs = !live.is_active() || live.read(&mut theirs[..len], offset).is_err() || theirs[..len] != bytes[..len];
             if Arc::ptr_eq(live, &source) || !differs {
                 continue;
             }
-            match live.write(&bytes, offset) {
+            match live.write(&bytes[..len], offset) {
                 Ok(()) => written.push(member),
                 Err(error) => failures.push((Arc::clone(live), error)),
             }
         }
+        self.buffers.give(bytes);
+        self.buffers.give(theirs);
         self.settle(failures)?;
         Ok(written)
     }
 
     /// Reads a run from the first active copy that is readable.
     fn read_first(&self, lives: &Lives, run: &Run, at: u64, len: usize) -> Result<(Arc<Live>, AlignedBuf)> {
-        let mut bytes = AlignedBuf::zeroed(len);
+        let mut bytes = self.buffers.take(len);
         let mut failure = None;
         for (live, offset) in run.copies().iter().filter_map(|copy| Some((live_of(lives, copy.member)?, copy.offset))) {
             if live.is_active() {
-                match live.read(&mut bytes, offset) {
+                match live.read(&mut bytes[..len], offset) {
                     Ok(()) => return Ok((Arc::clone(live), bytes)),
                     Err(error) => failure = Some(error),
                 }

@@ -32,10 +32,15 @@ impl Rows {
     /// Returns the exclusive or of all columns but one in a row; nothing when one of them was not read.
     pub fn sum(&self, parity: &Parity, but: usize, row: u64) -> Option<AlignedBuf> {
         let mut sum = AlignedBuf::zeroed(parity.raid5.unit_bytes() as usize);
-        for column in (0..self.columns.len()).filter(|column| *column != but) {
-            xor(&mut sum, self.unit(parity, column, row)?);
-        }
+        self.sum_into(parity, but, row, &mut sum)?;
         Some(sum)
+    }
+
+    /// As [`sum`](Self::sum), into a unit's worth of bytes.
+    fn sum_into(&self, parity: &Parity, but: usize, row: u64, sum: &mut [u8]) -> Option<()> {
+        let mut columns = (0..self.columns.len()).filter(|column| *column != but);
+        sum.copy_from_slice(self.unit(parity, columns.next()?, row)?);
+        columns.try_for_each(|column| self.unit(parity, column, row).map(|unit| xor(sum, unit)))
     }
 }
 
@@ -80,20 +85,25 @@ impl Core {
         };
         let unit = parity.raid5.unit_bytes() as usize;
         if let Some(column) = target {
-            let mut bytes = AlignedBuf::zeroed(rows.count as usize * unit);
+            let len = rows.count as usize * unit;
+            let mut bytes = self.buffers.take(len);
             for (row, part) in (span.0..=span.1).zip(bytes.chunks_mut(unit)) {
-                part.copy_from_slice(&rows.sum(parity, column, row).expect("all others were read"));
+                rows.sum_into(parity, column, row, part).expect("all others were read");
             }
-            write(column, span.0, &bytes);
-            return Ok(failures);
-        }
-        for row in span.0..=span.1 {
-            let column = parity.raid5.parity_column(row);
-            let sum = rows.sum(parity, column, row).expect("all were read");
-            if rows.unit(parity, column, row) != Some(&sum[..]) {
-                write(column, row, &sum);
+            write(column, span.0, &bytes[..len]);
+            self.buffers.give(bytes);
+        } else {
+            let mut sum = self.buffers.take(unit);
+            for row in span.0..=span.1 {
+                let column = parity.raid5.parity_column(row);
+                rows.sum_into(parity, column, row, &mut sum[..unit]).expect("all were read");
+                if rows.unit(parity, column, row) != Some(&sum[..unit]) {
+                    write(column, row, &sum[..unit]);
+                }
             }
+            self.buffers.give(sum);
         }
+        rows.columns.into_iter().flatten().for_each(|buf| self.buffers.give(buf));
         Ok(failures)
     }
 
@@ -106,7 +116,7 @@ impl Core {
         let job = |column: &usize| {
             let live = Arc::clone(parity.live(lives, *column).expect("it was just there"));
             let place = Segment { offset: parity.raid5.copy(*column, span.0).offset, len: len as u32 };
-            Job { live, kind: RequestKind::Read, buf: Some(AlignedBuf::zeroed(len)), segments: vec![place] }
+            Job { live, kind: RequestKind::Read, buf: Some(self.buffers.take(len)), segments: vec![place] }
         };
         let done = self.lanes.run(asked.iter().map(job).collect(), || ()).0;
         let (mut rows, mut unread) = (Rows { first: span.0, count, columns: columns.map(|_| None).collect() }, Vec::new());

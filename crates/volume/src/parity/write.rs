@@ -163,6 +163,8 @@ impl Batch {
             Stage::Read => {
                 self.take_reads(on, done)?;
                 self.new = self.make_new(on);
+                let old = std::mem::take(&mut self.old);
+                old.into_iter().filter_map(|column| column.buf).for_each(|buf| on.core.buffers.give(buf));
                 if !self.logged.contains(&true) {
                     self.start_writes(on);
                 } else if !self.start_log(on) {
@@ -170,29 +172,29 @@ impl Batch {
                 }
             }
             Stage::Log => {
-                self.note(done);
+                self.note(on, done);
                 if !self.failures.is_empty() {
                     return Ok(Some(Outcome::Again));
                 }
                 self.start_flushes(on);
             }
             Stage::Flush => {
-                self.note(done);
+                self.note(on, done);
                 if !self.failures.is_empty() {
                     return Ok(Some(Outcome::Again));
                 }
                 self.start_writes(on);
             }
             Stage::Write => {
-                self.note(done);
+                self.note(on, done);
                 return Ok(Some(Outcome::Written(self.logged.len())));
             }
         }
         Ok(None)
     }
 
-    fn note(&mut self, done: Vec<Done>) {
-        self.failures.extend(done.into_iter().filter_map(|done| Some((done.live, done.result.err()?))));
+    fn note(&mut self, on: Ground<'_>, done: Vec<Done>) {
+        self.failures.extend(on.core.take_back(done));
     }
 
     /// Takes windows while they fit, and says which of them are logged.
@@ -245,7 +247,7 @@ impl Batch {
         self.old = columns;
         let job = |column: usize| {
             let own = &self.old[column];
-            self.job(on, column, RequestKind::Read, own.places(|_| true), Some(AlignedBuf::zeroed(own.len)))
+            self.job(on, column, RequestKind::Read, own.places(|_| true), Some(on.core.buffers.take(own.len)))
         };
         let jobs = used(&self.old).map(job).collect();
         self.trip = on.core.lanes.depart(jobs);
@@ -266,7 +268,7 @@ impl Batch {
     #[cold]
     fn make_old(&self, on: Ground<'_>, column: usize) -> Result<AlignedBuf> {
         let own = &self.old[column];
-        let mut buf = AlignedBuf::zeroed(own.len);
+        let mut buf = on.core.buffers.take(own.len);
         for slot in &own.slots {
             let window = &on.windows[slot.window];
             let part = &mut buf[slot.start..slot.start + slot.len];
@@ -285,7 +287,7 @@ impl Batch {
             }
         }
         for (at, column) in columns.iter_mut().enumerate().filter(|(_, column)| column.len > 0) {
-            let mut buf = AlignedBuf::zeroed(column.len);
+            let mut buf = on.core.buffers.take(column.len);
             for slot in &column.slots {
                 let window = &on.windows[slot.window];
                 let part = &mut buf[slot.start..slot.start + slot.len];
