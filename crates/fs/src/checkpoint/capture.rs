@@ -8,7 +8,8 @@
 //! - I-CKP-1: a row of a checkpoint is the image in it, or else in the next newer one that has one, or else the live row.
 //! - I-CKP-2: a block is free when no extent row, live or image, covers it.
 //! - I-CKP-3: images are part of the record that changes the rows: a crash keeps both or neither.
-//! - I-CKP-7: blocks that were shared, or kept for a checkpoint, are written in place only once the record that ended that is sealed.
+//! - I-CKP-7: blocks that were shared, or kept for a checkpoint, are written in place only once the record that ended that is sealed;
+//!   where that is the deletion of a checkpoint, and the file the one that had them, once it is durable.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ impl Checkpoint {
 pub(crate) struct Capture {
     /// Oldest first.
     pub(crate) checkpoints: Vec<Arc<Checkpoint>>,
-    /// Deleted ones whose deletion is not sealed: what they had is still kept (I-CKP-7).
+    /// Deleted ones whose deletion is not durable: what they had is still kept (I-CKP-7).
     pub(crate) going: Vec<Arc<Checkpoint>>,
     pub(crate) shares: Shares,
     pub(crate) left: Left,
