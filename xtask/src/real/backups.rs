@@ -1,13 +1,13 @@
 //! Copies of a cluster that runs: clones of checkpoints, and backups, each started as a server of its own.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
 use super::Options;
-use super::bed::Bed;
-use super::postgres::{Cluster, leave, mount_options};
+use super::bed::{Bed, Mounted};
+use super::postgres::{Bench, Cluster, Server, leave, mount_options};
 
 /// Seconds of load.
 const SECONDS: u64 = 6;
@@ -25,7 +25,7 @@ fn verify_copy(bed: &Bed, data: &Path, name: &str, history_min: u64) -> Result<u
     }
     let server = copy.start(&[]).with_context(|| format!("starting {name}"))?;
     copy.verify_sums()?;
-    let history: u64 = copy.sql("SELECT count(*) FROM pgbench_history")?.parse()?;
+    let history = history(&copy)?;
     ensure!(history >= history_min, "{name}: {history_min} transactions had been acknowledged, {history} are there");
     copy.verify_structure().with_context(|| name.to_owned())?;
     // It is a server: it takes transactions of its own.
@@ -39,15 +39,24 @@ fn history(cluster: &Cluster) -> Result<u64> {
     cluster.sql("SELECT count(*) FROM pgbench_history")?.parse().context("psql prints a number")
 }
 
-/// S-50, S-75, S-76: a clone of a checkpoint of a cluster under load starts beside it as a server of its own; neither sees anything of the other.
-pub fn clone_of_a_live_cluster(bed: &mut Bed, _: &Options) -> Result<()> {
+fn cluster_on_a_volume(bed: &mut Bed) -> Result<(PathBuf, Mounted, Cluster)> {
     let image = bed.format("volume.img", "512M")?;
     let mounted = bed.mount(&image, &mount_options("concurrent"))?;
     let cluster = Cluster::new(bed, &mounted.directory)?;
     cluster.initialise(1)?;
+    Ok((image, mounted, cluster))
+}
+
+fn under_load(cluster: &Cluster) -> Result<(Server<'_>, Bench)> {
     let server = cluster.start(&["max_wal_size=24MB", "min_wal_size=8MB"])?;
     cluster.fill(1)?;
-    let bench = cluster.bench(SECONDS)?;
+    Ok((server, cluster.bench(SECONDS)?))
+}
+
+/// S-50, S-75, S-76: a clone of a checkpoint of a cluster under load starts beside it as a server of its own; neither sees anything of the other.
+pub fn clone_of_a_live_cluster(bed: &mut Bed, _: &Options) -> Result<()> {
+    let (image, mounted, cluster) = cluster_on_a_volume(bed)?;
+    let (server, bench) = under_load(&cluster)?;
     std::thread::sleep(std::time::Duration::from_secs(SECONDS / 2));
     let before = history(&cluster)?;
     bed.succeeds([OsStr::new("checkpoint"), OsStr::new("create"), mounted.directory.as_os_str(), OsStr::new("busy")])?;
@@ -69,13 +78,8 @@ pub fn clone_of_a_live_cluster(bed: &mut Bed, _: &Options) -> Result<()> {
 
 /// S-78: backups of a cluster under load, in full and of what changed, restore to servers that start and are sound.
 pub fn backups_of_a_live_cluster(bed: &mut Bed, _: &Options) -> Result<()> {
-    let image = bed.format("volume.img", "512M")?;
-    let mounted = bed.mount(&image, &mount_options("concurrent"))?;
-    let cluster = Cluster::new(bed, &mounted.directory)?;
-    cluster.initialise(1)?;
-    let server = cluster.start(&["max_wal_size=24MB", "min_wal_size=8MB"])?;
-    cluster.fill(1)?;
-    let bench = cluster.bench(SECONDS)?;
+    let (image, mounted, cluster) = cluster_on_a_volume(bed)?;
+    let (server, bench) = under_load(&cluster)?;
     let repository = bed.path("backups");
     let mut made = Vec::new();
     for name in ["full", "later"] {

@@ -163,16 +163,22 @@ mod tests {
 
     use block::{AlignedBuf, MemoryDevice};
 
-    use crate::{AllocateMode, CheckpointOptions, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions};
+    use crate::{AllocateMode, CheckpointOptions, File, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions};
 
-    /// I-CKP-7: a crash before the deletion is sealed brings the checkpoint back.
-    #[test]
-    fn i_ckp_7_what_a_deleted_checkpoint_had_is_written_in_place_once_the_deletion_is_sealed() {
+    /// A volume that is synced only when it is asked to, and a file on it.
+    fn bed() -> (FileSystem, File) {
         let device: std::sync::Arc<dyn block::BlockDevice> = MemoryDevice::new(64 << 20);
         FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
         let options = MountOptions { mode: IoMode::Concurrent, sync_interval: Duration::from_secs(3600), ..MountOptions::default() };
         let volume = FileSystem::mount(device, None, options).unwrap();
         let file = volume.open("/file", &OpenOptions::create()).unwrap();
+        (volume, file)
+    }
+
+    /// I-CKP-7: a crash before the deletion is sealed brings the checkpoint back.
+    #[test]
+    fn i_ckp_7_what_a_deleted_checkpoint_had_is_written_in_place_once_the_deletion_is_sealed() {
+        let (volume, file) = bed();
         let page = AlignedBuf::zeroed(4096);
         let place = || file.extents().unwrap()[0].volume_offset;
         file.write_at(&page, 0).unwrap();
@@ -196,11 +202,7 @@ mod tests {
     /// I-CKP-7: blocks that were zeroed are the file's own as soon as the checkpoint that shows data in them is gone for good.
     #[test]
     fn i_ckp_7_zeroed_blocks_are_written_in_place_once_the_deletion_is_sealed() {
-        let device: std::sync::Arc<dyn block::BlockDevice> = MemoryDevice::new(64 << 20);
-        FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
-        let options = MountOptions { mode: IoMode::Concurrent, sync_interval: Duration::from_secs(3600), ..MountOptions::default() };
-        let volume = FileSystem::mount(device, None, options).unwrap();
-        let file = volume.open("/file", &OpenOptions::create()).unwrap();
+        let (volume, file) = bed();
         let page = AlignedBuf::zeroed(4096);
         file.write_at(&page, 0).unwrap();
         volume.create_checkpoint("first", &CheckpointOptions::default()).unwrap();

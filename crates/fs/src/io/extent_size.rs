@@ -10,10 +10,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Io;
-use crate::log::RecordKind;
-use crate::row::{RowChange, Table, pair_key};
+use crate::row::Table;
 use crate::state::Fs;
-use crate::{Error, ErrorKind, FileKind, InodeNo, Result};
+use crate::{Error, ErrorKind, InodeNo, Result};
 
 /// The extended attribute that holds the size in bytes, u64.
 pub(crate) const ATTRIBUTE: &[u8] = b"user.bedplate.extsize";
@@ -45,31 +44,13 @@ impl Fs {
 
     /// Sets it, or takes it away; what is allocated from then on goes by it.
     pub(crate) fn set_extent_size(&self, ino: InodeNo, bytes: Option<u64>) -> Result<()> {
-        self.begin_change()?;
-        self.need_live(ino)?;
-        let inode = self.inode(ino)?;
-        if !matches!(inode.kind, FileKind::File | FileKind::Directory) {
-            return Err(Error::new(ErrorKind::Invalid, format!("inode {} is neither a file nor a directory: it has no extents", ino.0)));
-        }
+        let inode = self.file_or_directory(ino, "it has no extents")?;
         let block = u64::from(self.block_size);
         if let Some(bytes) = bytes.filter(|bytes| !bytes.is_multiple_of(block) || !(block..=BYTES_MAX).contains(bytes)) {
             let message = format!("{bytes} bytes cannot be the size of extents: choose a multiple of the block size {block}, at most 1 GiB");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let key = pair_key(ino, ATTRIBUTE);
-        let change = match bytes {
-            Some(bytes) => RowChange::put(Table::Xattr, key, bytes.to_le_bytes().to_vec()),
-            None => RowChange::delete(Table::Xattr, key),
-        };
-        let lsn = {
-            let _names = self.names.lock();
-            let mut attr = inode.attr_lock();
-            attr.row.ctime = Self::now();
-            let row = attr.change();
-            self.commit(RecordKind::Xattr, vec![change, row])
-        };
-        inode.note_lsn(lsn, false);
-        self.sharing.changed();
+        let lsn = self.set_own_xattr(&inode, ATTRIBUTE, bytes.map(|bytes| bytes.to_le_bytes().to_vec()));
         self.meta.sync(lsn)
     }
 }

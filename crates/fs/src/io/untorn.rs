@@ -14,11 +14,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Io;
 use crate::inode::Inode;
-use crate::log::RecordKind;
 use crate::planted::{PlantedBug, planted};
-use crate::row::{RowChange, Table, pair_key};
+use crate::row::Table;
 use crate::state::Fs;
-use crate::{Error, ErrorKind, FileKind, InodeNo, Result, Untorn};
+use crate::{Error, ErrorKind, InodeNo, Result, Untorn};
 
 /// The extended attribute that holds the unit, u32.
 pub(crate) const ATTRIBUTE: &[u8] = b"user.bedplate.untorn";
@@ -50,32 +49,11 @@ impl Fs {
 
     /// Sets or takes away the unit; what is written from then on is served so.
     pub(crate) fn set_untorn(&self, ino: InodeNo, bytes: Option<u32>) -> Result<()> {
-        self.begin_change()?;
-        self.need_live(ino)?;
-        let inode = self.inode(ino)?;
-        if !matches!(inode.kind, FileKind::File | FileKind::Directory) {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!("inode {} is neither a file nor a directory: nothing of it is written untorn", ino.0),
-            ));
-        }
+        let inode = self.file_or_directory(ino, "nothing of it is written untorn")?;
         if let Some(bytes) = bytes {
             self.check_untorn(bytes)?;
         }
-        let key = pair_key(ino, ATTRIBUTE);
-        let change = match bytes {
-            Some(bytes) => RowChange::put(Table::Xattr, key, bytes.to_le_bytes().to_vec()),
-            None => RowChange::delete(Table::Xattr, key),
-        };
-        let lsn = {
-            let _names = self.names.lock();
-            let mut attr = inode.attr_lock();
-            attr.row.ctime = Self::now();
-            let row = attr.change();
-            self.commit(RecordKind::Xattr, vec![change, row])
-        };
-        inode.note_lsn(lsn, false);
-        self.sharing.changed();
+        let lsn = self.set_own_xattr(&inode, ATTRIBUTE, bytes.map(|bytes| bytes.to_le_bytes().to_vec()));
         // Who writes in place by the old rule is done when this returns.
         drop(inode.data.lock.exclusive(self));
         self.meta.sync(lsn)

@@ -40,13 +40,11 @@ impl Fs {
         check_name(name)?;
         self.begin_change()?;
         self.need_live(dir)?;
-        if !self.space.would_fit(METADATA_BLOCKS) {
-            // No checkpoint is deleted for what is refused anyway.
+        self.need_space_for(|| {
             let _names = self.names.lock();
             self.directory(dir)?;
-            self.need_free(dir, name)?;
-        }
-        self.need_space()?;
+            self.need_free(dir, name)
+        })?;
         let _names = self.names.lock();
         let parent = self.directory(dir)?;
         self.need_free(dir, name)?;
@@ -160,6 +158,14 @@ impl Fs {
 
     /// Refuses what grows the metadata of a full volume, unless room can be made. The caller holds no lock.
     pub(crate) fn need_space(&self) -> Result<()> {
+        self.need_space_for(|| Ok(()))
+    }
+
+    /// As [`need_space`](Self::need_space); no checkpoint is deleted for a change that `check` refuses anyway, which is asked only where there is no room.
+    pub(super) fn need_space_for(&self, check: impl FnOnce() -> Result<()>) -> Result<()> {
+        if !self.space.would_fit(METADATA_BLOCKS) {
+            check()?;
+        }
         self.with_room(|| {
             if self.space.would_fit(METADATA_BLOCKS) {
                 return Ok(());

@@ -1,12 +1,14 @@
 //! Extended attributes.
 
 use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
 
 use super::NAME_BYTES_MAX;
+use crate::inode::Inode;
 use crate::log::RecordKind;
 use crate::row::{RowChange, Table, pair_key};
 use crate::state::Fs;
-use crate::{Error, ErrorKind, InodeNo, Result};
+use crate::{Error, ErrorKind, FileKind, InodeNo, Lsn, Result};
 
 /// Longest value in bytes (`XATTR_SIZE_MAX`).
 pub(crate) const XATTR_VALUE_BYTES_MAX: usize = 65536;
@@ -36,17 +38,18 @@ impl Fs {
         }
         self.begin_change()?;
         self.need_live(ino)?;
-        self.need_space()?;
-        let _names = self.names.lock();
         let key = pair_key(ino, name);
+        let check = || {
+            let exists = self.meta.get(Table::Xattr, &key)?.is_some();
+            if create && exists {
+                return Err(Error::new(ErrorKind::Exists, format!("inode {} has an attribute '{}' already", ino.0, name.escape_ascii())));
+            }
+            if replace && !exists { Err(missing(ino, name)) } else { Ok(()) }
+        };
+        self.need_space_for(check)?;
+        let _names = self.names.lock();
         let inode = self.inode(ino)?;
-        let exists = self.meta.get(Table::Xattr, &key)?.is_some();
-        if create && exists {
-            return Err(Error::new(ErrorKind::Exists, format!("inode {} has an attribute '{}' already", ino.0, name.escape_ascii())));
-        }
-        if replace && !exists {
-            return Err(missing(ino, name));
-        }
+        check()?;
         self.change_xattr(&inode, RowChange::put(Table::Xattr, key, value.to_vec()));
         Ok(())
     }
@@ -64,12 +67,38 @@ impl Fs {
         Ok(())
     }
 
-    fn change_xattr(&self, inode: &crate::inode::Inode, change: RowChange) {
+    /// Returns the file or directory that something is to be asked for; of anything else `refusal` says why it cannot be.
+    pub(crate) fn file_or_directory(&self, ino: InodeNo, refusal: &str) -> Result<Arc<Inode>> {
+        self.begin_change()?;
+        self.need_live(ino)?;
+        let inode = self.inode(ino)?;
+        if matches!(inode.kind, FileKind::File | FileKind::Directory) {
+            return Ok(inode);
+        }
+        Err(Error::new(ErrorKind::Invalid, format!("inode {ino} is neither a file nor a directory: {refusal}", ino = ino.0)))
+    }
+
+    /// Sets or takes away an attribute that the file system itself reads, and makes writers look again; returns the record that does.
+    pub(crate) fn set_own_xattr(&self, inode: &Inode, name: &[u8], value: Option<Vec<u8>>) -> Lsn {
+        let key = pair_key(inode.ino, name);
+        let change = match value {
+            Some(value) => RowChange::put(Table::Xattr, key, value),
+            None => RowChange::delete(Table::Xattr, key),
+        };
+        let names = self.names.lock();
+        let lsn = self.change_xattr(inode, change);
+        drop(names);
+        self.sharing.changed();
+        lsn
+    }
+
+    fn change_xattr(&self, inode: &Inode, change: RowChange) -> Lsn {
         let mut attr = inode.attr_lock();
         attr.row.ctime = Self::now();
         let row = attr.change();
         let lsn = self.commit(RecordKind::Xattr, vec![change, row]);
         inode.note_lsn(lsn, false);
+        lsn
     }
 
     pub(crate) fn list_xattr(&self, ino: InodeNo) -> Result<Vec<Vec<u8>>> {

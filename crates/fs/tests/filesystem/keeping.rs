@@ -165,6 +165,36 @@ fn s_82_room_is_made_for_queues_threads_and_names() {
     assert_sound(&device);
 }
 
+/// S-82: no checkpoint goes for what is refused anyway, a name or an attribute that exists already; for the next name one does.
+#[test]
+fn s_82_no_checkpoint_is_deleted_for_a_change_that_is_refused() {
+    let device = device(64 << 20, 512);
+    let fs = full(&device, IoMode::Concurrent, SpacePolicy::Refuse);
+    let table = fs.lookup(InodeNo::ROOT, b"table").unwrap().ino;
+    fs.set_xattr(table, b"user.owner", b"clerk", false, false).unwrap();
+    let filler = fs.open("/filler", &OpenOptions::read_write()).unwrap();
+    let mut end = filler.size();
+    while filler.allocate(AllocateMode::Preallocate { keep_size: false }, end, BLOCK).is_ok() {
+        end += BLOCK;
+    }
+    drop(filler);
+    fs.set_space_policy(SpacePolicy::DeleteOldest).unwrap();
+    let make = |name: &[u8]| fs.make(InodeNo::ROOT, name, FileKind::File, NewFile::default(), 0);
+    let refusals = [
+        (make(b"table").map(drop), ErrorKind::Exists),
+        (fs.set_xattr(table, b"user.owner", b"other", true, false), ErrorKind::Exists),
+        (fs.set_xattr(table, b"user.nobody", b"other", false, true), ErrorKind::NoAttribute),
+    ];
+    for (refused, kind) in refusals {
+        assert_eq!(refused.unwrap_err().kind, kind);
+    }
+    assert_eq!(names(&fs).len(), 5, "nothing was deleted for nothing");
+    make(b"wanted").unwrap();
+    assert_eq!(names(&fs), ["manual", "kept", "auto1", "auto2"], "the volume was full");
+    fs.unmount().unwrap();
+    assert_sound(&device);
+}
+
 /// S-83: what one checkpoint, several, or all of them hold is what deleting them frees, to the block.
 #[test]
 fn s_83_what_deleting_any_set_would_free_is_exact() {
