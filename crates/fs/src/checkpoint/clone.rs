@@ -67,15 +67,21 @@ impl Fs {
     pub(crate) fn clone_files(&self, source: &CloneSource, target: &Path) -> Result<CloneReport> {
         let _one = self.cloning.lock();
         self.begin_change()?;
-        self.need_space()?;
-        self.free_place(target)?;
+        let room = || {
+            self.free_place(target)?;
+            self.need_space()
+        };
         match source {
             CloneSource::Checkpoint { name, path } => {
-                let checkpoint = self.checkpoint(name)?;
+                let (checkpoint, _held) = self.looking_into(name)?;
                 let root = self.root_of(&checkpoint, path)?;
+                self.with_room(room)?;
                 self.clone_of(checkpoint.epoch, root, target)
             }
-            CloneSource::Present(path) => self.clone_present(path, target),
+            CloneSource::Present(path) => {
+                self.with_room(room)?;
+                self.clone_present(path, target)
+            }
         }
     }
 
@@ -84,7 +90,7 @@ impl Fs {
         self.need_live(root.ino)?;
         let scope = if root.ino == InodeNo::ROOT { CheckpointScope::Everything } else { CheckpointScope::Paths(vec![path.to_owned()]) };
         let name = [PASSING, self.epoch().0.to_string().as_bytes()].concat();
-        let passing = self.create_checkpoint(&name, &CheckpointOptions { scope, automatic: true, kept: false })?;
+        let passing = self.create_checkpoint(&name, &CheckpointOptions { scope, automatic: true, kept: true })?;
         let cloned = self.clone_of(passing.epoch, root.ino, target);
         let deleted = self.delete_checkpoint(&name);
         cloned.and_then(|report| deleted.map(|()| report))
@@ -226,7 +232,7 @@ impl Builder<'_> {
             let Some((last, _)) = names.last() else { return Ok(subdirectories) };
             after = Bound::Excluded(last.clone());
             self.fs.begin_change()?;
-            self.fs.need_space()?;
+            self.fs.with_room(|| self.fs.need_space())?;
             let (files, more) = self.make_names(&mut directory, &names, counts)?;
             subdirectories += more;
             for file in files {

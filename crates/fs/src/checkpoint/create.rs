@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::row::{CheckpointRow, checkpoint_key, put_image, scope_key};
 use super::{Checkpoint, CheckpointInfo, CheckpointOptions, CheckpointScope, Others};
+use crate::inode::Inode;
 use crate::log::{Record, RecordKind};
 use crate::names::check_name;
 use crate::row::{RowChange, Table, inode_key, pair_key};
@@ -22,31 +23,33 @@ pub(super) struct Members {
     paths: Vec<Vec<u8>>,
 }
 
+fn exists(name: &[u8]) -> Error {
+    Error::new(ErrorKind::Exists, format!("a checkpoint '{}' exists", name.escape_ascii()))
+}
+
 impl Fs {
     /// Makes a checkpoint; durable when it returns.
     pub(crate) fn create_checkpoint(&self, name: &[u8], options: &CheckpointOptions) -> Result<CheckpointInfo> {
-        self.create_noting(name, options, Timestamp::now(), Vec::new())
+        self.create_noting(name, options, Timestamp::now(), &[])
     }
 
     /// Makes a checkpoint as of a time on the wall clock, and changes other rows in the same record; durable when it returns.
-    pub(super) fn create_noting(
-        &self,
-        name: &[u8],
-        options: &CheckpointOptions,
-        created: Timestamp,
-        notes: Vec<RowChange>,
-    ) -> Result<CheckpointInfo> {
+    pub(super) fn create_noting(&self, name: &[u8], options: &CheckpointOptions, created: Timestamp, notes: &[RowChange]) -> Result<CheckpointInfo> {
         check_name(name)?;
         self.begin_change()?;
-        self.need_space()?;
-        let (checkpoint, lsn) = self.frozen(|files| {
+        let make = |files: &[Arc<Inode>]| {
             assert!(files.iter().all(|file| file.data.lock.is_held()), "I-CKP-4: nobody writes an open file");
+            if self.meta.reading(|rows| Ok(rows.capture.named(name).is_some()))? {
+                return Err(exists(name));
+            }
             let members = match &options.scope {
                 CheckpointScope::Everything => None,
                 CheckpointScope::Paths(paths) => Some(self.members(paths.iter().map(AsRef::as_ref))?),
             };
+            self.need_space()?;
             self.commit_checkpoint(name, options, members, created, notes)
-        })?;
+        };
+        let (checkpoint, lsn) = self.with_room(|| self.frozen(make))?;
         self.meta.sync(lsn)?;
         self.keeper.wake();
         Ok(checkpoint.info())
@@ -58,7 +61,7 @@ impl Fs {
         options: &CheckpointOptions,
         members: Option<Members>,
         created: Timestamp,
-        notes: Vec<RowChange>,
+        notes: &[RowChange],
     ) -> Result<(Arc<Checkpoint>, crate::Lsn)> {
         let epoch = self.epoch();
         let next = epoch.0.checked_add(1).ok_or_else(|| Error::new(ErrorKind::Range, "4,294,967,295 checkpoints were made: no more can be"))?;
@@ -74,7 +77,7 @@ impl Fs {
             RowChange::put(Table::Checkpoint, checkpoint_key(epoch), row.encode()),
             RowChange::put(Table::Setting, EPOCH.to_vec(), next.to_le_bytes().to_vec()),
         ];
-        rows.extend(notes);
+        rows.extend_from_slice(notes);
         if let Some(members) = &members {
             rows.extend(members.inodes.iter().map(|ino| RowChange::put(Table::Scope, scope_key(epoch, *ino), Vec::new())));
             rows.extend(self.images_of_ways(epoch, members)?);
@@ -82,7 +85,7 @@ impl Fs {
         let checkpoint = Arc::new(Checkpoint { epoch, row, members: members.map(|members| members.inodes) });
         let lsn = self.meta.exclusively(|locked| {
             if locked.capture().named(name).is_some() {
-                return Err(Error::new(ErrorKind::Exists, format!("a checkpoint '{}' exists", name.escape_ascii())));
+                return Err(exists(name));
             }
             // The barrier: what was written in place before reaches the device before the record does.
             let record = Record { kind: RecordKind::Checkpoint, rows, exposes: None, barrier: true };

@@ -33,9 +33,9 @@ impl Fs {
         // A clone under way would go on below what is gone.
         let _no_clone = self.cloning.lock();
         self.begin_change()?;
-        self.need_space()?;
-        let (report, lsn) = self.frozen_and_forgetting(|files| {
-            let checkpoint = self.checkpoint(name)?;
+        // It goes for no change, and so not for this one either.
+        let (checkpoint, held) = self.looking_into(name)?;
+        let put_back = |files: &[Arc<Inode>]| {
             let subtree = match &options.path {
                 Some(path) if !is_root(path) => Some(Subtree::find(self, &checkpoint, path)?),
                 _ => None,
@@ -45,11 +45,14 @@ impl Fs {
                 None => of_everything(rows, &checkpoint, &open),
                 Some(subtree) => subtree.changes(rows, &checkpoint, &open),
             })?;
+            self.need_space()?;
             let undo = format!("before-rollback-{}", self.epoch().0);
             let automatic = CheckpointOptions { scope: CheckpointScope::Everything, automatic: true, kept: false };
-            self.commit_checkpoint(undo.as_bytes(), &automatic, None, Timestamp::now(), Vec::new())?;
+            self.commit_checkpoint(undo.as_bytes(), &automatic, None, Timestamp::now(), &[])?;
             self.commit_rollback(undo, changes)
-        })?;
+        };
+        let (report, lsn) = self.with_room(|| self.frozen_and_forgetting(put_back))?;
+        drop(held);
         self.meta.sync(lsn)?;
         Ok(report)
     }

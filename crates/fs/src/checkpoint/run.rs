@@ -76,7 +76,7 @@ impl Fs {
     pub(crate) fn set_schedule(&self, schedule: &Schedule) -> Result<()> {
         schedule.validate()?;
         self.begin_change()?;
-        self.need_space()?;
+        self.with_room(|| self.need_space())?;
         let mut turns = self.turns.lock();
         let last = turns.schedules.iter().find(|other| other.name == schedule.name).and_then(|other| other.last);
         let row = Schedule { last, ..schedule.clone() };
@@ -144,7 +144,7 @@ impl Fs {
         let note = RowChange::put(Table::Setting, schedule.key(), schedule.encode());
         let scope = if schedule.paths.is_empty() { CheckpointScope::Everything } else { CheckpointScope::Paths(schedule.paths.clone()) };
         let options = CheckpointOptions { scope, automatic: true, kept: false };
-        self.create_noting(&name, &options, now.wall, vec![note.clone()]).inspect_err(|_| {
+        self.create_noting(&name, &options, now.wall, std::slice::from_ref(&note)).inspect_err(|_| {
             // It had its turn all the same: what fails now would fail again in a minute, and be told again.
             if self.begin_change().is_ok() {
                 let _lsn = self.commit(RecordKind::Setting, vec![note]);

@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
+use super::Checkpoint;
 use crate::row::{DentryRow, InodeRow, Table, inode_key, pair_key, split_key};
 use crate::state::Fs;
 use crate::{DirEntry, Epoch, Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
@@ -61,13 +62,22 @@ impl std::fmt::Debug for CheckpointHold {
 
 impl Drop for CheckpointHold {
     fn drop(&mut self) {
-        let Some(fs) = self.fs.upgrade() else { return };
-        let mut holds = fs.views.holds.lock();
-        let count = holds.get_mut(&self.epoch).expect("it was counted when it was made");
-        *count -= 1;
-        if *count == 0 {
-            holds.remove(&self.epoch);
+        if let Some(fs) = self.fs.upgrade() {
+            fs.views.let_go(self.epoch);
         }
+    }
+}
+
+/// Keeps a checkpoint from being deleted while it is read: as [`CheckpointHold`], within one call.
+#[derive(Debug)]
+pub(super) struct Looking<'a> {
+    views: &'a Views,
+    epoch: Epoch,
+}
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        self.views.let_go(self.epoch);
     }
 }
 
@@ -98,6 +108,19 @@ impl Views {
     /// Makes the whole mount show a checkpoint.
     pub(crate) fn set_base(&self, epoch: Epoch) {
         assert!(self.base.set(epoch).is_ok(), "a mount shows one checkpoint");
+    }
+
+    fn hold(&self, epoch: Epoch) {
+        *self.holds.lock().entry(epoch).or_default() += 1;
+    }
+
+    fn let_go(&self, epoch: Epoch) {
+        let mut holds = self.holds.lock();
+        let count = holds.get_mut(&epoch).expect("it was counted when it was held");
+        *count -= 1;
+        if *count == 0 {
+            holds.remove(&epoch);
+        }
     }
 
     /// Returns the slot of a checkpoint, giving it one where needed.
@@ -164,8 +187,17 @@ impl Fs {
         let _opens = self.freeze.read();
         let epoch = self.checkpoint(name)?.epoch;
         let root = self.inode_at(epoch, InodeNo::ROOT)?;
-        *self.views.holds.lock().entry(epoch).or_default() += 1;
+        self.views.hold(epoch);
         Ok(CheckpointHold { fs: Arc::downgrade(self), epoch, root })
+    }
+
+    /// Finds a checkpoint that is read for a change, and keeps it until then: neither retention nor a full volume may delete it, for this change least of all.
+    pub(super) fn looking_into(&self, name: &[u8]) -> Result<(Arc<Checkpoint>, Looking<'_>)> {
+        // Nobody deletes it meanwhile.
+        let _opens = self.freeze.read();
+        let checkpoint = self.checkpoint(name)?;
+        self.views.hold(checkpoint.epoch);
+        Ok((Arc::clone(&checkpoint), Looking { views: &self.views, epoch: checkpoint.epoch }))
     }
 
     /// Returns whether files of a checkpoint are open, or it is mounted.

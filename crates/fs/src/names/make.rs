@@ -40,14 +40,14 @@ impl Fs {
         check_name(name)?;
         self.begin_change()?;
         self.need_live(dir)?;
-        self.need_space_for(|| {
-            let _names = self.names.lock();
-            self.directory(dir)?;
-            self.need_free(dir, name)
-        })?;
+        self.with_room(|| self.make_where_room_is(dir, name, making))
+    }
+
+    fn make_where_room_is(&self, dir: InodeNo, name: &[u8], making: &Making<'_>) -> Result<Attr> {
         let _names = self.names.lock();
         let parent = self.directory(dir)?;
         self.need_free(dir, name)?;
+        self.need_space()?;
         let inherited = self.inherited_in(dir, making.kind)?;
         let mut rows = Vec::with_capacity(5);
         let inode = self.new_inode_in(&parent, making, &mut rows);
@@ -65,7 +65,7 @@ impl Fs {
     pub(crate) fn make_unnamed(&self, dir: InodeNo, new: NewFile) -> Result<Attr> {
         self.begin_change()?;
         self.need_live(dir)?;
-        self.need_space()?;
+        self.with_room(|| self.need_space())?;
         let _names = self.names.lock();
         let parent = self.directory(dir)?;
         let row = InodeRow { nlink: 0, ..new_row(&parent, &Making { kind: FileKind::File, new, rdev: 0, target: &[] }) };
@@ -156,22 +156,13 @@ impl Fs {
         Ok(found)
     }
 
-    /// Refuses what grows the metadata of a full volume, unless room can be made. The caller holds no lock.
+    /// Refuses what grows the metadata of a full volume. Asked when nothing else stands in the way of the change, which is run by
+    /// [`with_room`](Self::with_room): no checkpoint is deleted for what is refused anyway.
     pub(crate) fn need_space(&self) -> Result<()> {
-        self.need_space_for(|| Ok(()))
-    }
-
-    /// As [`need_space`](Self::need_space); no checkpoint is deleted for a change that `check` refuses anyway, which is asked only where there is no room.
-    pub(super) fn need_space_for(&self, check: impl FnOnce() -> Result<()>) -> Result<()> {
-        if !self.space.would_fit(METADATA_BLOCKS) {
-            check()?;
+        if self.space.would_fit(METADATA_BLOCKS) {
+            return Ok(());
         }
-        self.with_room(|| {
-            if self.space.would_fit(METADATA_BLOCKS) {
-                return Ok(());
-            }
-            Err(Error::no_space(METADATA_BLOCKS, "the volume is full: delete something, or grow it"))
-        })
+        Err(Error::no_space(METADATA_BLOCKS, "the volume is full: delete something, or grow it"))
     }
 
     /// Adds the rows of a new inode with one name to `rows`.

@@ -39,19 +39,20 @@ impl Fs {
         self.begin_change()?;
         self.need_live(ino)?;
         let key = pair_key(ino, name);
-        let check = || {
+        self.with_room(|| {
+            let _names = self.names.lock();
+            let inode = self.inode(ino)?;
             let exists = self.meta.get(Table::Xattr, &key)?.is_some();
             if create && exists {
                 return Err(Error::new(ErrorKind::Exists, format!("inode {} has an attribute '{}' already", ino.0, name.escape_ascii())));
             }
-            if replace && !exists { Err(missing(ino, name)) } else { Ok(()) }
-        };
-        self.need_space_for(check)?;
-        let _names = self.names.lock();
-        let inode = self.inode(ino)?;
-        check()?;
-        self.change_xattr(&inode, RowChange::put(Table::Xattr, key, value.to_vec()));
-        Ok(())
+            if replace && !exists {
+                return Err(missing(ino, name));
+            }
+            self.need_space()?;
+            self.change_xattr(&inode, RowChange::put(Table::Xattr, key.clone(), value.to_vec()));
+            Ok(())
+        })
     }
 
     pub(crate) fn remove_xattr(&self, ino: InodeNo, name: &[u8]) -> Result<()> {

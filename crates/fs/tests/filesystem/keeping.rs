@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use block::{AlignedBuf, BlockDevice, CrashChoice, QueueOptions, SimulatedDevice, SimulatedOptions, Snapshot};
 use fs::{
-    AllocateMode, CheckpointOptions, CheckpointScope, ErrorKind, FileKind, FileSystem, InodeNo, IoMode, Moment, MountOptions, NewFile, OpenOptions,
-    Queue, Schedule, SpacePolicy, Timestamp,
+    AllocateMode, CheckpointOptions, CheckpointScope, CloneSource, ErrorKind, FileKind, FileSystem, InodeNo, IoMode, Moment, MountOptions, NewFile,
+    OpenOptions, Queue, RollbackOptions, Schedule, SpacePolicy, Timestamp,
 };
 
 use crate::common::assert_sound;
@@ -165,13 +165,9 @@ fn s_82_room_is_made_for_queues_threads_and_names() {
     assert_sound(&device);
 }
 
-/// S-82: no checkpoint goes for what is refused anyway, a name or an attribute that exists already; for the next name one does.
-#[test]
-fn s_82_no_checkpoint_is_deleted_for_a_change_that_is_refused() {
-    let device = device(64 << 20, 512);
-    let fs = full(&device, IoMode::Concurrent, SpacePolicy::Refuse);
-    let table = fs.lookup(InodeNo::ROOT, b"table").unwrap().ino;
-    fs.set_xattr(table, b"user.owner", b"clerk", false, false).unwrap();
+/// As [`full`] makes it, and then not a block is free.
+fn brimful(device: &Arc<dyn BlockDevice>) -> FileSystem {
+    let fs = full(device, IoMode::Concurrent, SpacePolicy::Refuse);
     let filler = fs.open("/filler", &OpenOptions::read_write()).unwrap();
     let mut end = filler.size();
     while filler.allocate(AllocateMode::Preallocate { keep_size: false }, end, BLOCK).is_ok() {
@@ -179,20 +175,58 @@ fn s_82_no_checkpoint_is_deleted_for_a_change_that_is_refused() {
     }
     drop(filler);
     fs.set_space_policy(SpacePolicy::DeleteOldest).unwrap();
+    fs
+}
+
+/// S-82: no checkpoint goes for what is refused anyway: a name, an attribute, a checkpoint that exists already, a rollback under open files. For the next
+/// name one goes.
+#[test]
+fn s_82_no_checkpoint_is_deleted_for_a_change_that_is_refused() {
+    let device = device(64 << 20, 512);
+    let fs = brimful(&device);
+    let table = fs.lookup(InodeNo::ROOT, b"table").unwrap().ino;
     let make = |name: &[u8]| fs.make(InodeNo::ROOT, name, FileKind::File, NewFile::default(), 0);
+    let open = fs.open("/table", &OpenOptions::read_write()).unwrap();
+    let nowhere = CheckpointOptions { scope: CheckpointScope::Paths(vec!["/nowhere".into()]), ..automatic() };
     let refusals = [
         (make(b"table").map(drop), ErrorKind::Exists),
-        (fs.set_xattr(table, b"user.owner", b"other", true, false), ErrorKind::Exists),
         (fs.set_xattr(table, b"user.nobody", b"other", false, true), ErrorKind::NoAttribute),
+        (fs.create_checkpoint("auto0", &automatic()).map(drop), ErrorKind::Exists),
+        (fs.create_checkpoint("new", &nowhere).map(drop), ErrorKind::NotFound),
+        (fs.rollback("manual", &RollbackOptions::default()).map(drop), ErrorKind::Busy),
+        (fs.clone_files(&CloneSource::Checkpoint { name: b"auto0".to_vec(), path: "/table".into() }, "/table").map(drop), ErrorKind::Exists),
     ];
-    for (refused, kind) in refusals {
-        assert_eq!(refused.unwrap_err().kind, kind);
+    for (at, (refused, kind)) in refusals.into_iter().enumerate() {
+        assert_eq!(refused.unwrap_err().kind, kind, "{at}");
     }
     assert_eq!(names(&fs).len(), 5, "nothing was deleted for nothing");
+    drop(open);
     make(b"wanted").unwrap();
     assert_eq!(names(&fs), ["manual", "kept", "auto1", "auto2"], "the volume was full");
     fs.unmount().unwrap();
     assert_sound(&device);
+}
+
+/// S-82: what is cloned, or rolled back to, is not what makes room for it.
+#[test]
+fn s_82_a_checkpoint_that_a_change_reads_makes_no_room_for_it() {
+    for clones in [false, true] {
+        let device = device(64 << 20, 512);
+        let fs = brimful(&device);
+        let shown = if clones {
+            fs.clone_files(&CloneSource::Checkpoint { name: b"auto0".to_vec(), path: "/table".into() }, "/clone").unwrap();
+            "/clone"
+        } else {
+            fs.rollback("auto0", &RollbackOptions { path: Some("/table".into()), ..RollbackOptions::default() }).unwrap();
+            "/table"
+        };
+        assert!(names(&fs).starts_with(&["manual", "kept", "auto0", "auto2"].map(str::to_owned)), "{clones}: {:?}", names(&fs));
+        assert!(read(&fs, shown) == vec![10; 8 * MIB], "{clones}");
+        // Nothing holds it any more.
+        fs.delete_checkpoint("auto0").unwrap();
+        fs.unmount().unwrap();
+        assert_sound(&device);
+    }
 }
 
 /// S-83: what one checkpoint, several, or all of them hold is what deleting them frees, to the block.
