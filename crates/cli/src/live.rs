@@ -7,7 +7,8 @@
 //! | `user.bedplate.untorn` | file, directory | how much is written untorn, in bytes, and by whom; may be set (bytes) and removed |
 //! | `user.bedplate.extsize` | file, directory | how much is wanted in one run, in bytes; may be set and removed |
 //! | `user.bedplate.counters` | file | its counters, JSON |
-//! | `user.bedplate.extents` | file | its extent map, JSON |
+//! | `user.bedplate.extent_count` | file | in how many extents it lies |
+//! | `user.bedplate.extents.OFFSET` | file | its extents from that offset on, JSON |
 //! | `user.bedplate.activity` | file | its counters and latencies, JSON |
 //! | `user.bedplate.trial` | file | what became of the last trial of another mode, JSON; may be set |
 //! | `user.bedplate.opens` | file | who has it open, JSON |
@@ -36,8 +37,10 @@ pub const MODE: &str = "user.bedplate.mode";
 pub const EFFECTIVE_MODE: &str = "user.bedplate.effective_mode";
 /// A file's counters.
 pub const COUNTERS: &str = "user.bedplate.counters";
-/// A file's extent map.
-pub const EXTENTS: &str = "user.bedplate.extents";
+/// In how many extents a file lies.
+const EXTENT_COUNT: &str = "user.bedplate.extent_count";
+/// A file's extents; the offset of the first follows.
+const EXTENTS: &str = "user.bedplate.extents.";
 /// A file's counters and latencies.
 pub const ACTIVITY: &str = "user.bedplate.activity";
 /// What became of the last trial of another mode.
@@ -120,6 +123,27 @@ pub fn get_as<T: serde::de::DeserializeOwned>(path: &Path, name: &str) -> Result
     let explain =
         |e| Failure::new("io", format!("{}: the daemon answered {name} in a form not known here ({e}); is it of another version?", path.display()));
     get_json(path, name)?.map(|value| serde_json::from_value(value).map_err(explain)).transpose()
+}
+
+/// Returns in how many extents a file lies.
+pub fn extent_count(path: &Path) -> Result<usize> {
+    Ok(get_as(path, EXTENT_COUNT)?.unwrap_or_default())
+}
+
+/// Returns a file's extents, however many.
+pub fn extents(path: &Path) -> Result<Vec<Value>> {
+    let mut found: Vec<Value> = Vec::new();
+    let mut from = 0;
+    loop {
+        let page: Vec<Value> = get_as(path, &format!("{EXTENTS}{from}"))?.unwrap_or_default();
+        let last = page.last().and_then(|extent| extent.get("file_offset")?.as_u64());
+        found.extend(page);
+        // A daemon that does not come to an end is not followed for ever.
+        match last.and_then(|last| last.checked_add(1)).filter(|next| *next > from) {
+            Some(next) => from = next,
+            None => return Ok(found),
+        }
+    }
 }
 
 /// Sets an attribute.

@@ -179,9 +179,9 @@ impl ExtentMap {
         self.extents.last_key_value().map_or(0, |(at, extent)| at + u64::from(extent.blocks))
     }
 
-    /// Returns all extents in file order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (FileBlock, Extent)> + '_ {
-        self.extents.iter().map(|(at, extent)| (FileBlock(*at), *extent))
+    /// Returns the extents that begin at `block` or behind it, in file order.
+    pub(crate) fn from(&self, block: u64) -> impl Iterator<Item = (FileBlock, Extent)> + '_ {
+        self.extents.range(block..).map(|(at, extent)| (FileBlock(*at), *extent))
     }
 
     /// Returns the extent that maps `block`, and where it begins. This is the lookup of the data path.

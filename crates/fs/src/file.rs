@@ -168,7 +168,21 @@ impl File {
     /// # Errors
     /// `Io`.
     pub fn extents(&self) -> Result<Vec<ExtentInfo>> {
-        self.io().extents()
+        self.extents_from(0, usize::MAX)
+    }
+    /// Returns at most `limit` extents in file order, those that begin at `offset` (bytes) or behind it.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn extents_from(&self, offset: u64, limit: usize) -> Result<Vec<ExtentInfo>> {
+        self.io().extents_from(offset, limit)
+    }
+    /// Returns in how many extents the file lies.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn extent_count(&self) -> Result<usize> {
+        self.io().extent_count()
     }
     /// Returns the attributes.
     ///

@@ -1,6 +1,7 @@
 //! `bedplate explain FILE|DIR`
 
 use std::fmt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use bedplate::{FileActivity, IoMode, format_size};
@@ -12,7 +13,7 @@ use super::checkpoint::show::Held;
 use super::defrag_report;
 use super::explain_databases::{self, Advice};
 use super::explain_findings::{self, Finding, Told};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::live;
 use crate::mounts::{self, Mount};
 use crate::output::Output;
@@ -141,22 +142,16 @@ fn of_file(path: &Path, info: &Value) -> Result<OfFile> {
 /// Asks the daemon about a file.
 fn look(path: &Path, info: &Value) -> Result<Told> {
     let number = |name: &str| info.get(name).and_then(Value::as_u64).unwrap_or(0);
-    // A badly fragmented map does not fit into one answer; the file is told of all the same.
-    let extents = live::get_json(path, live::EXTENTS).ok().flatten().and_then(|extents| extents.as_array().map(Vec::len));
+    let extents = live::extent_count(path)?;
+    let allocated_bytes = std::fs::metadata(path).map_err(|error| Failure::system("look at", path, &error))?.blocks() * 512;
     // Asking for the extents opened the file where nobody had it open, so that its mode is known.
     let activity: FileActivity = live::get_as(path, live::ACTIVITY)?.ok_or_else(|| live::stale(path))?;
     let mut opens: Vec<Open> = live::get_as(path, live::OPENS)?.unwrap_or_default();
     for open in &mut opens {
         open.program = std::fs::read_to_string(format!("/proc/{}/comm", open.pid)).ok().map(|name| name.trim_end().to_owned());
     }
-    Ok(Told {
-        path: path.display().to_string(),
-        activity,
-        opens,
-        io_align: number("io_align"),
-        block_size: number("block_size"),
-        extents: extents.unwrap_or(usize::MAX),
-    })
+    let (path, io_align, block_size) = (path.display().to_string(), number("io_align"), number("block_size"));
+    Ok(Told { path, activity, opens, io_align, block_size, extents, allocated_bytes })
 }
 
 /// Returns the mode of what is created in a directory.
@@ -233,7 +228,7 @@ impl fmt::Display for OfFile {
             writeln!(f, "last trial    {}", trial.line())?;
         }
         writeln!(f, "direct I/O    offset and length in multiples of {}", format_size(self.io_align))?;
-        let extents = if self.extents == usize::MAX { "too many extents to list".to_owned() } else { text::count(self.extents as u64, "extent") };
+        let extents = text::count(self.extents as u64, "extent");
         let wanted = self.extent_bytes_wanted.map_or_else(String::new, |bytes| format!("; {} are wanted in one run", format_size(bytes)));
         writeln!(f, "lies in       {extents}, {} on average{wanted}", format_size(self.extent_bytes_average))?;
         writeln!(f, "did           {} reads, {} writes, {} of them direct", counters.reads, counters.writes, counters.direct)?;

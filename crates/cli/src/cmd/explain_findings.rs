@@ -21,14 +21,16 @@ pub struct Told {
     pub io_align: u64,
     /// Allocation unit in bytes.
     pub block_size: u64,
-    /// Extents; `usize::MAX`: too many to be listed.
+    /// In how many extents it lies.
     pub extents: usize,
+    /// How many bytes these have.
+    pub allocated_bytes: u64,
 }
 
 impl Told {
     /// Returns the average length of an extent in bytes.
     pub fn extent_bytes_average(&self) -> u64 {
-        self.activity.size_bytes / (self.extents.max(1) as u64)
+        self.allocated_bytes / (self.extents.max(1) as u64)
     }
 }
 
@@ -231,7 +233,8 @@ mod tests {
             sync_wait_ns: 0,
         };
         let opens = vec![open("postgres", "concurrent"), open("cp", "cached")];
-        let mut told = Told { path: "/mnt/f".into(), activity, opens, io_align: 512, block_size: 4096, extents: 1 };
+        let allocated_bytes = activity.size_bytes;
+        let mut told = Told { path: "/mnt/f".into(), activity, opens, io_align: 512, block_size: 4096, extents: 1, allocated_bytes };
         change(&mut told);
         told
     }

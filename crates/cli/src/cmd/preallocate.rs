@@ -75,7 +75,7 @@ fn of_live(path: &Path, arguments: &Arguments) -> Result<Allocated> {
     fallocate(&file, flags, arguments.offset, arguments.size).map_err(|error| explain(error.into()))?;
     file.sync_all().map_err(explain)?;
     let meta = file.metadata().map_err(explain)?;
-    let extents = live::get_json(path, live::EXTENTS)?.and_then(|extents| extents.as_array().map(Vec::len)).unwrap_or(0);
+    let extents = live::extent_count(path)?;
     Ok(Allocated { path: arguments.file.clone(), size_bytes: meta.size(), allocated_bytes: meta.blocks() * 512, extents: extents as u64 })
 }
 

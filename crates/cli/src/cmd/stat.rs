@@ -106,7 +106,7 @@ fn of_live(path: &Path, arguments: &Arguments) -> Result<Stat> {
     let kind = kind(&meta);
     let is_file = kind == FileKind::File;
     let of_file = |name: &str| if is_file { live::get(path, name) } else { Ok(None) };
-    let extents = if is_file { live::get_json(path, live::EXTENTS)? } else { None };
+    let extents = if is_file { live::extents(path)? } else { Vec::new() };
     let counters = if is_file { live::get_json(path, live::COUNTERS)? } else { None };
     Ok(Stat {
         path: arguments.file.clone(),
@@ -131,7 +131,7 @@ fn of_live(path: &Path, arguments: &Arguments) -> Result<Stat> {
         block_size: number("block_size"),
         io_align: number("io_align"),
         buffer_align: number("buffer_align"),
-        extents: extents.and_then(|extents| extents.as_array().cloned()).unwrap_or_default(),
+        extents,
         counters: counters.map(Counters::from_json),
         list: arguments.extents,
     })

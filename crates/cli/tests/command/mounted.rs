@@ -298,6 +298,30 @@ fn a_mount_that_cannot_be_is_explained() {
     bedplate(["check", text(&image)]).succeeds();
 }
 
+/// One extended attribute holds 64 KiB at most.
+#[test]
+fn a_live_file_of_very_many_extents_tells_of_them_all() {
+    if !can_mount("a file of many extents") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, dir) = scratch.mounted("mode=concurrent");
+    let path = dir.join("sparse");
+    let file = std::fs::File::create(&path).unwrap();
+    for at in 0..1500 {
+        std::os::unix::fs::FileExt::write_all_at(&file, &[1; 4096], at * 8192).unwrap();
+    }
+    file.sync_all().unwrap();
+    let stat = bedplate(["--json", "stat", text(&path)]).succeeds().json();
+    let offsets: Vec<_> = stat["extents"].as_array().unwrap().iter().map(|extent| extent["file_offset"].as_u64().unwrap()).collect();
+    assert!(offsets == (0..1500).map(|at| at * 8192).collect::<Vec<u64>>(), "{offsets:?}");
+    bedplate(["stat", text(&path)]).succeeds().says("extents       1500");
+    bedplate(["explain", text(&path)]).succeeds().says("1500 extents, 4 KiB on average");
+    drop(file);
+    bedplate(["unmount", text(&dir)]).succeeds();
+    bedplate(["check", text(&image)]).succeeds();
+}
+
 #[test]
 fn a_live_file_tells_its_mode_its_extents_and_why_an_io_was_not_direct() {
     if !can_mount("live files") {

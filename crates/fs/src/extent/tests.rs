@@ -57,7 +57,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn model_of(map: &ExtentMap) -> Model {
-    map.iter()
+    map.from(0)
         .flat_map(|(at, extent)| (0..u64::from(extent.blocks)).map(move |i| (at.0 + i, (extent.start.0 + i, extent.state, extent.birth))))
         .collect()
 }
@@ -107,7 +107,7 @@ fn plan(map: &ExtentMap, step: &Step, next: u64) -> Vec<ExtentChange> {
 }
 
 fn check_shape(map: &ExtentMap) {
-    let extents: Vec<_> = map.iter().collect();
+    let extents: Vec<_> = map.from(0).collect();
     for pair in extents.windows(2) {
         let ((a, first), (b, second)) = (pair[0], pair[1]);
         let end = a.0 + u64::from(first.blocks);

@@ -47,7 +47,11 @@ impl Io<'_> {
     }
 
     /// Returns the extents in file order.
-    pub(crate) fn extents(self) -> Result<Vec<ExtentInfo>> {
+    pub(crate) fn extent_count(self) -> Result<usize> {
+        Ok(self.map()?.len())
+    }
+
+    pub(crate) fn extents_from(self, offset: u64, limit: usize) -> Result<Vec<ExtentInfo>> {
         let block = self.fs.grid.block;
         let info = |(at, extent): (crate::FileBlock, crate::extent::Extent)| ExtentInfo {
             file_offset: at.0 * block,
@@ -56,6 +60,6 @@ impl Io<'_> {
             unwritten: extent.state == ExtentState::Unwritten,
             birth: extent.birth,
         };
-        Ok(self.map()?.iter().map(info).collect())
+        Ok(self.map()?.from(offset.div_ceil(block)).map(info).take(limit).collect())
     }
 }

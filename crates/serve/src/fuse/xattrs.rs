@@ -7,7 +7,9 @@
 //! | `extsize` | files, directories | how many bytes are wanted in one run of the volume | a size; removing it ends that |
 //! | `effective_mode` | files | the mode it is served in now | no |
 //! | `counters` | files | its counters, JSON | no |
-//! | `extents` | files | its extent map, JSON | no |
+//! | `extents` | files | its extent map, JSON; one of more than 64 KiB is refused | no |
+//! | `extent_count` | files | in how many extents it lies | no |
+//! | `extents.OFFSET` | files | its extents from that offset on, as many as fit, JSON | no |
 //! | `activity` | files | its counters and latencies, JSON | no |
 //! | `opens` | files | who has it open and what came of it, JSON | no |
 //! | `trial` | files | what became of the last trial of another mode, JSON | stores it |
@@ -37,6 +39,8 @@ const PREFIX: &[u8] = b"user.bedplate.";
 /// The one that is stored under its own name.
 const TRIAL: &[u8] = b"user.bedplate.trial";
 const TRIAL_BYTES_MAX: usize = 8 << 10;
+/// Extents that fit into one value of 64 KiB: each takes at most 140 bytes.
+const EXTENTS_MAX: usize = 460;
 
 /// Access control lists are not enforced here, so they are not stored either.
 const UNSUPPORTED: &[u8] = b"system.";
@@ -113,6 +117,10 @@ impl Shared {
         {
             return answer;
         }
+        if let Some(from) = name.strip_prefix(b"extents.") {
+            let from: u64 = str::from_utf8(from).ok().and_then(|text| text.parse().ok()).ok_or(Errno::INVAL)?;
+            return json(&self.some_open(ino)?.extents_from(from, EXTENTS_MAX)?);
+        }
         match name {
             b"mode" => Ok(self.fs.attr(ino)?.io_mode.ok_or(Errno::NODATA)?.name().into()),
             b"untorn" => {
@@ -131,6 +139,7 @@ impl Shared {
                 self.need_file(ino)?;
                 json(&self.opens_of(ino))
             }
+            b"extent_count" => json(&self.some_open(ino)?.extent_count()?),
             b"extents" => json(&self.some_open(ino)?.extents()?),
             b"info" if ino == InodeNo::ROOT => json(&self.fs.info()),
             _ if ino == InodeNo::ROOT && name.starts_with(REQUEST) => self.request_value(caller, &name[REQUEST.len()..]),
