@@ -112,9 +112,9 @@ pub fn canonical(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Returns whether the system says that the daemon behind a mount is gone.
+/// Returns whether the system says that the daemon behind a mount is gone, or went while it was asked.
 pub fn is_stale(error: &std::io::Error) -> bool {
-    error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error())
+    [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED].iter().any(|gone| error.raw_os_error() == Some(gone.raw_os_error()))
 }
 
 #[cfg(test)]

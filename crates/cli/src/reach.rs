@@ -37,7 +37,7 @@ impl Target {
     pub fn reach(&self) -> Result<Reach> {
         let mount = match mounts::of_volume(&self.volume)? {
             Some(mount) => Some(mount),
-            None if self.volume.is_dir() || live::is_stale(&self.volume) => Some(live::require_mount(&self.volume)?),
+            None if self.volume.is_dir() || serve::fuse::is_dead(&self.volume) => Some(live::require_mount(&self.volume)?),
             None => None,
         };
         Ok(mount.map_or_else(|| Reach::Alone(Volume::new(&self.volume, &self.devices)), Reach::Mounted))

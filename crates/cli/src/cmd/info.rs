@@ -42,7 +42,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let path = &group::resolve(&arguments.path)?;
     let mount = match mounts::of_volume(path)? {
         Some(mount) => Some(mount),
-        None if path.is_dir() || live::is_stale(path) => Some(live::require_mount(path)?),
+        None if path.is_dir() || serve::fuse::is_dead(path) => Some(live::require_mount(path)?),
         None => mounts::above(&mounts::canonical(path)?)?,
     };
     let info = match mount {

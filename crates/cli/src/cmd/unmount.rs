@@ -39,7 +39,7 @@ struct Unmounted {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let started = Instant::now();
     let mount = find(&arguments.dir)?;
-    let stale = live::is_stale(&mount.dir);
+    let stale = serve::fuse::is_dead(&mount.dir);
     let daemon = if stale { None } else { daemon_of(&mount) };
     // A loop device that was detached while it is in use goes with its last user: kept, it can be asked below whether it is clean.
     let _kept = std::fs::File::open(&mount.source);

@@ -223,6 +223,29 @@ fn a_copy_of_the_mount_in_a_container_is_named() {
 }
 
 #[test]
+fn a_dead_mount_is_known_although_the_kernel_still_answers_for_it() {
+    if !can_mount("a dead mount with attributes that are known") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, dir) = (scratch.image("v.img"), scratch.directory("mnt"));
+    let mount_and_kill = || {
+        let mounted = bedplate(["--json", "mount", text(&image), text(&dir)]).succeeds().json();
+        let pid = pid_of(&mounted);
+        // From now on the kernel knows the attributes of the root for a day.
+        std::fs::metadata(&dir).unwrap();
+        kill_process(pid, Signal::KILL).unwrap();
+        until("the end of the daemon", || !Path::new(&format!("/proc/{}", pid.as_raw_nonzero())).exists());
+    };
+    mount_and_kill();
+    bedplate(["unmount", text(&dir)]).succeeds().says("a daemon that died");
+    assert!(!is_mounted(&dir));
+    mount_and_kill();
+    bedplate(["mount", text(&image), text(&dir)]).succeeds();
+    bedplate(["unmount", text(&dir)]).succeeds();
+}
+
+#[test]
 fn a_killed_daemon_leaves_a_stale_mount_that_is_explained_and_a_volume_that_recovers() {
     if !can_mount("a killed daemon") {
         return;

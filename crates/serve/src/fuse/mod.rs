@@ -41,5 +41,5 @@ pub use attach::unmount;
 #[doc(hidden)]
 pub use forge::serve_connection;
 pub use mount::Mount;
-pub use mountpoint::holders_of;
+pub use mountpoint::{holders_of, is_dead};
 pub use settings::{MountSettings, WriteBack};

@@ -64,13 +64,17 @@ fn check_directory(real: &Path, settings: &MountSettings) -> Result<()> {
     Ok(())
 }
 
+/// Whoever was waiting for an answer when the process died is told of an abort, everybody later that there is no connection.
 fn is_not_connected(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::ENOTCONN)
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }
 
-/// Tells whether a mount lies at `path` whose serving process has died.
-fn is_dead(path: &Path) -> bool {
-    path.metadata().is_err_and(|error| is_not_connected(&error))
+/// Tells whether a mount lies at `path` whose serving process has died. The kernel answers for attributes that it still knows, also when nobody
+/// is left to ask; the space of a file system it has to ask for each time.
+#[must_use]
+pub fn is_dead(path: &Path) -> bool {
+    let attributes = path.metadata().is_err_and(|error| is_not_connected(&error));
+    attributes || rustix::fs::statfs(path).is_err_and(|errno| is_not_connected(&errno.into()))
 }
 
 /// Takes a dead mount away where it is one of ours, and otherwise says how that is done.
