@@ -183,9 +183,15 @@ impl Repository {
         Ok(names)
     }
 
+    /// Returns a sentence for each file among the manifests whose name no backup can have.
+    fn nameless(&self) -> Result<Vec<String>> {
+        let told = |place| format!("{place}: the name is no text, so this is the manifest of no backup: move it away, or give it its name back");
+        Ok(self.store.nameless(MANIFESTS)?.into_iter().map(told).collect())
+    }
+
     /// Returns what the backups are of, oldest checkpoint first, and a sentence for each whose manifest is damaged.
     pub fn headers(&self) -> Result<(Vec<Header>, Vec<String>)> {
-        let (mut headers, mut damaged) = (Vec::new(), Vec::new());
+        let (mut headers, mut damaged) = (Vec::new(), self.nameless()?);
         for backup in self.backups(&self.names()?) {
             match backup {
                 Ok(manifest) => headers.push(manifest.header),
@@ -200,7 +206,8 @@ impl Repository {
     /// Reads everything that a backup, or all of them, need.
     pub fn verify(&self, name: Option<&str>, mut progress: impl FnMut(u64)) -> Result<Verified> {
         let names = name.map_or_else(|| self.names(), |name| Ok(vec![name.to_owned()]))?;
-        let mut verified = Verified { backups: names.len(), chunks: 0, faults: Vec::new() };
+        let faults = if name.is_none() { self.nameless()? } else { Vec::new() };
+        let mut verified = Verified { backups: names.len(), chunks: 0, faults };
         let mut seen = HashSet::new();
         for (backup, name) in self.backups(&names).zip(&names) {
             let manifest = match backup {
@@ -236,6 +243,9 @@ impl Repository {
             return Err(self.no_backup(unknown));
         }
         // Read before anything is removed: a backup that cannot be read may need any chunk.
+        if let Some(nameless) = self.nameless()?.into_iter().next() {
+            return Err(Failure::new("corrupt", nameless));
+        }
         let mut needed = HashSet::new();
         let kept: Vec<String> = known.into_iter().filter(|name| !names.contains(name)).collect();
         for backup in self.backups(&kept) {

@@ -327,6 +327,16 @@ fn s_78_what_got_lost_is_stored_anew() {
     bedplate(["backup", "delete", text(&repository), "two"]).fails(1, manifest);
     bedplate(["backup", "delete", text(&repository), "one"]).succeeds();
     bedplate(["backup", "verify", text(&repository)]).succeeds().says("2 backups");
+    // A name that is no text is told in a line, and hides nothing.
+    let odd = repository.join("manifests").join(OsStr::from_bytes(b"odd\xff"));
+    fs::rename(repository.join("manifests/two"), &odd).unwrap();
+    let listed = bedplate(["backup", "list", text(&repository)]).succeeds().says("three: ").says("damaged: ").says("odd\\xff': the name is no text");
+    assert_eq!(listed.stdout().lines().count(), 2, "{}", listed.stdout());
+    bedplate(["backup", "verify", text(&repository)]).fails(4, "odd\\xff");
+    bedplate(["backup", "verify", text(&repository), "three"]).succeeds();
+    bedplate(["backup", "delete", text(&repository)]).fails(1, "odd\\xff");
+    fs::rename(&odd, repository.join("manifests/two")).unwrap();
+    bedplate(["backup", "verify", text(&repository)]).succeeds().says("2 backups");
     // The root of a new volume is an empty directory as well.
     let (image, other) = (scratch.image("other.img"), scratch.directory("other"));
     bedplate(["mount", text(&image), text(&other)]).succeeds();

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -35,6 +36,11 @@ impl Directory {
 
     fn path(&self, key: &str) -> PathBuf {
         self.dir.join(key)
+    }
+
+    /// Returns the key of a file; `None` where its name is no text.
+    fn key<'a>(&self, path: &'a Path) -> Option<&'a str> {
+        path.strip_prefix(&self.dir).unwrap_or(path).to_str()
     }
 
     fn touched(&self) -> std::sync::MutexGuard<'_, BTreeSet<PathBuf>> {
@@ -170,10 +176,15 @@ impl Store for Directory {
     fn list(&self, dir: &str) -> Result<Vec<(String, u64)>> {
         let mut listed = Vec::new();
         for path in self.files(dir)?.iter().filter(|path| !is_partial(path)) {
-            let key = path.strip_prefix(&self.dir).unwrap_or(path).to_string_lossy().into_owned();
-            listed.push((key, path.metadata().map_or(0, |meta| meta.len())));
+            let Some(key) = self.key(path) else { continue };
+            listed.push((key.to_owned(), path.metadata().map_or(0, |meta| meta.len())));
         }
         Ok(listed)
+    }
+
+    fn nameless(&self, dir: &str) -> Result<Vec<String>> {
+        let files = self.files(dir)?.into_iter().filter(|path| self.key(path).is_none());
+        Ok(files.map(|path| format!("'{}'", path.as_os_str().as_bytes().escape_ascii())).collect())
     }
 
     fn remove(&self, keys: &[String]) -> Result<()> {

@@ -57,8 +57,11 @@ pub trait Store {
     /// Returns when everything written is there and durable.
     fn sync(&self) -> Result<()>;
 
-    /// Returns the keys that begin with `dir` and a `/`, with their bytes.
+    /// Returns the keys that begin with `dir` and a `/`, with their bytes. What has a name that is no text is no key, and left out.
     fn list(&self, dir: &str) -> Result<Vec<(String, u64)>>;
+
+    /// Returns where, for people, something lies below `dir` whose name is no text, so that it is no key.
+    fn nameless(&self, dir: &str) -> Result<Vec<String>>;
 
     /// Removes keys; one that is gone already is no error.
     fn remove(&self, keys: &[String]) -> Result<()>;

@@ -289,6 +289,11 @@ impl Store for Objects {
         Ok(listed.into_iter().map(|object| (self.bucket.key(&object.location), object.size)).collect())
     }
 
+    fn nameless(&self, _dir: &str) -> Result<Vec<String>> {
+        // Names of objects are text.
+        Ok(Vec::new())
+    }
+
     fn remove(&self, keys: &[String]) -> Result<()> {
         let paths = keys.iter().map(|key| self.bucket.path(key)).collect::<Result<Vec<_>>>()?;
         let removed = self.bucket.store.delete_stream(stream::iter(paths.into_iter().map(Ok)).boxed());
