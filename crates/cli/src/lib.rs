@@ -26,6 +26,7 @@ mod live;
 mod logging;
 mod metrics;
 mod mounts;
+mod mover;
 mod names;
 mod output;
 mod progress;

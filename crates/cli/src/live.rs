@@ -15,6 +15,7 @@
 //! | `user.bedplate.activities.N` | root | those of the files behind inode N, JSON |
 //! | `user.bedplate.reset` | file, root | setting it lets counters and latencies begin anew |
 //! | `user.bedplate.info` | root | what `info` tells of the file system, JSON |
+//! | `user.bedplate.mover` | root | what background defragmentation does and did, JSON |
 //! | `user.bedplate.pid` | root | the daemon's process |
 //! | `user.bedplate.checkpoints.EPOCH` | root | the checkpoints after that one, JSON |
 //! | `user.bedplate.held.EPOCHS` | root | what deleting these would free, or what all hold, JSON |
@@ -53,6 +54,8 @@ pub const ACTIVITIES: &str = "user.bedplate.activities";
 pub const RESET: &str = "user.bedplate.reset";
 /// Everything the file system tells of itself.
 pub const INFO: &str = "user.bedplate.info";
+/// What background defragmentation does and did.
+pub const MOVER: &str = "user.bedplate.mover";
 /// The process that serves the mount.
 pub const PID: &str = "user.bedplate.pid";
 /// How much of a file is written untorn, and by whom.
@@ -148,7 +151,10 @@ pub fn extents(path: &Path) -> Result<Vec<Value>> {
 
 /// Sets an attribute.
 pub fn set(path: &Path, name: &str, value: &str) -> Result<()> {
-    setxattr(path, name, value.as_bytes(), XattrFlags::empty()).map_err(|error| refused("set", name, path, error))
+    setxattr(path, name, value.as_bytes(), XattrFlags::empty()).map_err(|error| match error {
+        Errno::INVAL => Failure::new("invalid", format!("{name} of {} does not take this value", path.display())),
+        error => refused("set", name, path, error),
+    })
 }
 
 /// Removes an attribute; one that is not set is no failure.
@@ -160,10 +166,5 @@ pub fn remove(path: &Path, name: &str) -> Result<()> {
 }
 
 fn refused(doing: &str, name: &str, path: &Path, error: Errno) -> Failure {
-    if error == Errno::NOTCONN { stale(path) } else { Failure::system(&format!("{doing} {name} of"), path, &error.into()) }
-}
-
-/// Returns whether the daemon behind `path` is gone.
-pub fn is_stale(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_err_and(|error| mounts::is_stale(&error))
+    if mounts::is_stale(&error.into()) { stale(path) } else { Failure::system(&format!("{doing} {name} of"), path, &error.into()) }
 }

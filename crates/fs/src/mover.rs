@@ -82,6 +82,9 @@ pub struct MoverReport {
     pub surveys: u64,
     /// Scattered files that it has not come to.
     pub waiting_files: u64,
+    /// The file it is at, as far as it has come: `after` is how scattered it was before.
+    #[serde(default)]
+    pub now: Option<MovedFile>,
     /// How many were put together.
     pub files: u64,
     /// The last of them, newest first.
@@ -133,7 +136,12 @@ pub(crate) fn start(fs: &Arc<Fs>) -> std::io::Result<Daemon> {
 fn run(poke: &Poke, fs: &Weak<Fs>) {
     let mut work = Work::default();
     loop {
-        let Some(sleep) = fs.upgrade().map(|fs| work.turn(&fs)) else { return };
+        let turn = |fs: Arc<Fs>| {
+            let sleep = work.turn(&fs);
+            fs.mover.report.lock().now = work.current.as_ref().map(|current| current.file.clone());
+            sleep
+        };
+        let Some(sleep) = fs.upgrade().map(turn) else { return };
         if !poke.wait(sleep) {
             return;
         }

@@ -1,7 +1,7 @@
 //! `bedplate defrag --report DIR`: what background defragmentation does and did.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bedplate::{MovedFile, MoverReport, MoverState, format_size};
 use serde::Serialize;
@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::defrag::told;
 use crate::failure::{Failure, Result};
-use crate::live;
 use crate::mounts::Mount;
+use crate::mover::Told;
 use crate::output::Output;
 
 #[derive(Serialize)]
@@ -18,16 +18,19 @@ struct Report {
     mounted_at: PathBuf,
     #[serde(flatten)]
     mover: MoverReport,
+    /// Path of the file in `now`.
+    now_path: Option<PathBuf>,
     /// Paths of the files in `last`, where they are still known; in the same order.
     paths: Vec<Option<PathBuf>>,
 }
 
 /// Shows the report of a mount.
 pub fn show(mount: &Mount, output: &Output) -> Result<()> {
-    let info = live::get_json(&mount.dir, live::INFO)?.unwrap_or_default();
-    let mover = of(&info).ok_or_else(|| Failure::new("io", "the daemon of the mount does not tell what it moves; is it of another version?"))?;
-    let paths = mover.last.iter().map(|file| path_of(&mount.dir, file)).collect();
-    output.show(&Report { mounted_at: mount.dir.clone(), mover, paths })
+    let told = Told::of(mount)?;
+    let told = told.ok_or_else(|| Failure::new("io", "the daemon of the mount does not tell what it moves; is it of another version?"))?;
+    let path = |file: &MovedFile| told.path(&mount.dir, file);
+    let (now, paths) = (told.report.now.as_ref().and_then(path), told.report.last.iter().map(path).collect());
+    output.show(&Report { mounted_at: mount.dir.clone(), now_path: now, paths, mover: told.report })
 }
 
 /// Reads the report out of what `info` tells.
@@ -38,23 +41,6 @@ fn of(info: &Value) -> Option<MoverReport> {
 /// Tells in one line how it stands.
 pub fn line(info: &Value) -> Option<String> {
     of(info).map(|mover| state(&mover))
-}
-
-/// Looks a file up by its inode, in one look at the names; a mount has no quicker way.
-fn path_of(dir: &Path, file: &MovedFile) -> Option<PathBuf> {
-    use std::os::unix::fs::DirEntryExt;
-    let mut todo = vec![dir.to_owned()];
-    while let Some(at) = todo.pop() {
-        for entry in std::fs::read_dir(at).ok()?.flatten() {
-            if entry.ino() == file.ino.0 {
-                return Some(entry.path());
-            }
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                todo.push(entry.path());
-            }
-        }
-    }
-    None
 }
 
 fn state(mover: &MoverReport) -> String {
@@ -73,6 +59,9 @@ fn state(mover: &MoverReport) -> String {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.mounted_at.display(), state(&self.mover))?;
+        if let (Some(file), Some(path)) = (&self.mover.now, &self.now_path) {
+            writeln!(f, "now {}: {}; {} moved", path.display(), told(&file.before), format_size(file.moved_bytes))?;
+        }
         for (file, path) in self.mover.last.iter().zip(&self.paths) {
             let name = path.as_ref().map_or_else(|| format!("inode {}", file.ino.0), |path| path.display().to_string());
             write!(f, "{name}: {}, now {}; {} moved", told(&file.before), told(&file.after), format_size(file.moved_bytes))?;

@@ -40,6 +40,7 @@ struct Told {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let mark = Mark {
         attribute: live::EXTENT_SIZE,
+        takes: "a multiple of the block size, at most 1 GiB",
         set: |fs: &FileSystem, ino, bytes| fs.set_extent_size(ino, bytes),
         get: |fs: &FileSystem, ino| fs.extent_size(ino),
         read: |text: &str| text.parse::<u64>().ok(),

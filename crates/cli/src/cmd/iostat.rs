@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::failure::{Failure, Result};
 use crate::live;
+use crate::mover::{self, Looked, Moved};
 use crate::output::Output;
 use crate::text;
 use crate::watch::{self, Layout, Row, Scope, SortKey};
@@ -55,6 +56,8 @@ pub struct Report {
     pub seconds: Option<f64>,
     /// The files.
     pub rows: Vec<Row>,
+    /// What background defragmentation did.
+    pub moved: Vec<Moved>,
     /// Layout of the table.
     pub layout: Layout,
 }
@@ -62,7 +65,7 @@ pub struct Report {
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let files: Vec<Value> = self.rows.iter().map(Row::document).collect();
-        json!({ "seconds": self.seconds, "files": files }).serialize(serializer)
+        json!({ "seconds": self.seconds, "files": files, "defragmentation": self.moved }).serialize(serializer)
     }
 }
 
@@ -72,7 +75,8 @@ impl fmt::Display for Report {
             None => writeln!(f, "since the mount, {}", text::count(self.rows.len() as u64, "file"))?,
             Some(seconds) => writeln!(f, "in {seconds:.2} s, {}", text::count(self.rows.len() as u64, "file"))?,
         }
-        f.write_str(&watch::table(&self.rows, self.layout))
+        f.write_str(&watch::table(&self.rows, self.layout))?;
+        self.moved.iter().try_for_each(|moved| writeln!(f, "{moved}"))
     }
 }
 
@@ -83,7 +87,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     }
     let scope = Scope::new(&arguments.paths)?;
     let layout = Layout { long: arguments.long, per: 1.0, block_size: block_size(&scope)?, name_columns: None };
-    let (mut before, mut looked) = (watch::Seen::new(), None::<Instant>);
+    let (mut before, mut moved_before, mut looked) = (watch::Seen::new(), Looked::new(), None::<Instant>);
     for number in 0..count {
         if output.reader_is_gone() {
             break;
@@ -91,12 +95,13 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         if number > 0 {
             std::thread::sleep(arguments.interval.unwrap_or_default());
         }
-        let (now, at) = (scope.look()?, Instant::now());
+        let (now, moved, at) = (scope.look()?, mover::look(&scope.mounts()?)?, Instant::now());
         let seconds = looked.map(|then| (at - then).as_secs_f64());
         let active = watch::between(&before, &now).into_iter().filter(|row| !arguments.paths.is_empty() && number == 0 || row.is_active()).collect();
-        let report = Report { seconds, rows: watch::sorted(active, arguments.sort, arguments.top), layout };
+        let rows = watch::sorted(active, arguments.sort, arguments.top);
+        let report = Report { seconds, rows, moved: mover::between(&moved_before, &moved, seconds), layout };
         show(&report, arguments.interval.is_some(), output)?;
-        (before, looked) = (now, Some(at));
+        (before, moved_before, looked) = (now, moved, Some(at));
         if arguments.reset && number == 0 {
             scope.reset()?;
             before.clear();

@@ -32,6 +32,8 @@ impl<T: TryFrom<u64>> FromStr for Wanted<T> {
 pub struct Mark<T, V> {
     /// The attribute of a mount.
     pub attribute: &'static str,
+    /// What can be chosen, for people: a mount refuses the rest without a word.
+    pub takes: &'static str,
     /// Sets it in a volume that is not mounted.
     pub set: fn(&FileSystem, InodeNo, Option<T>) -> bedplate::Result<()>,
     /// Reads it there.
@@ -64,7 +66,10 @@ impl<T: Display + Copy, V> Mark<T, V> {
 
     fn set_live(&self, path: &Path, Wanted(value): Wanted<T>) -> Result<()> {
         match value {
-            Some(value) => live::set(path, self.attribute, &value.to_string()),
+            Some(value) => live::set(path, self.attribute, &value.to_string()).map_err(|failure| match failure.kind.as_str() {
+                "invalid" => Failure::new("invalid", format!("{} bytes cannot be set on {}: choose {}", value, path.display(), self.takes)),
+                _ => failure,
+            }),
             None => live::remove(path, self.attribute),
         }
     }

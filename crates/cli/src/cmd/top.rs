@@ -10,6 +10,7 @@ use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tc
 
 use super::iostat::{self, Report};
 use crate::failure::{Failure, Result};
+use crate::mover::{self, Looked};
 use crate::output::Output;
 use crate::watch::{self, Layout, Scope, Seen, SortKey};
 
@@ -56,31 +57,43 @@ struct Watch {
     sort: SortKey,
 }
 
+/// What was to be seen at one moment.
+struct Look {
+    files: Seen,
+    moved: Looked,
+    at: Instant,
+}
+
 impl Watch {
+    fn look(&self) -> Result<Look> {
+        Ok(Look { files: self.scope.look()?, moved: mover::look(&self.scope.mounts()?)?, at: Instant::now() })
+    }
+
     /// Returns what came between two looks, per second.
-    fn report(&self, before: &Seen, now: &Seen, took: Duration, top: Option<usize>) -> Report {
-        let seconds = took.as_secs_f64().max(1e-3);
-        let rows = watch::between(before, now).into_iter().filter(watch::Row::is_active).collect();
-        Report { seconds: Some(seconds), rows: watch::sorted(rows, self.sort, top), layout: Layout { per: seconds, ..self.layout } }
+    fn report(&self, before: &Look, now: &Look, top: Option<usize>) -> Report {
+        let seconds = (now.at - before.at).as_secs_f64().max(1e-3);
+        let rows = watch::between(&before.files, &now.files).into_iter().filter(watch::Row::is_active).collect();
+        let (rows, moved) = (watch::sorted(rows, self.sort, top), mover::between(&before.moved, &now.moved, Some(seconds)));
+        Report { seconds: Some(seconds), rows, moved, layout: Layout { per: seconds, ..self.layout } }
     }
 }
 
 /// Prints report after report.
 fn plainly(watch: &Watch, arguments: &Arguments, output: &Output) -> Result<()> {
-    let (mut before, mut then) = (watch.scope.look()?, Instant::now());
+    let mut before = watch.look()?;
     for _ in 0..arguments.count.unwrap_or(1) {
         if output.reader_is_gone() {
             break;
         }
         std::thread::sleep(arguments.interval);
-        let (now, at) = (watch.scope.look()?, Instant::now());
-        let report = watch.report(&before, &now, at - then, arguments.top);
+        let now = watch.look()?;
+        let report = watch.report(&before, &now, arguments.top);
         if output.is_json() {
             output.line(&report)?;
         } else {
             output.show(&report).and_then(|()| output.gap())?;
         }
-        (before, then) = (now, at);
+        before = now;
     }
     Ok(())
 }
@@ -146,20 +159,20 @@ fn terminal(error: &std::io::Error) -> Failure {
 
 fn on_terminal(watch: &mut Watch, arguments: &Arguments) -> Result<()> {
     let screen = Screen::take()?;
-    let (mut before, mut then) = (watch.scope.look()?, Instant::now());
-    let mut shown = watch.report(&before, &before, arguments.interval, None);
+    let mut before = watch.look()?;
+    let mut shown = watch.report(&before, &before, None);
     let mut left = arguments.count.unwrap_or(u64::MAX);
     loop {
         screen.put(&page(&shown, watch, &screen, arguments.top))?;
-        let wait = arguments.interval.saturating_sub(then.elapsed());
+        let wait = arguments.interval.saturating_sub(before.at.elapsed());
         match screen.key(wait)? {
             Some(b'q' | 3 | 4 | 27) => return Ok(()),
             Some(b'l') => watch.layout.long = !watch.layout.long,
             Some(b'z') => watch.scope.reset()?,
             Some(b' ') | None => {
-                let (now, at) = (watch.scope.look()?, Instant::now());
-                shown = watch.report(&before, &now, at - then, None);
-                (before, then) = (now, at);
+                let now = watch.look()?;
+                shown = watch.report(&before, &now, None);
+                before = now;
                 left -= 1;
                 if left == 0 {
                     return Ok(());
@@ -188,17 +201,19 @@ fn sort_key(key: u8) -> Option<SortKey> {
     keys.into_iter().find(|(other, _)| *other == key).map(|(_, sort)| sort)
 }
 
-/// Returns what fills the screen: a line of state, the table, both cut at the edges.
+/// Returns what fills the screen: a line of state, what background defragmentation does, the table, both cut at the edges.
 fn page(report: &Report, watch: &Watch, screen: &Screen, top: Option<usize>) -> String {
     let (rows, columns) = screen.size();
     let sort = watch.sort.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
     let state =
         format!("bedplate top: per second, sorted by {sort}; {} active; q ends, o r w b a p h m s n sort, l long, z reset", report.rows.len());
-    let fitting = report.rows.len().min(top.unwrap_or(usize::MAX)).min(rows.saturating_sub(3));
+    let moved: Vec<String> = report.moved.iter().map(ToString::to_string).collect();
+    let fitting = report.rows.len().min(top.unwrap_or(usize::MAX)).min(rows.saturating_sub(3 + moved.len()));
     let layout = Layout { name_columns: Some((columns / 3).max(16)), ..report.layout };
     let table = watch::table(&report.rows[..fitting], layout);
     let mut page = "\x1b[H".to_owned();
-    for line in std::iter::once(state.as_str()).chain([""]).chain(table.lines()).take(rows.saturating_sub(1)) {
+    for line in std::iter::once(state.as_str()).chain(moved.iter().map(String::as_str)).chain([""]).chain(table.lines()).take(rows.saturating_sub(1))
+    {
         page.extend(line.chars().filter(|c| !c.is_control()).take(columns));
         page.push_str("\x1b[K\r\n");
     }

@@ -42,6 +42,7 @@ struct Told {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let mark = Mark {
         attribute: live::UNTORN,
+        takes: "a power of two from 4 KiB to 64 KiB, not less than a block",
         set: |fs: &FileSystem, ino, bytes| fs.set_untorn(ino, bytes),
         get: |fs: &FileSystem, ino| fs.untorn(ino),
         read,

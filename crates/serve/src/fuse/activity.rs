@@ -1,8 +1,9 @@
 //! What is told to those who watch: what files did, under which names, and who has them open.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use fs::{FileActivity, InodeNo, IoMode};
+use fs::{FileActivity, InodeNo, IoMode, MoverReport};
 use serde::Serialize;
 
 use super::errno::Answer;
@@ -34,6 +35,15 @@ pub(super) struct Page {
     files: Vec<Named>,
     /// Where the next page begins; `None` on the last.
     next: Option<u64>,
+}
+
+/// What background defragmentation does and did.
+#[derive(Serialize)]
+pub(super) struct Mover {
+    #[serde(flatten)]
+    mover: MoverReport,
+    /// Of the files it names, from the root of the file system, by inode number; those that have no name any more are left out.
+    paths: HashMap<u64, String>,
 }
 
 /// One open of a file.
@@ -103,14 +113,29 @@ impl Shared {
         self.fs.attr(ino).is_ok_and(|attr| attr.nlink > 0)
     }
 
+    /// Returns what background defragmentation does and did; with the paths of its files, where those may be told.
+    pub(super) fn mover(&self, with_paths: bool) -> Answer<Mover> {
+        let mover = self.fs.info().mover;
+        let inodes: Vec<InodeNo> = mover.now.iter().chain(&mover.last).map(|file| file.ino).collect();
+        let paths = if with_paths { self.paths(&inodes)? } else { HashMap::new() };
+        Ok(Mover { mover, paths })
+    }
+
     fn named(&self, activities: Vec<FileActivity>) -> Answer<Vec<Named>> {
+        let inodes: Vec<InodeNo> = activities.iter().map(|activity| activity.ino).collect();
+        let mut paths = self.paths(&inodes)?;
+        Ok(activities.into_iter().map(|activity| Named { path: paths.remove(&activity.ino.0), activity }).collect())
+    }
+
+    /// Returns the paths of those that have one, by inode number.
+    fn paths(&self, inodes: &[InodeNo]) -> Answer<HashMap<u64, String>> {
         let mut known = self.known_names.lock();
         if known.len() > NAMES_MAX {
             known.clear();
         }
         let mut moved = false;
         known.retain(|ino, place| {
-            if !activities.iter().any(|activity| activity.ino == *ino) {
+            if !inodes.contains(ino) {
                 return true;
             }
             let still = self.fs.lookup(place.dir, &place.name).is_ok_and(|attr| attr.ino == *ino);
@@ -121,12 +146,11 @@ impl Shared {
             // It may have been a directory above that moved.
             known.clear();
         }
-        let unknown: Vec<InodeNo> =
-            activities.iter().map(|activity| activity.ino).filter(|ino| !known.contains_key(ino) && self.has_name(*ino)).collect();
+        let unknown: Vec<InodeNo> = inodes.iter().copied().filter(|ino| !known.contains_key(ino) && self.has_name(*ino)).collect();
         if !unknown.is_empty() {
             known.extend(self.fs.paths_of(&unknown)?);
         }
-        let path = |ino: &InodeNo| known.get(ino).map(|place| String::from_utf8_lossy(&place.path).into_owned());
-        Ok(activities.into_iter().map(|activity| Named { path: path(&activity.ino), activity }).collect())
+        let path = |ino: &InodeNo| Some((ino.0, String::from_utf8_lossy(&known.get(ino)?.path).into_owned()));
+        Ok(inodes.iter().filter_map(path).collect())
     }
 }

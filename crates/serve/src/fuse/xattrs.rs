@@ -16,6 +16,7 @@
 //! | `reset` | files, the root | no | any value: counters and latencies begin anew |
 //! | `activities.N` | the root | those of the files behind inode N, as many as fit, with their paths, JSON; for those who may manage the mount | no |
 //! | `info` | the root | what the file system tells of itself, JSON | no |
+//! | `mover` | the root | what background defragmentation does and did, JSON; with paths for those who may manage the mount | no |
 //! | `pid` | the root | the process that serves the mount | no |
 //! | `grow` | the root | no | any value: takes over the device's present size |
 //! | `checkpoints.EPOCH` | the root | the checkpoints of epochs after that one, as many as fit, JSON; for those who may manage the mount | no |
@@ -141,6 +142,7 @@ impl Shared {
             }
             b"extent_count" => json(&self.some_open(ino)?.extent_count()?),
             b"extents" => json(&self.some_open(ino)?.extents()?),
+            b"mover" if ino == InodeNo::ROOT => json(&self.mover(self.need_manager(caller).is_ok())?),
             b"info" if ino == InodeNo::ROOT => json(&self.fs.info()),
             _ if ino == InodeNo::ROOT && name.starts_with(REQUEST) => self.request_value(caller, &name[REQUEST.len()..]),
             b"pid" if ino == InodeNo::ROOT => Ok(std::process::id().to_string().into_bytes()),
