@@ -19,7 +19,7 @@ pub fn csv(results: &Results) -> String {
 fn push(text: &mut String, workload: &WorkloadResults) {
     for record in &workload.records {
         let (case, target, m) = (&workload.cases[record.case], &workload.targets[record.target], &record.measurement);
-        let kinds = ["transaction", "commit", "read", "write"];
+        let kinds = ["image", "transaction", "commit", "read", "write"];
         let latency = kinds.iter().find_map(|kind| m.latency.get(*kind));
         let latency = latency.map_or([String::new(), String::new(), String::new(), String::new()], |l| {
             [l.p50_us, l.p99_us, l.p999_us, l.max_us].map(|us| format!("{us:.2}"))

@@ -28,10 +28,12 @@ pub(crate) enum Class {
     Write = 1,
     Commit = 2,
     Transaction = 3,
+    /// A checkpoint, a reflink or a snapshot.
+    Image = 4,
 }
 
 impl Class {
-    pub(crate) const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Commit, Self::Transaction];
+    pub(crate) const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Commit, Self::Transaction, Self::Image];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -39,6 +41,7 @@ impl Class {
             Self::Write => "write",
             Self::Commit => "commit",
             Self::Transaction => "transaction",
+            Self::Image => "image",
         }
     }
 }
@@ -112,8 +115,8 @@ impl Worker<'_> {
         now >= self.window.end || self.halt.load(Relaxed)
     }
 
-    /// Ends the whole measurement: for a thread that met an error and has to stay for the others.
-    pub(crate) fn fail(&self) {
+    /// Ends the whole measurement: for a thread that met an error and has to stay for the others, or whose work was all that there was to do.
+    pub(crate) fn end_all(&self) {
         self.halt.store(true, Relaxed);
     }
 

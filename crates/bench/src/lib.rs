@@ -38,4 +38,6 @@ pub use table::table;
 pub use target::{Caching, Confirm, Kind, Place, PlaceInfo, Role, TargetInfo, TargetSpec, Targets};
 pub use units::{format_micros, format_number};
 pub use volumes::{VolumeReport, VolumeRow, Volumes};
-pub use workload::{Cached, Checkpoint, Copy, Engine, Increments, LogState, Mixed, Oltp, PageMoves, Redo, Sequential, Server, Workload, Writers};
+pub use workload::{
+    Cached, Checkpoint, Copy, Engine, Images, Increments, LogState, Mixed, Oltp, PageMoves, Redo, Scan, Sequential, Server, Workload, Writers,
+};

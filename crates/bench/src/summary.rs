@@ -49,7 +49,7 @@ impl Row {
     /// Returns the latency of the kind of operation that matters most to the workload.
     #[must_use]
     pub fn main_latency_us(&self) -> Option<[f64; 3]> {
-        ["transaction", "commit", "read", "write"].iter().find_map(|kind| self.latency_us.get(*kind)).copied()
+        ["image", "transaction", "commit", "read", "write"].iter().find_map(|kind| self.latency_us.get(*kind)).copied()
     }
 }
 

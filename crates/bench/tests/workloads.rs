@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bedplate_bench::{
-    Cached, Checkpoint, Copy, Engine, Increments, LogState, Mixed, Oltp, PageMoves, Redo, Results, Schedule, Sequential, Server, TargetSpec, Targets,
-    Workload, WorkloadResults, Writers, run_workload,
+    Cached, Checkpoint, Copy, Engine, Images, Increments, LogState, Mixed, Oltp, PageMoves, Redo, Results, Scan, Schedule, Sequential, Server,
+    TargetSpec, Targets, Workload, WorkloadResults, Writers, run_workload,
 };
 
 const SCHEDULE: Schedule = Schedule { rounds: 1, time: Duration::from_millis(120), warm_up: Duration::from_millis(10) };
@@ -18,9 +18,14 @@ fn specs(texts: &[&str]) -> Vec<TargetSpec> {
 }
 
 fn measure(workload: &Workload, texts: &[&str]) -> WorkloadResults {
+    measure_for(SCHEDULE.time, workload, texts)
+}
+
+fn measure_for(time: Duration, workload: &Workload, texts: &[&str]) -> WorkloadResults {
     let targets = Targets::open(&specs(texts), &mut |_| false).unwrap();
     let mut results = Results::begin(vec!["test".into()]);
-    run_workload(workload, &targets, &SCHEDULE, &mut results, &AtomicBool::new(false), &mut |_| {}).unwrap();
+    let schedule = Schedule { time, ..SCHEDULE };
+    run_workload(workload, &targets, &schedule, &mut results, &AtomicBool::new(false), &mut |_| {}).unwrap();
     assert!(!results.interrupted);
     let found = results.workloads.remove(0);
     for record in &found.records {
@@ -32,6 +37,7 @@ fn measure(workload: &Workload, texts: &[&str]) -> WorkloadResults {
 }
 
 const BOTH: [&str; 3] = ["raw=memory:96M", "volume:memory:128M", "whole=volume:memory:128M,mode=direct,inode-lock=whole"];
+const CACHED: [&str; 4] = ["raw=memory:96M", "volume:memory:128M", "volume:memory:128M,mode=concurrent+cache", "volume:memory:128M,mode=cached"];
 const CACHES: [&str; 4] =
     ["raw=memory:96M", "volume:memory:128M,mode=cached", "volume:memory:128M,mode=direct", "volume:memory:128M,mode=concurrent+cache"];
 
@@ -123,7 +129,55 @@ fn sequential_spreads_streams_over_places() {
 fn cached_gives_the_second_level_what_the_database_gives_up() {
     let workload =
         Cached { database: Oltp { updates_percent: 25, ..tiny_database() }, clients: 2, memory_percent: 60.0, cache_percents: vec![50.0, 5.0] };
-    measure(&Workload::Cached(workload), &["raw=memory:96M", "volume:memory:128M,mode=concurrent+cache", "volume:memory:128M,mode=direct"]);
+    let found = measure_for(Duration::from_millis(400), &Workload::Cached(workload), &CACHED);
+    // Reads of a transaction that reach the device, where the database's own cache holds next to nothing.
+    let reads = |target: usize| {
+        let m = &found.records.iter().find(|r| r.case == 1 && r.target == target).unwrap().measurement;
+        m.device.unwrap().reads as f64 / m.ops_observed as f64
+    };
+    assert!(reads(2) < reads(0) * 0.7, "{} reads with a second level, {} without", reads(2), reads(0));
+}
+
+/// S-110: pages that transactions use again and again stay in the library cache while a file many times its size is read from end to end.
+#[test]
+fn s_110_a_scan_does_not_evict_what_transactions_use() {
+    let database = Oltp { data_bytes: 8 << 20, updates_percent: 0, cache_percent: 1.0, ..tiny_database() };
+    let workload = Scan { database, clients: 3, cache_percent: 50.0, multiples: vec![6], ..Scan::default() };
+    let modes = ["raw=memory:96M", "volume:memory:128M,mode=concurrent+cache", "volume:memory:128M,mode=cached"];
+    let found = measure_for(Duration::from_millis(400), &Workload::Scan(workload), &modes);
+    for record in &found.records {
+        let figure = |name: &str| record.measurement.figures[name];
+        let hits = [figure("before hits %"), figure("during hits %"), figure("then hits %")];
+        let label = &found.targets[record.target].label;
+        assert!(figure("scan MiB/s") > 0.0 && figure("then tps") > 0.0 && figure("during p99 µs") > 0.0, "{label}: {:?}", record.measurement.figures);
+        if record.target == 0 {
+            assert_eq!(hits, [0.0; 3], "a raw device has no cache");
+            continue;
+        }
+        assert!(hits[0] > 60.0 && hits.iter().all(|during| *during > hits[0] - 15.0), "{label}: hits of {hits:?} percent");
+        let timeline = &record.measurement.timeline;
+        assert!(timeline.windows(2).all(|pair| pair[0].t_s < pair[1].t_s) && !timeline.is_empty());
+    }
+}
+
+/// As root the kernel's page cache can be limited; otherwise it is said why its cases are not measured.
+#[test]
+fn the_page_cache_gets_no_more_memory_than_other_caches() {
+    let directory = tempfile::Builder::new().tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let kernel = format!("path:{},buffered", directory.path().display());
+    let database = Oltp { data_bytes: 64 << 20, updates_percent: 0, cache_percent: 0.5, ..tiny_database() };
+    let workload = Scan { database, clients: 2, cache_percent: 10.0, multiples: vec![4], ..Scan::default() };
+    let found = measure(&Workload::Scan(workload), &["volume:memory:192M,mode=concurrent+cache", &kernel]);
+    match found.skipped.first() {
+        Some(skipped) => assert!(skipped.target == 1 && skipped.reason.contains("page cache"), "{}", skipped.reason),
+        None => {
+            let figures = &found.records.iter().find(|record| record.target == 1).unwrap().measurement.figures;
+            // With all of the machine's memory nearly everything would be found there.
+            assert!(figures.get("then hits %").is_none_or(|hits| *hits < 80.0), "{figures:?}");
+        }
+    }
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    assert!(!groups.contains("bedplate-bench-"), "back in its own group: {groups}");
 }
 
 #[test]
@@ -158,6 +212,33 @@ fn checkpoint_compares_with_before() {
         let first = found.cases[record.case].name.ends_with("first pass");
         let written = m.device.unwrap().written_bytes;
         assert!(written >= 8 << 20, "first {first}: {written}");
+    }
+}
+
+#[test]
+fn images_are_made_cloned_counted_and_removed() {
+    let workload = Images { sizes_bytes: vec![4 << 20, 32 << 20], pieces: 16, extents: 500, many: 12 };
+    let found = measure(&Workload::Images(workload.clone()), &["volume:memory:96M", "raw=raw:memory:96M"]);
+    assert_eq!((found.cases.len(), found.skipped.len()), (4, 4), "a raw device keeps no image");
+    for record in &found.records {
+        let m = &record.measurement;
+        let expected = if found.cases[record.case].name.starts_with("the last of 12") {
+            vec!["all listed µs", "each other removed µs", "the first made µs", "the last made µs", "the middle one removed µs"]
+        } else {
+            let of = ["clone", "image of everything", "image of the file"];
+            of.iter().flat_map(|what| [format!("{what} made µs"), format!("{what} removed µs")]).map(|name| &*name.leak()).collect()
+        };
+        assert_eq!(m.figures.keys().map(String::as_str).collect::<Vec<_>>(), expected);
+        assert!(m.figures.values().all(|value| *value > 0.0) && m.latency["image"].count == m.ops, "{:?}", m.figures);
+    }
+    for refused in [
+        Images { sizes_bytes: vec![1 << 20], pieces: 64, ..workload.clone() },
+        Images { many: 1, ..workload.clone() },
+        Images { sizes_bytes: vec![], extents: 0, many: 0, ..workload },
+    ] {
+        let targets = Targets::open(&specs(&["volume:memory:96M"]), &mut |_| false).unwrap();
+        let mut results = Results::begin(vec![]);
+        run_workload(&Workload::Images(refused), &targets, &SCHEDULE, &mut results, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
     }
 }
 
@@ -224,7 +305,9 @@ fn a_real_database_does_the_transactions_and_leaves_nothing() {
         // What is missing is said when the run begins.
         let targets = Targets::open(&specs(&[&target]), &mut |_| false).unwrap();
         let mut results = Results::begin(vec!["test".into()]);
-        let run = run_workload(&workload, &targets, &SCHEDULE, &mut results, &AtomicBool::new(false), &mut |_| {});
+        // So long that a transaction ends in it on a machine that has other work too.
+        let schedule = Schedule { time: Duration::from_secs(2), ..SCHEDULE };
+        let run = run_workload(&workload, &targets, &schedule, &mut results, &AtomicBool::new(false), &mut |_| {});
         if let Err(missing) = &run
             && (missing.message.contains("is not installed") || missing.message.contains("no user 'postgres'"))
         {

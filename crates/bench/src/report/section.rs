@@ -120,7 +120,7 @@ fn other_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<String> {
 }
 
 fn latency_plot(workload: &WorkloadResults, case: usize) -> String {
-    let kinds = ["transaction", "commit", "read", "write"];
+    let kinds = ["image", "transaction", "commit", "read", "write"];
     let series: Vec<Series> = (0..workload.targets.len())
         .map(|target| {
             // The round in the middle stands for all: quantiles of different rounds do not add up.

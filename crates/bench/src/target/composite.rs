@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{FileSpec, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue};
+use super::{FileSpec, PageCacheLimit, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue};
 use crate::measure::DeviceOps;
 use crate::{Error, Result};
 
@@ -75,8 +75,13 @@ impl Target for Composite {
         self.parts.iter().try_for_each(|part| part.make_cold())
     }
 
-    fn set_cache_bytes(&self, bytes: u64) -> Result<()> {
-        self.parts.iter().try_for_each(|part| part.set_cache_bytes(bytes / self.parts.len() as u64))
+    fn set_cache_bytes(&self, bytes: u64) -> Result<Option<PageCacheLimit>> {
+        if self.info.is_path() {
+            // One limit holds for the whole process.
+            return self.parts[0].set_cache_bytes(bytes);
+        }
+        self.parts.iter().try_for_each(|part| part.set_cache_bytes(bytes / self.parts.len() as u64).map(drop))?;
+        Ok(None)
     }
 
     fn count_requests(&self, on: bool) -> bool {

@@ -13,9 +13,11 @@ mod delayed;
 mod device;
 mod info;
 mod open;
+mod page_cache;
 mod path;
 mod queue;
 mod raw;
+mod snapshots;
 mod spec;
 mod volume;
 
@@ -27,6 +29,7 @@ use bedplate::AlignedBuf;
 pub(crate) use composite::Composite;
 pub use info::{PlaceInfo, Role, TargetInfo};
 pub use open::{Confirm, Targets};
+pub(crate) use page_cache::PageCacheLimit;
 pub(crate) use path::{Directory, PathTarget};
 pub(crate) use raw::RawTarget;
 pub use spec::{Caching, Kind, Place, TargetSpec};
@@ -76,9 +79,21 @@ pub(crate) trait Target: Send + Sync {
         let label = &self.info().label;
         Err(Error::target(format!("{label}: only files on a mounted file system have advisory locks: leave out --locking or this target")))
     }
-    /// Makes an image of a file's present content, at once and without copying data: a checkpoint, or a reflink.
-    fn make_image(&self, _image: &str, _file: &str) -> Result<()> {
+    /// Makes an image of the present content of a file, or of everything, at once and without copying data: a checkpoint, a reflink, a snapshot.
+    fn make_image(&self, _image: &str, _file: Option<&str>) -> Result<()> {
         Err(Error::target(format!("{}: no image of a file can be made here", self.info().label)))
+    }
+    /// Returns whether it can make images of everything.
+    fn has_images_of_everything(&self) -> bool {
+        false
+    }
+    /// Returns how many images there are, as whoever lists them finds out.
+    fn list_images(&self) -> Result<usize> {
+        Ok(0)
+    }
+    /// Makes a writable file that shares the blocks of another.
+    fn make_clone(&self, _clone: &str, _file: &str) -> Result<()> {
+        Err(Error::target(format!("{}: no clone of a file can be made here", self.info().label)))
     }
     /// Removes an image, if it is there.
     fn remove_image(&self, _image: &str) -> Result<()> {
@@ -96,8 +111,9 @@ pub(crate) trait Target: Send + Sync {
     fn settle(&self) -> Result<()>;
     /// Forgets everything that caches hold; nothing may be open.
     fn make_cold(&self) -> Result<()>;
-    /// Sets the size of the target's second-level cache; nothing may be open. Does nothing where there is none, or where the kernel sizes it.
-    fn set_cache_bytes(&self, bytes: u64) -> Result<()>;
+    /// Sets the size of the target's second-level cache; nothing may be open, and nothing in the caches ([`make_cold`](Self::make_cold)). Does nothing
+    /// where there is none. The kernel's page cache is so small as long as the value lives.
+    fn set_cache_bytes(&self, bytes: u64) -> Result<Option<PageCacheLimit>>;
     /// Makes every operation of the device take so long; only memory is able to.
     fn set_latency(&self, _latency: Duration) -> Result<()> {
         let label = &self.info().label;

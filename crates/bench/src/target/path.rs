@@ -16,7 +16,8 @@ use rustix::io::Errno;
 use super::device::open_file;
 use super::queue::{Region, RegionQueue};
 use super::raw::{RegionFile, too_small};
-use super::{Caching, FileSpec, FileState, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue, fill};
+use super::snapshots::Snapshots;
+use super::{Caching, FileSpec, FileState, PageCacheLimit, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue, fill};
 use crate::measure::{DeviceOps, DeviceStat};
 use crate::{Error, Result};
 
@@ -28,6 +29,8 @@ const DIRECT_ALIGN: u64 = 512;
 pub(crate) struct Directory {
     path: PathBuf,
     files: Mutex<BTreeMap<String, FileSpec>>,
+    /// Where the directory is a subvolume of its own.
+    snapshots: Option<Snapshots>,
 }
 
 impl Directory {
@@ -35,8 +38,9 @@ impl Directory {
     pub(crate) fn new(parent: &Path, caching: Caching) -> Result<Arc<Self>> {
         let kind = if caching == Caching::Direct { "direct" } else { "buffered" };
         let path = parent.join(format!("bedplate-bench-{}-{kind}", std::process::id()));
+        let snapshots = Snapshots::below(&path)?;
         fs::create_dir_all(&path).map_err(|e| Error::io(path.display(), "cannot make the working directory", e))?;
-        Ok(Arc::new(Self { path, files: Mutex::default() }))
+        Ok(Arc::new(Self { path, files: Mutex::default(), snapshots }))
     }
 }
 
@@ -100,6 +104,22 @@ impl PathTarget {
     }
 }
 
+impl PathTarget {
+    fn reflink(&self, to: &str, file: &str) -> Result<()> {
+        let (from, to) = (self.plain_path(file), self.plain_path(to));
+        let source = File::open(&from).map_err(|e| Error::io(from.display(), "cannot open", e))?;
+        let target = File::create(&to).map_err(|e| Error::io(to.display(), "cannot create", e))?;
+        rustix::fs::ioctl_ficlone(&target, &source).map_err(|e| match e {
+            Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::XDEV => {
+                Error::target(format!("{}: this file system has no reflinks: leave out the target {}", from.display(), self.info.label))
+            }
+            e => Error::io(from.display(), "cannot reflink", e),
+        })?;
+        // Durable, as a checkpoint is when it is made.
+        target.sync_all().map_err(|e| Error::io(to.display(), "cannot sync", e))
+    }
+}
+
 /// Sets the mode of what is created in a directory. Any file system may store the attribute; only on a Bedplate mount do files follow it.
 fn ask_for(mode: bedplate::IoMode, directory: &Path) -> std::io::Result<()> {
     rustix::fs::setxattr(directory, "user.bedplate.mode", mode.to_string().as_bytes(), rustix::fs::XattrFlags::empty())?;
@@ -157,21 +177,39 @@ impl Target for PathTarget {
         Ok(Box::new(self.open_plain(name, false)?))
     }
 
-    fn make_image(&self, image: &str, file: &str) -> Result<()> {
-        let (from, to) = (self.plain_path(file), self.plain_path(image));
-        let source = File::open(&from).map_err(|e| Error::io(from.display(), "cannot open", e))?;
-        let target = File::create(&to).map_err(|e| Error::io(to.display(), "cannot create", e))?;
-        rustix::fs::ioctl_ficlone(&target, &source).map_err(|e| match e {
-            Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::XDEV => {
-                Error::target(format!("{}: this file system has no reflinks: leave out the target {}", from.display(), self.info.label))
-            }
-            e => Error::io(from.display(), "cannot reflink", e),
-        })?;
-        // Durable, as a checkpoint is when it is made.
-        target.sync_all().map_err(|e| Error::io(to.display(), "cannot sync", e))
+    fn make_image(&self, image: &str, file: Option<&str>) -> Result<()> {
+        match (file, &self.directory.snapshots) {
+            (Some(file), _) => self.reflink(image, file),
+            (None, Some(snapshots)) => snapshots.make(image, &self.directory.path),
+            (None, None) => Err(Error::target(format!("{}: only a directory on btrfs has snapshots", self.info.label))),
+        }
+    }
+
+    fn has_images_of_everything(&self) -> bool {
+        self.directory.snapshots.is_some()
+    }
+
+    fn list_images(&self) -> Result<usize> {
+        if let Some(snapshots) = &self.directory.snapshots {
+            return snapshots.count();
+        }
+        let unlisted = |e| Error::io(self.directory.path.display(), "cannot list", e);
+        let names = fs::read_dir(&self.directory.path).map_err(unlisted)?.collect::<std::io::Result<Vec<_>>>().map_err(unlisted)?;
+        // What is not a file that a workload made is an image of one.
+        let files = self.directory.files.lock();
+        Ok(names.iter().filter(|name| name.file_name().to_str().is_none_or(|name| !files.contains_key(name))).count())
+    }
+
+    fn make_clone(&self, clone: &str, file: &str) -> Result<()> {
+        self.reflink(clone, file)
     }
 
     fn remove_image(&self, image: &str) -> Result<()> {
+        if let Some(snapshots) = &self.directory.snapshots
+            && snapshots.remove(image)?
+        {
+            return Ok(());
+        }
         let path = self.plain_path(image);
         match fs::remove_file(&path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path.display(), "cannot remove", e)),
@@ -229,8 +267,8 @@ impl Target for PathTarget {
         Ok(())
     }
 
-    fn set_cache_bytes(&self, _bytes: u64) -> Result<()> {
-        Ok(())
+    fn set_cache_bytes(&self, bytes: u64) -> Result<Option<PageCacheLimit>> {
+        if self.caching == Caching::Direct { Ok(None) } else { PageCacheLimit::set(bytes).map(Some) }
     }
 
     fn count_requests(&self, on: bool) -> bool {

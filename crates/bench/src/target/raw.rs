@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::queue::{Region, RegionQueue};
 use super::volume::Counted;
-use super::{FileSpec, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue, fill};
+use super::{FileSpec, PageCacheLimit, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue, fill};
 use crate::measure::DeviceOps;
 use crate::{Error, Result};
 
@@ -101,8 +101,8 @@ impl Target for RawTarget {
         Ok(())
     }
 
-    fn set_cache_bytes(&self, _bytes: u64) -> Result<()> {
-        Ok(())
+    fn set_cache_bytes(&self, _bytes: u64) -> Result<Option<PageCacheLimit>> {
+        Ok(None)
     }
 
     fn set_latency(&self, latency: Duration) -> Result<()> {

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate::{
-    AllocateMode, BlockDevice, CheckpointOptions, CheckpointScope, File, FileSystem, FormatOptions, InodeLockSetting, IoMode, MountOptions,
-    OpenOptions,
+    AllocateMode, BlockDevice, CheckpointOptions, CheckpointScope, CloneSource, File, FileSystem, FormatOptions, InodeLockSetting, IoMode,
+    MountOptions, OpenOptions,
 };
 use parking_lot::Mutex;
 
 use super::delayed::DelayedDevice;
 use super::queue::VolumeQueue;
 use super::raw::too_small;
-use super::{FileSpec, FileState, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue, fill};
+use super::{FileSpec, FileState, PageCacheLimit, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue, fill};
 use crate::measure::{DeviceOps, DeviceStat};
 use crate::{Error, Result};
 
@@ -193,9 +193,22 @@ impl Target for VolumeTarget {
         Ok(Box::new(VolumeFile { file, align }))
     }
 
-    fn make_image(&self, image: &str, file: &str) -> Result<()> {
-        let scope = CheckpointScope::Paths(vec![path_of(file).into()]);
+    fn make_image(&self, image: &str, file: Option<&str>) -> Result<()> {
+        let scope = file.map_or(CheckpointScope::Everything, |file| CheckpointScope::Paths(vec![path_of(file).into()]));
         self.fs()?.create_checkpoint(image, &CheckpointOptions { scope, ..CheckpointOptions::default() })?;
+        Ok(())
+    }
+
+    fn has_images_of_everything(&self) -> bool {
+        true
+    }
+
+    fn list_images(&self) -> Result<usize> {
+        Ok(self.fs()?.checkpoints().len())
+    }
+
+    fn make_clone(&self, clone: &str, file: &str) -> Result<()> {
+        self.fs()?.clone_files(&CloneSource::Present(path_of(file).into()), path_of(clone))?;
         Ok(())
     }
 
@@ -229,9 +242,9 @@ impl Target for VolumeTarget {
         self.fs().map(drop)
     }
 
-    fn set_cache_bytes(&self, bytes: u64) -> Result<()> {
+    fn set_cache_bytes(&self, bytes: u64) -> Result<Option<PageCacheLimit>> {
         self.settings.lock().cache_bytes = bytes;
-        self.fs().map(drop)
+        self.fs().map(|_| None)
     }
 
     fn count_requests(&self, on: bool) -> bool {

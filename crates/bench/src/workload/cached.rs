@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::oltp::Oltp;
 use super::{Env, Work, list};
 use crate::results::{Case, Measurement};
-use crate::target::{Target, TargetInfo};
+use crate::target::{PageCacheLimit, Role, Target, TargetInfo};
 use crate::{Error, Result};
 
 /// Options of `cached`.
@@ -26,6 +26,14 @@ impl Default for Cached {
         let database = Oltp { updates_percent: 25, ..Oltp::default() };
         Self { database, clients: 16, memory_percent: 60.0, cache_percents: vec![50.0, 30.0, 15.0, 5.0] }
     }
+}
+
+/// Says why the cache of a target cannot be made as small as the others.
+pub(super) fn unlimited(target: &TargetInfo) -> Option<String> {
+    if target.is_path() && matches!(target.role, Role::ConcurrentCache) {
+        return Some("the cache of a mount is its daemon's: measure it as volume:DEVICE".into());
+    }
+    if target.is_path() && target.role == Role::Buffered { PageCacheLimit::why_not() } else { None }
 }
 
 impl Work for Cached {
@@ -74,7 +82,7 @@ impl Work for Cached {
     }
 
     fn refuses(&self, case: usize, target: &TargetInfo) -> Option<String> {
-        self.database.refuses(case, target)
+        self.database.refuses(case, target).or_else(|| unlimited(target))
     }
 
     fn prepare(&self, target: &dyn Target) -> Result<()> {
@@ -84,7 +92,9 @@ impl Work for Cached {
     fn run(&self, case: usize, target: &dyn Target, env: &Env<'_>) -> Result<Measurement> {
         let percent = self.cache_percents[case];
         let second_level = (self.memory_percent - percent) / 100.0 * self.database.data_bytes as f64;
-        target.set_cache_bytes(second_level as u64)?;
+        target.make_cold()?;
+        let _limit = target.set_cache_bytes(second_level as u64)?;
+        self.database.warm(target)?;
         self.database.measure(self.clients, percent, target, env)
     }
 

@@ -128,8 +128,9 @@ impl Work for Checkpoint {
         let order = self.order(point.random);
         let pass = || self.pass(target, env, point.way, &order);
         let before = pass()?;
-        let made_us = timed_us(|| target.make_image(IMAGES[0], FILE))?;
-        let measured = pass().and_then(|after| Ok((if point.again { pass()? } else { after }, timed_us(|| target.make_image(IMAGES[1], FILE))?)));
+        let made_us = timed_us(|| target.make_image(IMAGES[0], Some(FILE)))?;
+        let measured =
+            pass().and_then(|after| Ok((if point.again { pass()? } else { after }, timed_us(|| target.make_image(IMAGES[1], Some(FILE)))?)));
         let removed_us = timed_us(|| IMAGES.iter().try_for_each(|image| target.remove_image(image)))?;
         let (mut measurement, made_again_us) = measured?;
         let per_second = |m: &Measurement| m.ops as f64 / m.elapsed_s;

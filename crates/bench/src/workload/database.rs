@@ -36,6 +36,28 @@ pub(crate) struct Layout {
     pub dirty_max: usize,
 }
 
+impl Layout {
+    fn pages_per_table(&self) -> u64 {
+        self.pages_per_file * self.files as u64 / self.tables
+    }
+
+    /// Most of what is touched lies in so many pages at the beginning of each table.
+    fn hot_per_table(&self) -> u64 {
+        (self.pages_per_table() / 5).max(1)
+    }
+
+    /// Returns the file of a page, and where in it the page begins.
+    fn place(&self, page: u64) -> (usize, u64) {
+        ((page / self.pages_per_file) as usize, page % self.pages_per_file * self.page_bytes)
+    }
+
+    /// Returns where the pages lie that are touched most.
+    pub(crate) fn hot_places(&self) -> impl Iterator<Item = (usize, u64)> {
+        let (per_table, hot) = (self.pages_per_table(), self.hot_per_table());
+        (0..self.tables).flat_map(move |table| (0..hot).map(move |page| self.place(table * per_table + page)))
+    }
+}
+
 /// A page: which file, and which page of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Page(u64);
@@ -48,6 +70,8 @@ pub(crate) struct Database<'a> {
     cache: PageCache,
     dirty: Dirty,
     running_clients: AtomicUsize,
+    /// Phases that were begun. Each has random numbers of its own: pages that come in the order of the phase before would be found in every cache.
+    phases: AtomicUsize,
     pub touched: AtomicU64,
     pub missed: AtomicU64,
     pub dirty_waits: AtomicU64,
@@ -62,30 +86,36 @@ impl<'a> Database<'a> {
             log,
             cache: PageCache::new(cache_pages),
             dirty,
-            running_clients: AtomicUsize::new(layout.clients),
+            running_clients: AtomicUsize::new(0),
+            phases: AtomicUsize::new(0),
             touched: AtomicU64::new(0),
             missed: AtomicU64::new(0),
             dirty_waits: AtomicU64::new(0),
         }
     }
 
-    /// Registers a client; it counts until the guard is dropped.
+    /// Begins another phase.
+    pub(crate) fn begin_phase(&self) {
+        self.phases.fetch_add(1, Relaxed);
+    }
+
+    /// Registers a client before any thread begins; it counts until the guard is dropped.
     pub(crate) fn enter(&self) -> ClientGuard<'_> {
+        self.running_clients.fetch_add(1, Relaxed);
         ClientGuard(&self.running_clients)
     }
 
     fn place(&self, page: Page) -> (usize, u64) {
-        ((page.0 / self.layout.pages_per_file) as usize, page.0 % self.layout.pages_per_file * self.layout.page_bytes)
+        self.layout.place(page.0)
     }
 
     /// Picks a page: any table alike; in it, four times in five one of the first fifth of its pages.
     fn pick(&self, worker: &mut Worker<'_>) -> Page {
-        let pages = self.layout.pages_per_file * self.layout.files as u64;
-        let per_table = pages / self.layout.tables;
+        let per_table = self.layout.pages_per_table();
         let dice = worker.rng.next_u64();
         let table = scale(dice, self.layout.tables);
         let hot = scale(dice >> 32, 5) != 0;
-        let span = if hot { (per_table / 5).max(1) } else { per_table };
+        let span = if hot { self.layout.hot_per_table() } else { per_table };
         Page(table * per_table + scale(worker.rng.next_u64(), span))
     }
 }
@@ -210,6 +240,7 @@ impl Drop for ClientGuard<'_> {
 
 /// One client: comes during the ramp-up, leaves during the ramp-down.
 pub(crate) fn client(worker: &mut Worker<'_>, db: &Database<'_>, _guard: ClientGuard<'_>, mut mover: Mover) -> Result<()> {
+    (1..db.phases.load(Relaxed)).for_each(|_| worker.rng.jump());
     let share = worker.index as f64 / db.layout.clients as f64;
     let comes = worker.go() + (worker.counted_from() - worker.go()).mul_f64(share);
     let leaves = worker.counted_until() + (worker.end() - worker.counted_until()).mul_f64(share);
@@ -274,7 +305,7 @@ pub(crate) fn writer(worker: &mut Worker<'_>, db: &Database<'_>, mut mover: Move
             result = db.files.iter().try_for_each(|file| file.sync_data());
         }
         if result.is_err() {
-            worker.fail();
+            worker.end_all();
         }
     }
     result

@@ -4,12 +4,14 @@ mod cached;
 mod checkpoint;
 mod copy;
 mod database;
+mod images;
 mod increments;
 mod mixed;
 mod oltp;
 mod page_cache;
 mod redo;
 mod redo_log;
+mod scan;
 mod sequential;
 mod server;
 mod writers;
@@ -21,10 +23,12 @@ use std::time::Duration;
 pub use cached::Cached;
 pub use checkpoint::Checkpoint;
 pub use copy::Copy;
+pub use images::Images;
 pub use increments::Increments;
 pub use mixed::Mixed;
 pub use oltp::{Oltp, PageMoves};
 pub use redo::{LogState, Redo};
+pub use scan::Scan;
 pub use sequential::Sequential;
 pub use server::{Engine, Server};
 pub use writers::Writers;
@@ -50,12 +54,16 @@ pub enum Workload {
     Sequential(Sequential),
     /// Transactions with a second-level cache while the database's own cache shrinks.
     Cached(Cached),
+    /// Transactions beside a sequential scan.
+    Scan(Scan),
     /// Durable appends.
     Redo(Redo),
     /// A large file copied in small and large requests.
     Copy(Copy),
     /// Overwrites directly after a checkpoint or reflink.
     Checkpoint(Checkpoint),
+    /// Checkpoints, clones, reflinks and snapshots: made, deleted and listed.
+    Images(Images),
 }
 
 impl Workload {
@@ -68,9 +76,11 @@ impl Workload {
             Self::Mixed(w) => w,
             Self::Sequential(w) => w,
             Self::Cached(w) => w,
+            Self::Scan(w) => w,
             Self::Redo(w) => w,
             Self::Copy(w) => w,
             Self::Checkpoint(w) => w,
+            Self::Images(w) => w,
         }
     }
 

@@ -1,7 +1,10 @@
 //! `oltp`: update-heavy transactions over many tables in few large files, with a redo log. JFS2's table 5.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+
+use bedplate::AlignedBuf;
 
 use super::database::{Database, LIST, Layout, Mover, client, writer};
 use super::redo_log::RedoLog;
@@ -19,6 +22,9 @@ pub enum PageMoves {
     /// Lists through a queue.
     Lists,
 }
+
+/// What one more thread does beside clients and writers.
+pub(super) type Beside<'a> = &'a (dyn Fn(&mut Worker<'_>) -> Result<()> + Sync);
 
 /// Options of `oltp`.
 #[derive(Debug, Clone)]
@@ -102,40 +108,80 @@ impl Oltp {
         }
     }
 
-    /// Runs one measurement with so many clients and so large a cache.
-    pub(super) fn measure(&self, clients: usize, cache_percent: f64, target: &dyn Target, env: &Env<'_>) -> Result<Measurement> {
+    /// Opens the files, and lets `work` use the database on them, with so many clients and so large a cache of its own.
+    pub(super) fn with_database<T>(
+        &self,
+        clients: usize,
+        cache_percent: f64,
+        target: &dyn Target,
+        work: impl FnOnce(&Database<'_>) -> Result<T>,
+    ) -> Result<T> {
         let files = self.names().iter().map(|name| target.open(name)).collect::<Result<Vec<Box<dyn TargetFile>>>>()?;
         let log_file = target.open(LOG)?;
         let log = RedoLog::new(&*log_file, self.log_bytes, self.log_block_bytes.next_multiple_of(log_file.align_bytes()));
         let cache_pages = (self.data_bytes as f64 * cache_percent / 100.0 / PAGE_BYTES as f64) as u64;
-        let db = Database::new(self.layout(clients), &files, log, cache_pages);
+        work(&Database::new(self.layout(clients), &files, log, cache_pages))
+    }
+
+    /// Brings the pages that are touched most into the target's cache, where it has one: as often as it takes for a cache to see that they are.
+    pub(super) fn warm(&self, target: &dyn Target) -> Result<()> {
+        const TIMES: usize = 3;
+        if !matches!(target.info().role, Role::Buffered | Role::ConcurrentCache) {
+            return Ok(());
+        }
+        let files = self.names().iter().map(|name| target.open(name)).collect::<Result<Vec<Box<dyn TargetFile>>>>()?;
+        let mut buf = AlignedBuf::zeroed(PAGE_BYTES as usize);
+        let layout = self.layout(1);
+        (0..TIMES).flat_map(|_| layout.hot_places()).try_for_each(|(file, offset)| files[file].read_at(&mut buf, offset))
+    }
+
+    /// Lets clients and writers work for one phase; `beside` is what one more thread does meanwhile.
+    pub(super) fn phase(
+        &self,
+        db: &Database<'_>,
+        target: &dyn Target,
+        env: &Env<'_>,
+        phase: Phase,
+        beside: Option<Beside<'_>>,
+    ) -> Result<Measurement> {
+        let clients = db.layout.clients;
+        let workers = clients + self.writers;
         let job = Job {
             target,
-            threads: clients + self.writers,
-            phase: Phase::Timed { warm_up: self.ramp.max(env.warm_up), time: env.time, after: self.ramp },
+            threads: workers + usize::from(beside.is_some()),
+            phase,
             classes: &Class::ALL,
             rated: &[Class::Transaction],
             sample_every: Some((env.time / 20).max(Duration::from_millis(50))),
             stop: env.stop,
         };
-        let mut measurement = run(&job, |index| {
+        db.begin_phase();
+        run(&job, |index| {
             let guard = (index < clients).then(|| db.enter());
             let mover = match self.moves {
                 PageMoves::Calls => Mover::calls(PAGE_BYTES, index as u64),
                 PageMoves::Lists => Mover::list(target.queue(&self.names(), &QueueSetup { depth: LIST, buffer_bytes: PAGE_BYTES as usize })?),
             };
-            let db = &db;
-            Ok(move |worker: &mut Worker<'_>| match guard {
-                Some(guard) => client(worker, db, guard, mover),
-                None => writer(worker, db, mover),
+            Ok(move |worker: &mut Worker<'_>| match (guard, beside) {
+                (Some(guard), _) => client(worker, db, guard, mover),
+                (None, Some(beside)) if worker.index == workers => beside(worker),
+                (None, _) => writer(worker, db, mover),
             })
-        })?;
-        let (touched, missed) = (db.touched.into_inner() as f64, db.missed.into_inner() as f64);
-        let commits = measurement.latency.get("commit").map_or(0, |l| l.count) as f64;
-        measurement.figures.insert("cache hits %".into(), if touched > 0.0 { 100.0 * (1.0 - missed / touched) } else { 0.0 });
-        measurement.figures.insert("waits for a clean page".into(), db.dirty_waits.into_inner() as f64);
-        measurement.figures.insert("commits per log write".into(), if commits > 0.0 { commits / (db.log.writes().max(1) as f64) } else { 0.0 });
-        Ok(measurement)
+        })
+    }
+
+    /// Runs one measurement with so many clients and so large a cache.
+    pub(super) fn measure(&self, clients: usize, cache_percent: f64, target: &dyn Target, env: &Env<'_>) -> Result<Measurement> {
+        self.with_database(clients, cache_percent, target, |db| {
+            let phase = Phase::Timed { warm_up: self.ramp.max(env.warm_up), time: env.time, after: self.ramp };
+            let mut measurement = self.phase(db, target, env, phase, None)?;
+            let (touched, missed) = (db.touched.load(Relaxed) as f64, db.missed.load(Relaxed) as f64);
+            let commits = measurement.latency.get("commit").map_or(0, |l| l.count) as f64;
+            measurement.figures.insert("cache hits %".into(), if touched > 0.0 { 100.0 * (1.0 - missed / touched) } else { 0.0 });
+            measurement.figures.insert("waits for a clean page".into(), db.dirty_waits.load(Relaxed) as f64);
+            measurement.figures.insert("commits per log write".into(), if commits > 0.0 { commits / (db.log.writes().max(1) as f64) } else { 0.0 });
+            Ok(measurement)
+        })
     }
 }
 

@@ -38,12 +38,16 @@ enum What {
     Sequential(Measured<workloads::Sequential>),
     /// Transactions with a second-level cache while the database's own cache shrinks
     Cached(Measured<workloads::Cached>),
+    /// Transactions beside one sequential scan of a file larger than the second-level cache: before it, during it and then
+    Scan(Measured<workloads::Scan>),
     /// Durable appends to a log
     Redo(Measured<workloads::Redo>),
     /// A file copied in small and large requests
     Copy(Measured<workloads::Copy>),
     /// Overwrites directly after a checkpoint, or a reflink of a kernel file system, against what they were before
     Checkpoint(Measured<workloads::Checkpoint>),
+    /// Checkpoints, clones, reflinks and btrfs snapshots: how long making, deleting and listing takes, by size, extents and number
+    Images(Measured<workloads::Images>),
     Volume(volume::Arguments),
     All(All),
     Compare(Compare),
@@ -146,9 +150,11 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         What::Mixed(one) => measure(&one.common, &one.workload.workload(), output),
         What::Sequential(one) => measure(&one.common, &one.workload.workload(), output),
         What::Cached(one) => measure(&one.common, &one.workload.workload(), output),
+        What::Scan(one) => measure(&one.common, &one.workload.workload(), output),
         What::Redo(one) => measure(&one.common, &one.workload.workload(), output),
         What::Copy(one) => measure(&one.common, &one.workload.workload(), output),
         What::Checkpoint(one) => measure(&one.common, &one.workload.workload(), output),
+        What::Images(one) => measure(&one.common, &one.workload.workload(), output),
         What::Volume(one) => volume::run(one, output),
         What::All(all) => all.run(output),
         What::Compare(compare) => output.show(&Side(bench::compare(&Results::load(&compare.a)?, &Results::load(&compare.b)?)?)),

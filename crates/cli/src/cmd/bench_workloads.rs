@@ -183,6 +183,38 @@ impl Cached {
 }
 
 #[derive(Debug, Args)]
+pub struct Scan {
+    #[command(flatten)]
+    database: Database,
+    /// Number of clients
+    #[arg(long, default_value_t = 16)]
+    clients: usize,
+    /// Percent of the touched pages that a transaction changes
+    #[arg(long, value_name = "PERCENT", default_value_t = 25)]
+    updates: u8,
+    /// The database's own cache in percent of the data
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.0)]
+    database_cache: f64,
+    /// The second-level cache in percent of the data; also of the kernel, where root may limit it
+    #[arg(long, value_name = "PERCENT", default_value_t = 40.0)]
+    cache: f64,
+    /// Sizes of the scanned file, as multiples of that cache
+    #[arg(long, value_name = "TIMES", value_delimiter = ',', default_value = "8")]
+    scan: Vec<u64>,
+    /// Size of one read of the scan
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = parse_size)]
+    scan_block: u64,
+}
+
+impl Scan {
+    pub fn workload(&self) -> Workload {
+        let database = bench::Oltp { cache_percent: self.database_cache, ..self.database.options(self.updates) };
+        let (cache_percent, multiples) = (self.cache, self.scan.clone());
+        Workload::Scan(bench::Scan { database, clients: self.clients, cache_percent, multiples, block_bytes: self.scan_block })
+    }
+}
+
+#[derive(Debug, Args)]
 pub struct Writers {
     /// Size of the file: each thread writes an equal part of it
     #[arg(long, default_value = "256M", value_parser = parse_size)]
@@ -340,5 +372,28 @@ pub struct Checkpoint {
 impl Checkpoint {
     pub fn workload(&self) -> Workload {
         Workload::Checkpoint(bench::Checkpoint { size_bytes: self.size, page_bytes: self.page, depth: self.depth, threads: self.threads })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Images {
+    /// Sizes of the file: preallocated, and written in --pieces
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "1G,10G,100G", value_parser = parse_size)]
+    sizes: Vec<u64>,
+    /// Pieces of 64 KiB in which a file of a size is written
+    #[arg(long, default_value_t = 1024)]
+    pieces: u64,
+    /// Extents of 4 KiB of one more file; 0 leaves it out
+    #[arg(long, default_value_t = 1_000_000)]
+    extents: u64,
+    /// How many images are made one after the other, of which the last is timed; 0 leaves them out
+    #[arg(long, default_value_t = 1000)]
+    many: u64,
+}
+
+impl Images {
+    pub fn workload(&self) -> Workload {
+        let Self { pieces, extents, many, .. } = *self;
+        Workload::Images(bench::Images { sizes_bytes: self.sizes.clone(), pieces, extents, many })
     }
 }

@@ -9,6 +9,7 @@ fn read(file: &CachedFile, offset: u64, len: usize) -> Vec<u8> {
     buf
 }
 
+/// S-110
 #[test]
 fn a_scan_does_not_evict_the_hot_set() {
     const CAP: u64 = 256;
