@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::inode::Inode;
-use crate::io::Io;
+use crate::io::{Ask, Io};
 use crate::latency::Timed;
 use crate::mode::OpenClass;
 use crate::state::Fs;
@@ -138,7 +138,7 @@ impl File {
     /// `TooLarge`, `Io`, `ReadOnly`; `NotPermitted` when not open for writing.
     pub fn set_size(&self, size: u64) -> Result<()> {
         self.may_write()?;
-        self.fs.with_room(|| crate::io::set_size(&self.fs, &self.inode, size))
+        self.io().with_room(&Ask::SetSize(size), || crate::io::set_size(&self.fs, &self.inode, size))
     }
     /// Changes the allocation of a range.
     ///
@@ -147,7 +147,8 @@ impl File {
     /// open for writing.
     pub fn allocate(&self, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
         self.may_write()?;
-        self.fs.with_room(|| self.io().change_allocation(mode, offset, len))
+        let ask = Ask::Allocate(mode, offset..offset.saturating_add(len));
+        self.io().with_room(&ask, || self.io().change_allocation(mode, offset, len))
     }
     /// Returns the first offset at or after `offset` that holds data; `None` when there is none.
     ///

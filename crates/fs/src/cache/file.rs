@@ -214,8 +214,14 @@ impl CachedFile {
 
     fn write_pages(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let mut done = 0;
+        let end = offset + buf.len() as u64;
         let mut reserved = offset;
         let mut behind = Behind::default();
+        // All of it has its blocks before anything of it is written: what is refused changes nothing, and can be tried again. A first page that needs none asks for none.
+        let mut all_reserved = false;
+        if self.cache.layout.page_of(offset) != self.cache.layout.page_of(end - 1) && self.is_dirty_from(offset) {
+            (reserved, all_reserved) = (self.reserve(offset..end, true)?, true);
+        }
         while done < buf.len() {
             let at = offset + done as u64;
             let part = buf.len().min(done + (self.cache.layout.group_end(at) - at) as usize);
@@ -227,7 +233,7 @@ impl CachedFile {
             }
             let cleared = match obstacle {
                 Obstacle::None => Ok(()),
-                Obstacle::Reserve => self.reserve(offset + done as u64, offset + buf.len() as u64).map(|end| reserved = end),
+                Obstacle::Reserve => self.reserve(offset + done as u64..end, !all_reserved).map(|upto| (reserved, all_reserved) = (upto, true)),
                 Obstacle::Mend(page) => self.mend(page),
                 Obstacle::NoRoom => {
                     let pinned = self.shard_at(offset + done as u64).state.read().some_pinned(done);
@@ -241,14 +247,23 @@ impl CachedFile {
         Ok(done)
     }
 
-    /// Sets blocks aside for the bytes from `start` on, a request's worth at most; returns up to where.
-    fn reserve(&self, start: u64, end: u64) -> Result<u64> {
+    /// Returns whether every unit is dirty of the page that holds a byte, from that byte on.
+    fn is_dirty_from(&self, offset: u64) -> bool {
+        let layout = self.cache.layout;
+        let state = self.shard_at(offset).state.read();
+        let touched = layout.units_touched(&(layout.in_page(offset)..layout.page_size()));
+        state.lookup(self.key_at(offset), layout.page_of(offset)).is_some_and(|at| touched & !state.frame(at).dirty == 0)
+    }
+
+    /// Sets blocks aside for bytes, for `all` of them or a request's worth at most, and waits until so much may become dirty; returns up to where.
+    fn reserve(&self, bytes: Range<u64>, all: bool) -> Result<u64> {
         self.cache.throttle(&self.core)?;
         let align = self.cache.io_align() as u64;
-        let start = start / align * align;
-        let end = end.min(start + self.cache.layout.start_of(self.cache.request_pages()));
+        let start = bytes.start / align * align;
+        let upto = bytes.end.min(start + self.cache.layout.start_of(self.cache.request_pages()));
+        let end = if all { bytes.end } else { upto };
         self.core.backing()?.reserve(start, end.next_multiple_of(align) - start)?;
-        Ok(end)
+        Ok(upto)
     }
 
     /// Writes into the pages of one group; stops where something must be done first without the shard's lock.

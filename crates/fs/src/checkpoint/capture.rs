@@ -206,7 +206,12 @@ impl Capture {
 
     /// Returns the epoch up to which checkpoints may need extents of an inode, with those whose deletion may not survive (I-CKP-7).
     pub(crate) fn held(&self, ino: InodeNo) -> Epoch {
-        let going = self.going.iter().filter(|checkpoint| checkpoint.holds(ino)).map(|checkpoint| checkpoint.epoch);
-        self.newest(ino).map(|checkpoint| checkpoint.epoch).into_iter().chain(going).max().unwrap_or(Epoch(0))
+        self.held_without(ino, &[])
+    }
+
+    /// As [`held`](Self::held), were the checkpoints of some epochs gone.
+    pub(crate) fn held_without(&self, ino: InodeNo, without: &[Epoch]) -> Epoch {
+        let all = self.checkpoints.iter().filter(|checkpoint| !without.contains(&checkpoint.epoch)).chain(&self.going);
+        all.filter(|checkpoint| checkpoint.holds(ino)).map(|checkpoint| checkpoint.epoch).max().unwrap_or(Epoch(0))
     }
 }

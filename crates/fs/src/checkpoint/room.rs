@@ -3,10 +3,13 @@
 //! ```text
 //!   a change finds no blocks ─► it lets go of every lock ─► limbo has some? ─ yes ─► try again
 //!                                                            └ no ─► refuse? ─ yes ─► "no space"
-//!                                                                     └ delete-oldest: would all that may go make enough room?
+//!                                                                     └ delete-oldest: would all that may go make room for the whole change?
 //!                                                                          no ─► "no space", and nothing is deleted
 //!                                                                          yes ─► the oldest goes, until there is room ─► try again
 //! ```
+//!
+//! A change may ask for its blocks in parts (the edges of a write are copied, a large cached write comes in pieces), so what counts is its *demand*: what
+//! all of it would take, once with the checkpoints that there are and once without those that may go, because what only they share is then written in place.
 //!
 //! Only automatic checkpoints that nobody keeps may go. Whoever needs blocks calls this with no lock held, because a deletion holds everybody back.
 
@@ -22,7 +25,7 @@ use crate::log::RecordKind;
 use crate::meta::MetaStore;
 use crate::row::{RowChange, Table};
 use crate::state::Fs;
-use crate::{Error, ErrorKind, Result};
+use crate::{Epoch, Error, ErrorKind, Result};
 
 /// Name of the setting that holds the policy: 1 deletes the oldest; missing or 0 refuses.
 pub(crate) const SPACE_POLICY: &[u8] = b"checkpoint_policy";
@@ -105,6 +108,9 @@ pub(crate) fn decode_policy(bytes: &[u8]) -> Option<SpacePolicy> {
     }
 }
 
+/// How many blocks a change needs in all, were the checkpoints of some epochs gone.
+pub(crate) type Demand<'a> = dyn Fn(&[Epoch]) -> Result<u64> + 'a;
+
 impl Checkpoint {
     /// Returns whether retention and a full volume may delete it.
     pub(crate) fn is_removable(&self) -> bool {
@@ -133,25 +139,32 @@ impl Fs {
         CheckpointCounts { count, removable, policy: self.keeping.policy(), deleted_for_space: self.keeping.deleted.load(Ordering::Relaxed) }
     }
 
-    /// Runs a change that may need blocks, and again each time that room could be made for it. The caller holds no lock.
+    /// Runs a change that asks once for all the blocks it needs, and again each time that room could be made for it. The caller holds no lock.
     pub(crate) fn with_room<T>(&self, mut change: impl FnMut() -> Result<T>) -> Result<T> {
         loop {
             match change() {
-                Err(error) if error.kind == ErrorKind::NoSpace => self.make_room(error)?,
+                Err(error) if error.kind == ErrorKind::NoSpace => {
+                    let wanted = error.blocks_wanted;
+                    self.make_room(error, &|_| Ok(wanted))?;
+                }
                 other => return other,
             }
         }
     }
 
-    /// Makes room for a change that was refused; fails as it did where there is none to be made.
+    /// Makes room for a change that was refused; fails as it did where there is none to be made. `demand` says how many blocks all of the change needs
+    /// once the checkpoints of some epochs are gone.
     #[cold]
-    pub(crate) fn make_room(&self, refused: Error) -> Result<()> {
+    pub(crate) fn make_room(&self, refused: Error, demand: &Demand<'_>) -> Result<()> {
+        // A device that is full below a volume, as a sparse image may be, gets no fuller or emptier by what is done here.
+        if refused.blocks_wanted == 0 {
+            return Err(refused);
+        }
         // Blocks that left files may be waiting for somebody who holds no lock.
         if self.empty_limbo() {
             return Ok(());
         }
-        // A device that is full below a volume, as a sparse image may be, gets no fuller or emptier by what is deleted here.
-        if refused.blocks_wanted == 0 || self.begin_change().is_err() {
+        if self.begin_change().is_err() {
             return Err(refused);
         }
         if self.keeping.policy() == SpacePolicy::Refuse {
@@ -159,18 +172,20 @@ impl Fs {
         }
         let _one = self.room.lock();
         // Somebody else may have made room meanwhile.
-        if self.space.would_fit(refused.blocks_wanted) || self.delete_oldest(refused.blocks_wanted)? { Ok(()) } else { Err(refused) }
+        if self.space.would_fit(demand(&[])?.max(refused.blocks_wanted)) || self.delete_oldest(demand)? { Ok(()) } else { Err(refused) }
     }
 
-    /// Deletes as many of the oldest checkpoints that may go as it takes to find `blocks`; none where all of them would not do.
-    fn delete_oldest(&self, blocks: u64) -> Result<bool> {
+    /// Deletes as many of the oldest checkpoints that may go as it takes to meet a demand, and returns whether any; none where all of them would not do.
+    fn delete_oldest(&self, demand: &Demand<'_>) -> Result<bool> {
         let mut may_go = self.all_checkpoints();
         may_go.retain(|checkpoint| checkpoint.is_removable() && !self.is_looked_into(checkpoint.epoch));
         // One that was deleted meanwhile frees nothing here, and nothing below.
         let freed_bytes = self.meta.reading(|rows| would_free(rows, &may_go, self.block_size))?.alone_bytes;
-        if freed_bytes / u64::from(self.block_size) < self.space.lacking(blocks) {
+        let epochs: Vec<Epoch> = may_go.iter().map(|checkpoint| checkpoint.epoch).collect();
+        if freed_bytes / u64::from(self.block_size) < self.space.lacking(demand(&epochs)?) {
             return Ok(false);
         }
+        let mut any = false;
         for checkpoint in may_go {
             let name = &checkpoint.row.name;
             let as_it_was = |found: &Checkpoint| found.epoch == checkpoint.epoch && found.is_removable();
@@ -182,11 +197,12 @@ impl Fs {
             self.keeping.deleted.fetch_add(1, Ordering::Relaxed);
             tracing::warn!("the volume is full: checkpoint '{}' was deleted, as the policy 'delete-oldest' says", name.escape_ascii());
             self.empty_limbo();
-            if self.space.would_fit(blocks) {
-                return Ok(true);
+            any = true;
+            if self.space.would_fit(demand(&[])?) {
+                break;
             }
         }
-        Ok(false)
+        Ok(any)
     }
 
     /// Deletes the oldest checkpoints, where that is the policy, once metadata has eaten into what is kept for it: a metadata commit must never find
@@ -196,7 +212,7 @@ impl Fs {
             return;
         }
         let _one = self.room.lock();
-        if let Err(error) = self.delete_oldest(0) {
+        if let Err(error) = self.delete_oldest(&|_| Ok(0)) {
             tracing::warn!("metadata takes the last blocks, and no checkpoint could be deleted for it: {error}");
         }
     }

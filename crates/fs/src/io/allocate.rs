@@ -29,14 +29,14 @@ fn check(grid: &Grid, mode: AllocateMode, offset: u64, len: u64) -> Result<Range
 }
 
 /// The blocks wholly inside a byte range; blocks that reach beyond the end of the file count as inside when the range covers the end.
-fn inner_blocks(grid: &Grid, bytes: &Range<u64>, size: u64) -> Range<u64> {
+pub(super) fn inner_blocks(grid: &Grid, bytes: &Range<u64>, size: u64) -> Range<u64> {
     let first = grid.block_after(bytes.start);
     let last = if bytes.end >= size { grid.block_after(bytes.end) } else { grid.block_of(bytes.end) };
     first..last.max(first)
 }
 
 /// The parts of a byte range before and behind its inner blocks, up to the end of the file.
-fn edges(grid: &Grid, bytes: &Range<u64>, inner: &Range<u64>, size: u64) -> [Range<u64>; 2] {
+pub(super) fn edges(grid: &Grid, bytes: &Range<u64>, inner: &Range<u64>, size: u64) -> [Range<u64>; 2] {
     let (start, end) = (bytes.start, bytes.end.min(size).max(bytes.start));
     if inner.is_empty() {
         return [start..end, end..end];

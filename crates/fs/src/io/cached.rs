@@ -16,6 +16,11 @@ pub(super) fn uses_cache(path: IoMode) -> bool {
     matches!(path, IoMode::Cached | IoMode::ConcurrentCache)
 }
 
+/// What an append that was refused in its middle says: whoever began it again would append its first bytes twice.
+fn half_appended(error: Error, bytes: usize) -> Error {
+    Error { message: format!("{} ({bytes} bytes were appended before that)", error.message), blocks_wanted: 0, ..error }
+}
+
 /// An inode's part of the cache, with what the cache writes back to.
 pub(crate) struct CachePart {
     pub(crate) file: CachedFile,
@@ -150,7 +155,11 @@ impl<'a> Io<'a> {
         Payload::new(bytes, at)?;
         let mut done = 0;
         while done < bytes.len() {
-            done += self.cached().write_at(&bytes[done..], at + done as u64)?;
+            match self.cached().write_at(&bytes[done..], at + done as u64) {
+                Ok(more) => done += more,
+                Err(error) if offset.is_none() && done > 0 => return Err(half_appended(error, done)),
+                Err(error) => return Err(error),
+            }
         }
         self.wrote_in_place();
         self.state().lock.beside().count_indirect();

@@ -30,6 +30,7 @@ mod allocate;
 mod bounce;
 mod cached;
 mod defrag;
+mod demand;
 mod exposure;
 mod extent_size;
 mod fill;
@@ -51,6 +52,7 @@ mod untorn;
 mod write;
 
 pub use defrag::{DefragStep, Fragmentation};
+pub(crate) use demand::Ask;
 pub(crate) use extent_size::{ATTRIBUTE as EXTENT_SIZE, BYTES_MAX as EXTENT_SIZE_MAX};
 pub(crate) use fill::Filling;
 pub(crate) use grid::Grid;

@@ -49,7 +49,7 @@ impl BlockSet {
     }
 
     /// Returns the parts of a range that are not in.
-    fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
+    pub(super) fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut at = range.start;
         let mut missing = Vec::new();
         let before = self.0.range(..range.start).next_back();
@@ -66,7 +66,7 @@ impl BlockSet {
     }
 }
 
-fn count(ranges: &[Range<u64>]) -> u64 {
+pub(super) fn count(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().map(|range| range.end - range.start).sum()
 }
 
@@ -134,14 +134,26 @@ impl Io<'_> {
         let map = self.map()?;
         let mut set = self.state().promised.lock();
         let (pieces, _) = self.pieces_to_write(&map, self.fs.grid.blocks(bytes));
-        let holes = pieces.iter().filter(|piece| piece.mapped.is_none());
-        let missing: Vec<Range<u64>> = holes.flat_map(|hole| set.missing(hole.file_block..hole.file_block + hole.blocks)).collect();
+        let tail = self.shared_tail(&map, bytes);
+        let holes = pieces.iter().filter(|piece| piece.mapped.is_none()).map(|hole| hole.file_block..hole.file_block + hole.blocks);
+        let missing: Vec<Range<u64>> = holes.chain(tail).flat_map(|hole| set.missing(hole)).collect();
         let blocks = count(&missing);
         if blocks > 0 {
             self.fs.with_freed_blocks(blocks, || self.fs.space.promise(blocks))?;
             missing.into_iter().for_each(|range| set.insert(range));
         }
         Ok(())
+    }
+
+    /// The block in which the file ends, where a write behind it moves the end and must zero what follows in the block, but somebody else needs it as it is.
+    fn shared_tail(self, map: &ExtentMap, bytes: &Range<u64>) -> Option<Range<u64>> {
+        let (grid, logged) = (&self.fs.grid, self.state().logged_size());
+        let tail = grid.block_of(logged);
+        if bytes.end <= logged || grid.on_block(logged) || tail >= grid.block_of(bytes.start) {
+            return None;
+        }
+        let is_written = map.pieces(tail..tail + 1).all(|piece| piece.written().is_some());
+        (is_written && self.pieces_to_change(map, tail..tail + 1).1).then_some(tail..tail + 1)
     }
 
     /// Takes back what was promised to file blocks that have their blocks now, or whose data is gone.

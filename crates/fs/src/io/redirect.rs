@@ -164,7 +164,7 @@ impl Io<'_> {
         (pieces, any)
     }
 
-    fn is_shared(self, mapped: Mapped, blocks: u64, (held, cloned): (Epoch, Epoch)) -> bool {
+    pub(super) fn is_shared(self, mapped: Mapped, blocks: u64, (held, cloned): (Epoch, Epoch)) -> bool {
         let Mapped { start, state, birth } = mapped;
         if birth > held.max(cloned) {
             return false;

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::cached::uses_cache;
-use super::{Grid, Held, Io};
+use super::{Ask, Grid, Held, Io};
 use crate::extent::{ExtentMap, ExtentState, Piece};
 use crate::lock::Sharing;
 use crate::mode::OpenClass;
@@ -82,12 +82,19 @@ impl Io<'_> {
                 // The service changed in between.
                 Ok(None) => {}
                 // Here no lock is held any more, so room can be made.
-                Err(error) if error.kind == ErrorKind::NoSpace => self.fs.make_room(error)?,
+                Err(error) if error.kind == ErrorKind::NoSpace => self.make_room_to_write(error, bytes.len(), offset)?,
                 Err(error) => return Err(error),
             }
         };
         self.count_write(bytes.len());
         Ok(at)
+    }
+
+    #[cold]
+    fn make_room_to_write(self, refused: Error, len: usize, offset: Option<u64>) -> Result<()> {
+        let at = offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire));
+        let ask = Ask::Write(at..at.saturating_add(len as u64));
+        self.fs.make_room(refused, &|without| self.demand(&ask, without))
     }
 
     fn write_direct(self, class: OpenClass, bytes: &[u8], offset: Option<u64>) -> Result<Option<u64>> {

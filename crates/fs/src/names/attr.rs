@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::inode::Inode;
+use crate::io::{Ask, Io};
 use crate::log::RecordKind;
 use crate::state::Fs;
 use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, IoMode, Result, SetAttr};
@@ -18,7 +19,7 @@ impl Fs {
         let inode = self.inode(ino)?;
         if let Some(size) = change.size {
             match inode.kind {
-                FileKind::File => self.with_room(|| crate::io::set_size(self, &inode, size))?,
+                FileKind::File => Io::new(self, &inode).with_room(&Ask::SetSize(size), || crate::io::set_size(self, &inode, size))?,
                 FileKind::Directory => {
                     return Err(Error::new(ErrorKind::IsDirectory, format!("inode {} is a directory and has no size to set", ino.0)));
                 }

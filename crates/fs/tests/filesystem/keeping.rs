@@ -14,24 +14,24 @@ use fs::{
 use crate::common::assert_sound;
 use crate::support::{Random, device, format, mount_as, options};
 
-const BLOCK: u64 = 4096;
-const MIB: usize = 1 << 20;
+pub const BLOCK: u64 = 4096;
+pub const MIB: usize = 1 << 20;
 
-fn automatic() -> CheckpointOptions {
+pub fn automatic() -> CheckpointOptions {
     CheckpointOptions { automatic: true, ..CheckpointOptions::default() }
 }
 
-fn names(fs: &FileSystem) -> Vec<String> {
+pub fn names(fs: &FileSystem) -> Vec<String> {
     fs.checkpoints().iter().map(|checkpoint| String::from_utf8_lossy(&checkpoint.name).into_owned()).collect()
 }
 
-fn aligned(len: usize, fill: u8) -> AlignedBuf {
+pub fn aligned(len: usize, fill: u8) -> AlignedBuf {
     let mut buf = AlignedBuf::zeroed(len);
     buf.fill(fill);
     buf
 }
 
-fn put(fs: &FileSystem, path: &str, offset: u64, len: usize, fill: u8, mode: IoMode) -> fs::Result<()> {
+pub fn put(fs: &FileSystem, path: &str, offset: u64, len: usize, fill: u8, mode: IoMode) -> fs::Result<()> {
     let file = fs.open(path, &OpenOptions { mode: Some(mode), ..OpenOptions::create() })?;
     for at in (0..len).step_by(MIB) {
         file.write_at(&aligned(MIB.min(len - at), fill), offset + at as u64)?;
@@ -39,7 +39,7 @@ fn put(fs: &FileSystem, path: &str, offset: u64, len: usize, fill: u8, mode: IoM
     file.sync_all()
 }
 
-fn read(fs: &FileSystem, path: &str) -> Vec<u8> {
+pub fn read(fs: &FileSystem, path: &str) -> Vec<u8> {
     let file = fs.open(path, &OpenOptions::read_only()).unwrap();
     let mut bytes = vec![0; file.size() as usize];
     file.read_at(&mut bytes, 0).unwrap();
@@ -48,7 +48,7 @@ fn read(fs: &FileSystem, path: &str) -> Vec<u8> {
 
 /// A volume of 64 MiB with a file of 8 MiB that three automatic checkpoints hold in three versions, the last of which is the present one, a manual and
 /// a kept one, and hardly anything free.
-fn full(device: &Arc<dyn BlockDevice>, mode: IoMode, policy: SpacePolicy) -> FileSystem {
+pub fn full(device: &Arc<dyn BlockDevice>, mode: IoMode, policy: SpacePolicy) -> FileSystem {
     format(device, 4096);
     let fs = mount_as(device, mode);
     fs.set_space_policy(policy).unwrap();

@@ -18,6 +18,7 @@ mod placement;
 mod preallocated;
 mod promises;
 mod redirect;
+mod room;
 mod sharing;
 mod support;
 mod tuning;

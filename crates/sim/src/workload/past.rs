@@ -155,8 +155,12 @@ pub(super) fn full_volume() -> Vec<Step> {
             _ => vec![Step::SyncData(A)],
         });
     }
-    // More than all of them hold: none goes.
-    steps.extend([write(B, 0, 1_000_000, 40), Step::DeleteCheckpoint(0), write(A, 0, 60_000, 41), Step::Sync]);
+    // More than all of them hold: none goes, not for the first blocks of it either.
+    steps.extend([write(B, 0, 1_000_000, 40)]);
+    for mode in IoMode::ALL {
+        steps.extend([Step::Write(A, mode, 100, 1_000_000, 42, false), Step::Append(0, 0, mode, 2_000_000, 43, false)]);
+    }
+    steps.extend([Step::Allocate(A, Change::Zero, 100, 1_000_000), Step::DeleteCheckpoint(0), write(A, 0, 60_000, 41), Step::Sync]);
     steps
 }
 
