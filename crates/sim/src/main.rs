@@ -1,7 +1,8 @@
 //! Runs seeds until a time is over or a promise is broken.
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
+mod arguments;
+
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,78 +10,17 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use sim::{
-    Cuts, DIRECTED, Effort, Failure, FailureTally, Setup, Tally, ThreadsViolation, Violation, shrink, try_failures, try_format_failures, try_seed,
+    Directed, Effort, Failure, FailureTally, Setup, Tally, ThreadsViolation, Violation, shrink, try_failures, try_format_failures, try_seed,
     try_steps, try_threads,
 };
 
-/// Cuts the power of simulated devices under workloads and judges what recovery makes of it.
-#[derive(Parser, Clone)]
-#[command(version)]
-struct Arguments {
-    /// The first seed.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// How many seeds; 0: until the time is over or the states are reached.
-    #[arg(long, default_value_t = 1)]
-    seeds: u64,
-    /// Seconds after which no new seed is begun; 0: no limit.
-    #[arg(long, default_value_t = 0)]
-    seconds: u64,
-    /// Distinct crash states after which no new seed is begun; 0: no limit.
-    #[arg(long, default_value_t = 0)]
-    states: u64,
-    /// Threads, each with seeds of its own.
-    #[arg(long, default_value_t = 1)]
-    jobs: u64,
-    /// Steps of each random workload.
-    #[arg(long, default_value_t = 40)]
-    steps: usize,
-    /// Power cuts for each seed.
-    #[arg(long, default_value_t = 60)]
-    cuts: usize,
-    /// Cuts after every operation of the device instead, in so many ways.
-    #[arg(long, default_value_t = 0)]
-    every: usize,
-    /// Runs the directed workloads instead of random ones, each with every seed.
-    #[arg(long)]
-    directed: bool,
-    /// Lets every call of the directed workloads fail, one after the other, once and for ever, instead of cutting the power.
-    #[arg(long)]
-    failing: bool,
-    /// Runs workloads of so many threads at once instead, and cuts the power under them.
-    #[arg(long, default_value_t = 0)]
-    threads: u8,
-    /// With `--threads`: where the devices are kept as a cut left them that broke a promise; the order of threads does not repeat.
-    #[arg(long, default_value = "target/judge")]
-    keep: PathBuf,
-    /// With `--failing`: only every so many-th call fails.
-    #[arg(long, default_value_t = 1)]
-    stride: u64,
-    /// Prints the failing workload as it is, without making it small.
-    #[arg(long)]
-    no_shrink: bool,
-    /// Prints the result as JSON.
-    #[arg(long)]
-    json: bool,
-}
-
-impl Arguments {
-    fn effort(&self) -> Effort {
-        let cuts = if self.every > 0 { Cuts::Every(self.every) } else { Cuts::Random(self.cuts) };
-        Effort { steps: self.steps, cuts, ..Effort::default() }
-    }
-
-    /// The command that runs one seed again.
-    fn again(&self, seed: u64) -> String {
-        let ways = if self.every > 0 { format!("--every {}", self.every) } else { format!("--cuts {}", self.cuts) };
-        let kind = if self.directed { "--directed".to_owned() } else { format!("--steps {}", self.steps) };
-        format!("cargo run --release -p bedplate-sim -- --seed {seed} {kind} {ways}")
-    }
-}
+use arguments::Arguments;
 
 /// What the threads share.
 struct Run {
     arguments: Arguments,
+    /// The directed workloads that are asked for.
+    directed: Vec<&'static Directed>,
     started: Instant,
     next: AtomicU64,
     seeds: AtomicU64,
@@ -99,7 +39,7 @@ impl Run {
 
     /// How many parts a seed has: the directed workloads, each on one device and on two.
     fn parts(&self) -> u64 {
-        if self.arguments.directed { 2 * DIRECTED.len() as u64 } else { 1 }
+        if self.arguments.directed { 2 * self.directed.len() as u64 } else { 1 }
     }
 
     fn work(&self) {
@@ -120,7 +60,7 @@ impl Run {
             }
             match self.one(seed, part, &effort) {
                 Ok(tally) => self.tally.lock().expect("no thread panics with it").add(&tally),
-                Err(violation) => return self.report(violation, &effort),
+                Err(violation) => return self.report(violation, part, &effort),
             }
             self.seeds.fetch_add(u64::from(part == 0), Ordering::SeqCst);
         }
@@ -130,7 +70,7 @@ impl Run {
         if !self.arguments.directed {
             return try_seed(seed, effort);
         }
-        let directed = &DIRECTED[(part / 2) as usize];
+        let directed = self.directed[(part / 2) as usize];
         let setup = Setup { volatile_cache: !seed.is_multiple_of(8), separate_log: part % 2 == 1, ..Setup::DISK };
         try_steps(seed, &setup, &(directed.steps)(), effort)
     }
@@ -147,11 +87,12 @@ impl Run {
         }
     }
 
-    fn report(&self, violation: Box<Violation>, effort: &Effort) {
+    fn report(&self, violation: Box<Violation>, part: u64, effort: &Effort) {
         if self.failed.swap(true, Ordering::SeqCst) {
             return;
         }
-        let again = self.arguments.again(violation.seed);
+        let directed = self.directed.get((part / 2) as usize).filter(|_| self.arguments.directed);
+        let again = self.arguments.again(violation.seed, directed.copied());
         eprintln!("seed {} breaks a promise: {}\nreproduce with: {again}", violation.seed, violation.what);
         if !self.arguments.no_shrink {
             eprintln!("the smallest workload that still fails:\n{}", shrink(violation, effort));
@@ -160,15 +101,16 @@ impl Run {
 }
 
 /// Runs each directed workload with each kind of error at each call.
-fn fail_every_call(arguments: &Arguments) -> ExitCode {
+fn fail_every_call(arguments: &Arguments, directed: &[&'static Directed]) -> ExitCode {
     let kinds = Failure::ALL.into_iter().flat_map(|failure| [(failure, false), (failure, true)]);
-    let work: Vec<_> = DIRECTED.iter().flat_map(|directed| kinds.clone().map(move |(failure, for_ever)| (directed, failure, for_ever))).collect();
+    let work: Vec<_> = directed.iter().flat_map(|directed| kinds.clone().map(move |(failure, for_ever)| (*directed, failure, for_ever))).collect();
     let (next, total, failed) = (AtomicU64::new(0), Mutex::new(FailureTally::default()), AtomicBool::new(false));
-    for (failure, setup) in Failure::ALL.into_iter().flat_map(|failure| [(failure, Setup::DISK), (failure, Setup::TWO_DISKS)]) {
+    let formatting = Failure::ALL.into_iter().filter(|_| arguments.workloads.is_empty());
+    for (failure, setup) in formatting.flat_map(|failure| [(failure, Setup::DISK), (failure, Setup::TWO_DISKS)]) {
         match try_format_failures(&setup, failure) {
             Ok(tally) => total.lock().expect("no thread panics with it").add(&tally),
             Err(what) => {
-                eprintln!("formatting: {what}\nreproduce with: cargo run --release -p bedplate-sim -- --failing");
+                eprintln!("formatting: {what}\nreproduce with: {}", arguments.fail_again(None));
                 failed.store(true, Ordering::SeqCst);
             }
         }
@@ -178,7 +120,7 @@ fn fail_every_call(arguments: &Arguments) -> ExitCode {
             match try_failures(&Setup::DISK, &(directed.steps)(), *failure, *for_ever, arguments.stride.max(1)) {
                 Ok(tally) => total.lock().expect("no thread panics with it").add(&tally),
                 Err(what) => {
-                    eprintln!("{}: {what}\nreproduce with: cargo run --release -p bedplate-sim -- --failing", directed.name);
+                    eprintln!("{}: {what}\nreproduce with: {}", directed.name, arguments.fail_again(Some(directed)));
                     failed.store(true, Ordering::SeqCst);
                 }
             }
@@ -195,12 +137,24 @@ fn fail_every_call(arguments: &Arguments) -> ExitCode {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let directed = match arguments.picked() {
+        Ok(directed) => directed,
+        Err(what) => {
+            eprintln!("{what}");
+            return ExitCode::from(2);
+        }
+    };
+    if arguments.list {
+        directed.iter().for_each(|directed| println!("{}", directed.name));
+        return ExitCode::SUCCESS;
+    }
     if arguments.failing {
-        return fail_every_call(&arguments);
+        return fail_every_call(&arguments, &directed);
     }
     let (jobs, json) = (arguments.jobs.max(1), arguments.json);
     let run = Run {
         arguments,
+        directed,
         started: Instant::now(),
         next: AtomicU64::new(0),
         seeds: AtomicU64::new(0),
