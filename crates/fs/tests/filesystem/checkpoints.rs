@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 
 use block::{AlignedBuf, BlockDevice};
 use fs::{
@@ -198,6 +199,47 @@ fn i_ckp_4_a_checkpoint_cuts_through_no_write() {
     }
     let names: Vec<_> = fs.checkpoints().into_iter().map(|checkpoint| checkpoint.name).collect();
     names.iter().for_each(|name| fs.delete_checkpoint(name).unwrap());
+    fs.unmount().unwrap();
+    sound(&device);
+}
+
+/// S-50, I-CKP-4: cached writes that are carried out for a long time, and pages that are dirty all the time, cut no checkpoint: it shows each file as after one
+/// whole write, and what had returned before it was begun.
+#[test]
+fn s_50_a_checkpoint_cuts_through_no_cached_write() {
+    const LEN: usize = 2 << 20;
+    let device = device(96 << 20, 512);
+    format(&device, 4096);
+    let fs = mount_as(&device, IoMode::Cached);
+    let open = |name: &str| fs.open(format!("/{name}"), &OpenOptions { mode: Some(IoMode::Cached), ..OpenOptions::create() }).unwrap();
+    let (first, second) = (open("first"), open("second"));
+    let (returned, over) = (AtomicU8::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for round in (1..=250u8).take_while(|_| !over.load(SeqCst)) {
+                first.write_at(&vec![round; LEN], 0).unwrap();
+                second.write_at(&vec![round; LEN], 0).unwrap();
+                returned.store(round, SeqCst);
+            }
+        });
+        for name in 0..12 {
+            let (name, before) = (format!("c{name}"), returned.load(SeqCst));
+            fs.create_checkpoint(&name, &everything()).unwrap();
+            let read = |file: &str| {
+                let file = fs.open(format!("/.checkpoints/{name}/{file}"), &OpenOptions::read_only()).unwrap();
+                let mut buf = vec![0; LEN];
+                let len = file.read_at(&mut buf, 0).unwrap();
+                assert!(len == 0 || len == LEN && buf.iter().all(|byte| *byte == buf[0]), "{name}: half a write");
+                if len == 0 { 0 } else { buf[0] }
+            };
+            let (first, second) = (read("first"), read("second"));
+            assert!((first == second || first == second + 1) && second >= before, "{name}: {first} and {second} after {before}");
+            fs.delete_checkpoint(&name).unwrap();
+        }
+        over.store(true, SeqCst);
+        writer.join().unwrap();
+    });
+    drop((first, second));
     fs.unmount().unwrap();
     sound(&device);
 }

@@ -351,6 +351,34 @@ fn s_80_a_mount_carries_schedules_out_by_itself() {
     assert_sound(&device);
 }
 
+/// S-80: the checkpoint of a schedule and the note that it was made survive a power cut together: run again in the same period, there is one.
+#[test]
+fn s_80_a_power_cut_makes_no_checkpoint_twice() {
+    let simulated = SimulatedDevice::new(64 << 20, 7);
+    let device: Arc<dyn BlockDevice> = simulated.clone();
+    format(&device, 4096);
+    let fs = mount_as(&device, IoMode::Concurrent);
+    begin(&fs, &hourly(9), hour(0, 0));
+    let start = simulated.operation_count();
+    assert_eq!(fs.run_schedules(hour(1, 1)).unwrap().made.len(), 1);
+    let end = simulated.operation_count();
+    let (mut already, mut again) = (0, 0);
+    for after in start..=end {
+        for choice in [CrashChoice::LoseAll, CrashChoice::KeepAll, CrashChoice::Seeded(after as u64)] {
+            let image: Arc<dyn BlockDevice> = simulated.crash_image(after, &choice);
+            let then = mount_as(&image, IoMode::Concurrent);
+            let there = names(&then).len();
+            let made = then.run_schedules(hour(1, 0)).unwrap().made.len();
+            assert_eq!((there + made, names(&then).len()), (2, 2), "cut after {after} of {start} to {end}, {choice:?}");
+            assert!(there == 2 || after < end, "it had returned");
+            (already, again) = (already + there - 1, again + made);
+            then.unmount().unwrap();
+            assert_sound(&image);
+        }
+    }
+    assert!(already > 0 && again > 0, "{already} were there, {again} were made again");
+}
+
 /// S-81: a clock that goes back or forward makes few, deletes no wrong ones, and stops nothing.
 #[test]
 fn s_81_schedules_survive_a_wrong_clock() {

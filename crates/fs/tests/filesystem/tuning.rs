@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use block::{BlockDevice, CrashChoice, SimulatedDevice};
 use fs::{ErrorKind, FileSystem, IoMode, MountOptions, OpenOptions, Takes, Tunable, TunableSet, TuneOptions, TunedBy};
 
 use crate::support::{device, format};
@@ -45,6 +46,32 @@ fn s_85_a_tunable_counts_at_once_and_at_every_later_mount() {
     fs.unmount().unwrap();
     let fs = FileSystem::mount(device, None, MountOptions::default()).unwrap();
     assert_eq!((standing(&fs, Tunable::Mode).1, fs.tunable(Tunable::Sync)), (TunedBy::Default, 60_000_000_000));
+}
+
+/// S-85: what was set is there after a power cut at any operation of the device since: all values that were set at once, or none while they were being
+/// set, and nothing else once that had returned.
+#[test]
+fn s_85_tunables_that_were_set_survive_a_power_cut_together() {
+    let simulated = SimulatedDevice::new(64 << 20, 7);
+    let device: Arc<dyn BlockDevice> = simulated.clone();
+    format(&device, 4096);
+    let fs = FileSystem::mount(Arc::clone(&device), None, MountOptions::default()).unwrap();
+    let start = simulated.operation_count();
+    let values = [(Tunable::Cache, 8 << 20), (Tunable::Mode, 3), (Tunable::Sync, 60_000_000_000)];
+    fs.tune(&change(&values.map(|(tunable, value)| (tunable, Some(value))))).unwrap();
+    let end = simulated.operation_count();
+    assert!(end > start, "it was written");
+    let mut kept = 0;
+    for after in start..=end {
+        for choice in [CrashChoice::LoseAll, CrashChoice::KeepAll, CrashChoice::Seeded(after as u64)] {
+            let options = MountOptions { read_only: true, ..MountOptions::default() };
+            let then = FileSystem::mount(simulated.crash_image(after, &choice), None, options).unwrap();
+            let set = values.map(|(tunable, value)| standing(&then, tunable).2 == Some(value));
+            assert!(set == [true; 3] || (set == [false; 3] && after < end), "{after} of {start} to {end}, {choice:?}: {set:?}");
+            kept += u32::from(set[0]);
+        }
+    }
+    assert!(kept >= 3);
 }
 
 #[test]
