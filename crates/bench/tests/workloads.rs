@@ -242,6 +242,57 @@ fn images_are_made_cloned_counted_and_removed() {
     }
 }
 
+/// A file system on a loop device that goes away with it.
+struct Mounted(tempfile::TempDir);
+
+impl Mounted {
+    /// Says why there is none.
+    fn btrfs() -> Result<Self, String> {
+        let directory = tempfile::Builder::new().tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let (image, at) = (directory.path().join("image"), directory.path().join("at"));
+        std::fs::File::create(&image).unwrap().set_len(256 << 20).unwrap();
+        std::fs::create_dir(&at).unwrap();
+        let run = |program: &str, arguments: &[&std::ffi::OsStr]| {
+            let done = std::process::Command::new(program).args(arguments).output().map_err(|e| format!("{program} cannot run: {e}"))?;
+            if done.status.success() {
+                Ok(())
+            } else {
+                Err(format!("{program}: {}", String::from_utf8_lossy(&done.stderr).trim().replace('\n', "; ")))
+            }
+        };
+        run("mkfs.btrfs", &["-q".as_ref(), image.as_os_str()])?;
+        run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), at.as_os_str()])?;
+        Ok(Self(directory))
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.0.path().join("at")
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        std::process::Command::new("umount").arg(self.path()).status().unwrap();
+    }
+}
+
+#[test]
+fn snapshots_of_btrfs_are_images_of_everything_and_go_away() {
+    let mounted = match Mounted::btrfs() {
+        Ok(mounted) => mounted,
+        Err(reason) => {
+            println!("skipped: no btrfs to make snapshots on: {reason}");
+            return;
+        }
+    };
+    let workload = Images { sizes_bytes: vec![4 << 20], pieces: 16, extents: 100, many: 5 };
+    let found = measure(&Workload::Images(workload), &[&format!("path:{},buffered", mounted.path().display())]);
+    let few = &found.records[0].measurement.figures;
+    assert!(few["image of everything made µs"] > 0.0 && few["image of the file made µs"] > 0.0, "{few:?}");
+    assert!(found.records[2].measurement.figures["the middle one removed µs"] > 0.0);
+    assert_eq!(std::fs::read_dir(mounted.path()).unwrap().count(), 0, "no subvolume is left");
+}
+
 #[test]
 fn an_interrupted_run_keeps_whole_rounds() {
     let targets = Targets::open(&specs(&BOTH), &mut |_| false).unwrap();

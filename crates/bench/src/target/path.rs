@@ -212,8 +212,13 @@ impl Target for PathTarget {
         }
         let path = self.plain_path(image);
         match fs::remove_file(&path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path.display(), "cannot remove", e)),
-            _ => Ok(()),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(e) => Err(Error::io(path.display(), "cannot remove", e)),
+            // Durable, as the deletion of a checkpoint is.
+            Ok(()) => {
+                let directory = &self.directory.path;
+                File::open(directory).and_then(|open| open.sync_all()).map_err(|e| Error::io(directory.display(), "cannot sync", e))
+            }
         }
     }
 

@@ -7,6 +7,9 @@ use std::process::Command;
 
 use crate::{Error, Result};
 
+/// `BTRFS_SUPER_MAGIC` of statfs(2).
+const BTRFS: rustix::fs::FsWord = 0x9123_683e;
+
 /// Where the snapshots of one directory lie; they go away with the value.
 pub(super) struct Snapshots {
     directory: PathBuf,
@@ -16,7 +19,8 @@ impl Snapshots {
     /// Makes `path` a subvolume where it lies on btrfs and the program is there; `None` elsewhere.
     pub(super) fn below(path: &Path) -> Result<Option<Self>> {
         let Some(parent) = path.parent() else { return Ok(None) };
-        let is_btrfs = super::info::mount_of(parent).is_some_and(|mount| mount.kind == "btrfs");
+        // Files of btrfs have another device number than its mount, so the table of mounts does not tell.
+        let is_btrfs = rustix::fs::statfs(parent).is_ok_and(|stat| stat.f_type == BTRFS);
         if !is_btrfs || path.exists() || btrfs(["subvolume".as_ref(), "create".as_ref(), path.as_os_str()]).is_err() {
             return Ok(None);
         }
