@@ -198,9 +198,7 @@ fn claim(located: &Located, access: Access) -> Result<Vec<Arc<dyn BlockDevice>>>
     let options = DeviceOptions { read_only: access == Access::ReadOnly, ..DeviceOptions::default() };
     let mut devices = Vec::new();
     for (path, label) in &located.members {
-        let member = located.config.members.iter().enumerate().find(|(_, member)| member.id == label.member);
-        let placed = member.filter(|(index, member)| member.state != MemberState::Failed || located.config.volume_on(*index).is_some());
-        if placed.is_none() {
+        if !label.has_place_in(&located.config) {
             tracing::warn!("{} is outdated: it has no place in the group {} any more", path.display(), located.config.name);
             continue;
         }

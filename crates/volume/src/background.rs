@@ -125,10 +125,8 @@ impl Worker {
     }
 
     fn tidy(&self) {
-        for core in &self.inner.cores {
-            if let Err(error) = core.clean_up() {
-                tracing::warn!(volume = core.name, %error, "the dirty region log cannot be tidied");
-            }
+        if let Err(error) = self.inner.clean_up() {
+            tracing::warn!(group = self.inner.shared.name, %error, "the dirty region logs cannot be tidied");
         }
     }
 

@@ -51,7 +51,7 @@ pub fn create(new: &NewGroup) -> Result<Config> {
             return Err(Error::invalid(format!("{} is read-only and cannot be a member", device.name())));
         }
         if !new.force {
-            refuse_member(device)?;
+            refuse_member(device, None)?;
         }
     }
     let config = plan(new, &devices)?;
@@ -68,9 +68,11 @@ fn check_name(name: &str) -> Result<()> {
     if good { Ok(()) } else { Err(Error::invalid(format!("{name:?} is no name for a group: take 1 to 64 letters, digits, '-', '_' and '.'"))) }
 }
 
-/// Refuses a device that carries a label already.
-pub(crate) fn refuse_member(device: &Arc<dyn BlockDevice>) -> Result<()> {
+/// Refuses a device that carries a label already, but for one that was on its way into the group `of` when a crash came.
+pub(crate) fn refuse_member(device: &Arc<dyn BlockDevice>, of: Option<&Config>) -> Result<()> {
+    let arrives = |label: &Label| of.is_some_and(|config| label.never_arrived_in(config));
     match Label::read(&**device) {
+        Ok(label) if arrives(&label) => Ok(()),
         Ok(label) => {
             let (name, group) = (device.name(), &label.config.name);
             Err(Error::new(

@@ -283,7 +283,7 @@ impl Group {
     /// # Errors
     /// `Broken` or `Device`.
     pub fn clean_up(&self) -> Result<u64> {
-        self.open.inner.cores.iter().try_fold(0, |sum, core| Ok(sum + core.clean_up()?))
+        self.open.inner.clean_up()
     }
 
     /// Closes the group while clones of it or its volumes are still about, in threads that are just ending: nothing is left in doubt, and the
@@ -362,11 +362,19 @@ impl Drop for Closer {
 }
 
 impl Inner {
+    /// Takes regions out of the dirty region logs that were not written to since the last call. Not while a member takes another's place: what it
+    /// needs is in the logs before it comes.
+    pub fn clean_up(&self) -> Result<u64> {
+        let _members_stay = self.maintenance.lock();
+        self.cores.iter().try_fold(0, |sum, core| Ok(sum + core.clean_up()?))
+    }
+
     /// Leaves nothing in doubt, where that is possible.
     fn close(&self) -> Result<()> {
         if self.shared.read_only {
             return Ok(());
         }
+        let _members_stay = self.maintenance.lock();
         for core in &self.cores {
             core.flush()?;
             // The first look finds regions touched, the second takes them.

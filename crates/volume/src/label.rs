@@ -17,7 +17,7 @@ use block::{AlignedBuf, BlockDevice};
 use crate::config::Head;
 use crate::throttle::{FOREGROUND_PERCENT_DEFAULT, FOREGROUND_PERCENT_MIN};
 use crate::wire::{Fault, Reader, crc32c};
-use crate::{Config, Error, ErrorKind, Id, Result};
+use crate::{Config, Error, ErrorKind, Id, MemberState, Result};
 
 /// Where the copies begin.
 pub(crate) const COPIES: [u64; 2] = [0, 1 << 20];
@@ -33,6 +33,8 @@ const VERSION: u32 = 3;
 const HEAD_BYTES: usize = 72;
 /// Events are counted: none that is further away ever was, and there is always a next one.
 const EVENT_MAX: u64 = 1 << 48;
+/// Stands in the label of a member that is coming and that no other member may name yet.
+pub(crate) const EVENT_OF_ARRIVAL: u64 = 0;
 
 /// A label: what the group is, and which of its members this is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,6 +149,18 @@ impl Label {
             let again = label.encode().map(|bytes| Self::decode(&bytes));
             assert!(again.is_ok_and(|again| again == Ok(label)), "what was decoded can be encoded");
         }
+    }
+
+    /// Says whether its device has a place in a group as it is now: not after another took that place, nor before the others name it.
+    #[must_use]
+    pub fn has_place_in(&self, config: &Config) -> bool {
+        let place = config.index_of(self.member).filter(|_| self.config.id == config.id);
+        place.is_some_and(|index| config.members[index].state != MemberState::Failed || config.volume_on(index).is_some())
+    }
+
+    /// Says whether its device was on its way into a group when a crash came, before any other member named it.
+    pub(crate) fn never_arrived_in(&self, config: &Config) -> bool {
+        self.config.id == config.id && self.config.event == EVENT_OF_ARRIVAL && config.index_of(self.member).is_none()
     }
 
     /// Reads a device's label.

@@ -1,8 +1,9 @@
 //! Members that come: spares, replacements, and what takes a failed member's place by itself: a spare, or free space of others (hot relocation).
 //!
 //! A new member takes the *index* of the one it replaces, so layouts and regions stay as they are. In order: the bits of everything the place
-//! holds become durable; the label of the new member and of all others say that it is stale; its regions count as behind; they are copied.
-//! A crash in between leaves either the old membership or a stale member with all its bits set.
+//! holds become durable; the label of the new member, then those of all others say that it is stale; it takes writes, and the old one none any
+//! more; its regions count as behind; they are copied. A crash in between leaves either the old membership or a stale member with all its bits
+//! set, and every device that either needs (S-105).
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ impl Inner {
     /// Adds a member without data: a spare, or an active one that brings room.
     pub fn add(&self, device: &Arc<dyn BlockDevice>, state: MemberState) -> Result<()> {
         let _members_stay = self.maintenance.lock();
-        refuse_member(device)?;
+        refuse_member(device, Some(&self.shared.config()))?;
         self.shared.change_members(|config, lives| {
             if config.members.len() >= MEMBERS_MAX {
                 return Err(Error::invalid(format!("group {} has {MEMBERS_MAX} members, and more do not fit a label", config.name)));
@@ -66,8 +67,8 @@ impl Inner {
 
     pub fn replace(&self, index: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {
         let _members_stay = self.maintenance.lock();
-        refuse_member(device)?;
         let config = self.shared.config();
+        refuse_member(device, Some(&config))?;
         let Some(old) = config.members.get(index).filter(|_| config.volume_on(index).is_some()) else {
             return Err(Error::invalid(format!("group {} has no data on a member {index}", config.name)));
         };
@@ -83,9 +84,14 @@ impl Inner {
         let member = member_of(&**device, MemberState::Stale, config.event + 1)?;
         refuse_small(config, index, &member)?;
         self.take_place(index, |config, lives| {
+            if !config.survives_without(&[index]) {
+                let (group, old) = (&config.name, &config.members[index].path);
+                return Err(Error::invalid(format!("group {group}: a member failed just now, and the group is not whole without {old}: it stays")));
+            }
             lives[index] = Some(Live::new(member.id, Arc::clone(device), MemberState::Stale));
             config.members[index] = member.clone();
             config.members[index].since = config.event + 1;
+            Ok(())
         })
     }
 
@@ -108,7 +114,7 @@ impl Inner {
         // The device that it was on is welcome, although its label names this group.
         let own = Label::read(&**device).ok().filter(|label| label.config.id == config.id && label.member == guest.was);
         if own.is_none() {
-            refuse_member(device)?;
+            refuse_member(device, Some(&config))?;
         }
         if !config.survives_without(&[index]) {
             let path = &config.members[index].path;
@@ -150,6 +156,7 @@ impl Inner {
                 lives.swap(index, spare);
                 lives[spare] = None;
                 config.set_state(index, MemberState::Stale);
+                Ok(())
             })?;
         }
     }
@@ -208,6 +215,7 @@ impl Inner {
                 config.members.push(old);
                 lives.push(None);
             }
+            Ok(())
         })
     }
 
@@ -224,7 +232,7 @@ impl Inner {
     }
 
     /// Lets `change` put another device in the place of a member.
-    fn take_place(&self, index: usize, change: impl FnOnce(&mut Config, &mut Lives)) -> Result<()> {
+    fn take_place(&self, index: usize, change: impl FnOnce(&mut Config, &mut Lives) -> Result<()>) -> Result<()> {
         let concerned: Vec<_> = self.cores.iter().map(|core| (core, core.spaces.get())).filter(|(_, space)| space.members.contains(&index)).collect();
         for (core, space) in &concerned {
             let Some(redundancy) = &space.redundancy else {
@@ -243,10 +251,7 @@ impl Inner {
         if let Some((_, error)) = failures.pop() {
             return Err(error.into());
         }
-        self.shared.change_members(|config, lives| {
-            change(config, lives);
-            Ok(())
-        })?;
+        self.shared.change_members(change)?;
         drop(still);
         for (core, space) in &concerned {
             let redundancy = space.redundancy.as_ref().expect("it was just found");

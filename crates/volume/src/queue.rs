@@ -328,6 +328,9 @@ impl VolumeQueue {
                 }
             }
         }
+        // Members may have come while it waited to enter, and their regions may be copied by now: a write that they missed would be missing for good.
+        let entered_by = (request.kind == RequestKind::Write && core.shared.lives_version() != ground.versions.1).then(|| core.shared.lives());
+        let lives = entered_by.as_deref().unwrap_or(lives);
         let (mut shares, mut from) = (Vec::new(), 0);
         for segment in &segments {
             let len = segment.len as usize;

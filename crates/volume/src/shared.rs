@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use crate::label::EVENT_OF_ARRIVAL;
 use crate::live::Live;
 use crate::{Config, Error, ErrorKind, Label, MemberState, Result};
 
@@ -71,10 +72,9 @@ impl Shared {
         self.lives_version.load(Ordering::Acquire)
     }
 
-    fn replace_lives(&self, lives: Arc<Lives>) -> Arc<Lives> {
-        let before = std::mem::replace(&mut *self.lives.write(), lives);
+    fn replace_lives(&self, lives: Arc<Lives>) {
+        *self.lives.write() = lives;
         self.lives_version.fetch_add(1, Ordering::Release);
-        before
     }
 
     #[inline]
@@ -109,7 +109,7 @@ impl Shared {
         tracing::warn!(group = self.name, member = live.name(), error = %why, "the member failed and leaves the group; the others go on");
         let mut next = config.clone();
         leaving.into_iter().for_each(|at| next.set_state(at, MemberState::Failed));
-        let published = self.publish(&mut config, next);
+        let published = self.publish(&mut config, next, &self.lives());
         self.bell.ring();
         published
     }
@@ -126,26 +126,28 @@ impl Shared {
         let mut config = self.config.lock();
         let mut next = config.clone();
         change(&mut next)?;
-        self.publish(&mut config, next)
+        self.publish(&mut config, next, &self.lives())
     }
 
-    /// Changes the configuration together with the open members.
+    /// Changes the configuration together with the open members. Until the labels say so durably, everybody goes by the members of before: what
+    /// they miss would count as theirs after a crash.
     pub fn change_members(&self, change: impl FnOnce(&mut Config, &mut Lives) -> Result<()>) -> Result<()> {
         let mut config = self.config.lock();
-        let (mut next, mut lives) = (config.clone(), (*self.lives()).clone());
+        let before = self.lives();
+        let (mut next, mut lives) = (config.clone(), (*before).clone());
         change(&mut next, &mut lives)?;
-        let before = self.replace_lives(Arc::new(lives));
-        let published = self.publish(&mut config, next);
-        if published.is_err() {
-            self.replace_lives(before);
-        }
-        published
+        announce(&next, &before, &lives)?;
+        self.publish(&mut config, next, &lives)?;
+        // Who goes by the members of before may still write to one that left, and its failure concerns nobody.
+        let stays = |gone: &Arc<Live>| lives.iter().flatten().any(|live| Arc::ptr_eq(live, gone));
+        before.iter().flatten().filter(|live| !stays(live)).for_each(|gone| gone.set_state(MemberState::Failed));
+        self.replace_lives(Arc::new(lives));
+        Ok(())
     }
 
     /// Writes the labels of all members that are not failed, and only then lets the configuration count. Members whose label cannot be
     /// written leave with it.
-    fn publish(&self, config: &mut Config, mut next: Config) -> Result<()> {
-        let lives = self.lives();
+    fn publish(&self, config: &mut Config, mut next: Config, lives: &Lives) -> Result<()> {
         next.event = config.event + 1;
         loop {
             let mut lost = Vec::new();
@@ -183,4 +185,12 @@ impl Shared {
         assert!((0..lives.len()).all(known), "members are in the state that the labels say");
         Ok(())
     }
+}
+
+/// Lets members that come say where they will belong before any other names them, so that a crash never leaves a group that misses a member which
+/// nobody could bring. Such a label is older than every other: until one of the others names the member, it has no place.
+fn announce(next: &Config, before: &Lives, lives: &Lives) -> Result<()> {
+    let known = |new: &Arc<Live>| before.iter().flatten().any(|live| live.id == new.id);
+    let coming = lives.iter().flatten().filter(|live| !known(live));
+    coming.map(|live| Label { member: live.id, config: Config { event: EVENT_OF_ARRIVAL, ..next.clone() } }.write(&*live.device)).collect()
 }

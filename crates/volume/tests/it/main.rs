@@ -13,6 +13,7 @@ mod parity;
 mod parity_queue;
 mod refusals;
 mod relocation;
+mod replacing;
 mod scrub;
 mod statistics;
 mod throttle;
