@@ -125,9 +125,7 @@ impl Names {
 type ReadCopy<'a> = dyn FnMut(usize, u64, &mut [u8]) -> bool + 'a;
 
 /// Takes the copy for right whose database pages verify where those of all others do not.
-pub struct NamesJudge<'a>(pub &'a Names);
-
-impl Judge for NamesJudge<'_> {
+impl Judge for Names {
     fn judge(&self, role: Role, range: Range<u64>, copies: usize, read: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool) -> Option<usize> {
         if role != Role::Data {
             return None;
@@ -135,7 +133,7 @@ impl Judge for NamesJudge<'_> {
         let mut address = range.start;
         let mut right: Option<usize> = None;
         while address < range.end {
-            let (path, offset) = self.0.at(address)?;
+            let (path, offset) = self.at(address)?;
             let (end, verdict) = self.judge_page(address, (path, offset), copies, read)?;
             // Every page of the range that differs has to name the same copy, and only that one.
             match (verdict, right) {
@@ -148,19 +146,19 @@ impl Judge for NamesJudge<'_> {
     }
 }
 
-impl NamesJudge<'_> {
+impl Names {
     /// Returns where the page at an address ends in its file, and whose copy of it is the only one that is whole: nobody's where all are the same.
     /// Nothing when that cannot be told. The head of the file may be what differs, so every copy's own is believed in turn.
     fn judge_page(&self, address: u64, place: (&str, u64), copies: usize, read: &mut ReadCopy<'_>) -> Option<(u64, Option<usize>)> {
         let (path, offset) = place;
         let mut tried: Vec<(&str, u64)> = Vec::new();
         for copy in 0..copies {
-            let head = self.0.read_copy(address, 0..HEAD_BYTES as u64, copy, read).unwrap_or_default();
+            let head = self.read_copy(address, 0..HEAD_BYTES as u64, copy, read).unwrap_or_default();
             let told = page_formats().into_iter().find_map(|format| Some((format, format.page_bytes(path, &head)?)));
             let Some((format, page_bytes)) = told.filter(|(format, bytes)| !tried.contains(&(format.name(), *bytes))) else { continue };
             tried.push((format.name(), page_bytes));
             let start = offset / page_bytes * page_bytes;
-            let pages: Vec<Option<Vec<u8>>> = (0..copies).map(|copy| self.0.read_copy(address, start..start + page_bytes, copy, read)).collect();
+            let pages: Vec<Option<Vec<u8>>> = (0..copies).map(|copy| self.read_copy(address, start..start + page_bytes, copy, read)).collect();
             let first = pages.first()?;
             if first.is_some() && pages.iter().all(|page| page == first) {
                 return Some((start + page_bytes, None));

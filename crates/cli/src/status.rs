@@ -1,6 +1,7 @@
 //! What is told of a group: its members, its volumes, a picture of the layout, what a scrub found.
 
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 use bedplate::{
@@ -444,13 +445,18 @@ pub struct Differing {
     pub volume: String,
     pub address: u64,
     pub len: u64,
-    /// The file that lies there, with the page of the database where it is known.
+    /// The file that lies there, with the page of the database where it is known; where parity does not say which of several it is, all of them.
     pub file: Option<String>,
     /// Member and offset of each copy.
     pub copies: Vec<(String, u64)>,
     pub unreadable: Vec<String>,
     /// The member whose copy is right, where that is known.
     pub right: Option<String>,
+    /// Of a RAID-5 the member whose part of the row is wrong and where, as far as that is known, and whether that is the parity.
+    #[serde(default)]
+    pub wrong: Option<(String, u64)>,
+    #[serde(default)]
+    pub parity: bool,
     pub repaired: bool,
 }
 
@@ -461,10 +467,12 @@ impl Scrubbed {
             volume: difference.role.name().into(),
             address: difference.range.start,
             len: difference.range.end - difference.range.start,
-            file: names.filter(|_| difference.role.name() == "data").and_then(|names| names.page_at(difference.range.start)),
+            file: names.filter(|_| difference.role.name() == "data").and_then(|names| files(names, &difference.places)),
             copies: difference.copies.iter().map(|(member, offset)| (path(*member), *offset)).collect(),
             unreadable: difference.unreadable.iter().map(|member| path(*member)).collect(),
             right: difference.right.map(path),
+            wrong: difference.copies.iter().find(|(member, _)| Some(*member) == difference.wrong).map(|(member, offset)| (path(*member), *offset)),
+            parity: difference.places.is_empty(),
             repaired: difference.repaired,
         });
         let differences = differences.collect();
@@ -477,14 +485,25 @@ impl Scrubbed {
     }
 }
 
+/// Returns what lies at places, each file once.
+fn files(names: &Names, places: &[Range<u64>]) -> Option<String> {
+    let mut found: Vec<String> = places.iter().filter_map(|place| names.page_at(place.start)).collect();
+    found.dedup();
+    (!found.is_empty()).then(|| found.join(" or "))
+}
+
 impl fmt::Display for Scrubbed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for difference in &self.differences {
-            let place = difference.file.clone().unwrap_or_else(|| "no file".to_owned());
+            let place = difference.file.clone().unwrap_or_else(|| if difference.parity { "parity" } else { "no file" }.to_owned());
             write!(f, "{} address {}, {} bytes ({place}): ", difference.volume, difference.address, difference.len)?;
             match (&difference.right, difference.repaired) {
                 (Some(right), true) => writeln!(f, "{right} is right, the others are mended from it")?,
                 (Some(right), false) => writeln!(f, "{right} is right")?,
+                (None, repaired) if difference.wrong.is_some() => {
+                    let what = if repaired { "was wrong, made again from the others" } else { "is wrong" };
+                    difference.wrong.iter().try_for_each(|(path, offset)| writeln!(f, "{path} at byte {offset} {what}"))?;
+                }
                 (None, _) => {
                     let copies: Vec<String> = difference.copies.iter().map(|(path, offset)| format!("{path} at byte {offset}")).collect();
                     writeln!(f, "nobody knows which is right of {}; left as they are", copies.join(" and "))?;

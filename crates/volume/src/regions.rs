@@ -135,6 +135,18 @@ impl Regions {
         true
     }
 
+    /// As [`lock`](Self::lock), and waits as long for one who holds the lock.
+    pub fn lock_in_time(&self, region: u64, patience: Duration) -> bool {
+        let start = Instant::now();
+        while !self.lock(region, patience) {
+            if start.elapsed() > patience {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        true
+    }
+
     /// Unlocks a region and takes flags off it.
     pub fn unlock(&self, region: u64, done: u32) {
         let before = self.state(region).fetch_and(!(LOCKED | done), Ordering::AcqRel);

@@ -1,8 +1,9 @@
 //! Comparing the copies of everything, and making those good that differ where it can be known which is right.
 //!
 //! A copy that cannot be read is wrong. Of copies that can all be read and differ, a [`Judge`] may know: the database whose page it is. Where
-//! nobody knows, the difference is told and nothing is touched.
+//! nobody knows, the difference is told and nothing is touched. Rows of a RAID-5 are compared in `parity/scrub.rs`.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,16 +11,19 @@ use std::time::{Duration, Instant};
 use block::AlignedBuf;
 
 use crate::core::Core;
-use crate::layout::{Locate, Run};
+use crate::group::Inner;
+use crate::layout::{Copy, Locate, Run};
 use crate::live::Live;
 use crate::plan::live_of;
+use crate::shared::Lives;
 use crate::space::Space;
 use crate::{Group, Result, Role};
 
 /// Knows which of several copies is right.
 pub trait Judge {
     /// Returns the ordinal of the copy that is right in a range of volume addresses, if that can be known. `read` fills a buffer from a copy, at
-    /// any address, and says whether that worked; addresses and lengths are multiples of the volume's block.
+    /// any address, and says whether that worked; addresses and lengths are multiples of the volume's block. In a RAID-5 the range is a part of one
+    /// unit, copy 0 is what stands there, and copy 1 is what the rest of the row makes of it; elsewhere both are the same.
     fn judge(&self, role: Role, range: Range<u64>, copies: usize, read: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool) -> Option<usize>;
 }
 
@@ -38,15 +42,19 @@ impl Judge for Undecided {
 pub struct Difference {
     /// The volume.
     pub role: Role,
-    /// The volume addresses.
+    /// The volume addresses; of a RAID-5 those of the row, unless it is known that one unit of data is wrong, and where.
     pub range: Range<u64>,
+    /// The addresses whose data may be wrong: of a RAID-5 a part of each data unit, unless more is known; none where the parity is wrong.
+    pub places: Vec<Range<u64>>,
     /// The members that hold a copy, or of a RAID-5 a part of the row, by their index, and where on them.
     pub copies: Vec<(usize, u64)>,
     /// The members whose copy cannot be read.
     pub unreadable: Vec<usize>,
     /// The member whose copy is right, where that is known.
     pub right: Option<usize>,
-    /// Whether the others were made good from it.
+    /// Of a RAID-5 the member whose part of the row is wrong, where that is known.
+    pub wrong: Option<usize>,
+    /// Whether what is wrong was made good.
     pub repaired: bool,
 }
 
@@ -63,8 +71,30 @@ pub struct ScrubReport {
 
 /// How much is compared at once.
 const CHUNK_BYTES: usize = 256 << 10;
-/// How often a busy region is tried again.
+/// How often a busy region is tried again, and how long each time.
 const TRIES: usize = 20;
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// What is done about what differs.
+#[derive(Clone, Copy)]
+pub(crate) struct How<'a> {
+    /// Whether copies that are known to be wrong are written anew.
+    pub repair: bool,
+    pub judge: &'a dyn Judge,
+}
+
+/// How far a part of a region came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compared {
+    /// To this byte in it.
+    Part(u64),
+    /// To its end.
+    Whole,
+    /// Somebody writes there all the time.
+    Busy,
+    /// The volume has no such region.
+    Absent,
+}
 
 impl Group {
     /// Compares all copies, region by region, while the volumes are in use. With `repair`, copies that are known to be wrong are written anew.
@@ -76,15 +106,10 @@ impl Group {
         let mut report = ScrubReport::default();
         for core in &self.open.inner.cores {
             for region in 0.. {
-                // Taken anew for every region: one that is moved meanwhile is compared where it is now.
-                let space = core.spaces.get();
-                let Some(redundancy) = space.redundancy.as_ref().filter(|redundancy| region < redundancy.regions.count()) else { break };
-                let (start, len) = redundancy.regions.range(region);
-                drop(space);
-                if self.scrub_region(core, region, start..start + len, repair, judge, &mut report)? {
-                    progress(len);
-                } else {
-                    report.skipped_regions += 1;
+                match self.open.inner.scrub_region(core, region, How { repair, judge }, &mut report)? {
+                    Compared::Absent => break,
+                    Compared::Busy => report.skipped_regions += 1,
+                    Compared::Part(_) | Compared::Whole => progress(core.region_bytes()),
                 }
             }
         }
@@ -92,27 +117,46 @@ impl Group {
         Ok(report)
     }
 
-    /// Compares a region in parts, each of which keeps writes to the region waiting. Returns whether it could be locked.
-    fn scrub_region(&self, core: &Core, region: u64, range: Range<u64>, repair: bool, judge: &dyn Judge, report: &mut ScrubReport) -> Result<bool> {
-        let mut at = range.start;
-        while at < range.end {
-            let pace = self.open.inner.throttle.wait(&self.open.inner.cores);
-            let began = Instant::now();
-            let space = core.spaces.get();
-            let Some(redundancy) = space.redundancy.as_ref().filter(|redundancy| region < redundancy.regions.count()) else { return Ok(false) };
-            let end = (at + crate::sync::part_end(&space, at, 0, pace.chunk_bytes)).min(range.end);
-            core.settle_regions(&space, at, end - at)?;
-            let locked = (0..TRIES).any(|_| redundancy.regions.lock(region, Duration::from_millis(10)));
-            if !locked {
-                return Ok(false);
+    /// Compares the regions once more in which a report names what was not made good, with one who may know more: then the report says what is
+    /// known now.
+    ///
+    /// # Errors
+    /// As [`scrub`](Self::scrub).
+    pub fn scrub_again(&self, repair: bool, judge: &dyn Judge, report: &mut ScrubReport) -> Result<()> {
+        self.open.inner.scrub_again(How { repair, judge }, report)
+    }
+}
+
+impl Inner {
+    pub fn scrub_again(&self, how: How<'_>, report: &mut ScrubReport) -> Result<()> {
+        for core in &self.cores {
+            let own = |one: &Difference| one.role == core.role && !one.repaired;
+            let regions: BTreeSet<u64> =
+                report.differences.iter().filter(|one| own(one)).filter_map(|one| core.region_compared_at(one.range.start)).collect();
+            for region in regions {
+                let mut again = ScrubReport::default();
+                if self.scrub_region(core, region, how, &mut again)? == Compared::Whole {
+                    report.differences.retain(|one| !own(one) || core.region_compared_at(one.range.start) != Some(region));
+                    report.differences.append(&mut again.differences);
+                }
             }
-            let scrubbed = core.scrub_range(&space, at..end, repair, judge, report);
-            redundancy.regions.unlock(region, 0);
-            scrubbed?;
-            at = end;
+        }
+        self.throttle.leave(&self.cores);
+        Ok(())
+    }
+
+    /// Compares a region in parts, each of which keeps writes to the region waiting.
+    fn scrub_region(&self, core: &Core, region: u64, how: How<'_>, report: &mut ScrubReport) -> Result<Compared> {
+        let mut from = 0;
+        loop {
+            let pace = self.throttle.wait(&self.cores);
+            let began = Instant::now();
+            match core.scrub_part(region, from, pace.chunk_bytes, how, report)? {
+                Compared::Part(byte) => from = byte,
+                over => return Ok(over),
+            }
             std::thread::sleep(pace.rest(began.elapsed()));
         }
-        Ok(true)
     }
 }
 
@@ -125,18 +169,47 @@ struct Held {
 }
 
 impl Core {
+    /// Compares a part of a region, from byte `from` in it on, about `most` bytes of each member, while nobody writes to the region.
+    pub fn scrub_part(&self, region: u64, from: u64, most: u64, how: How<'_>, report: &mut ScrubReport) -> block::Result<Compared> {
+        // Taken anew for every part: a region that is moved meanwhile is compared where it is now.
+        let space = self.spaces.get();
+        let Some(redundancy) = space.redundancy.as_ref().filter(|redundancy| region < redundancy.regions.count()) else {
+            return Ok(Compared::Absent);
+        };
+        let (start, len) = redundancy.regions.range(region);
+        let end = crate::sync::part_end(&space, start, from, most).min(len);
+        if from >= end {
+            return Ok(Compared::Whole);
+        }
+        self.settle_regions(&space, start + from, end - from)?;
+        if !(0..TRIES).any(|_| redundancy.regions.lock_in_time(region, PATIENCE)) {
+            return Ok(Compared::Busy);
+        }
+        let scrubbed = self.scrub_range(&space, start + from..start + end, how, report);
+        redundancy.regions.unlock(region, 0);
+        scrubbed?;
+        Ok(if end == len { Compared::Whole } else { Compared::Part(end) })
+    }
+
+    /// Returns the region with which what lies at an address is compared: that in which its row begins.
+    fn region_compared_at(&self, at: u64) -> Option<u64> {
+        let space = self.spaces.peek();
+        let at = space.parity_at(at).map_or(at, |parity| at - at % parity.raid5.row_bytes());
+        Some(space.redundancy.as_ref()?.regions.span(at, 1).0)
+    }
+
     /// Compares a range of a region that the caller has locked.
-    fn scrub_range(&self, space: &Space, range: Range<u64>, repair: bool, judge: &dyn Judge, report: &mut ScrubReport) -> block::Result<()> {
+    fn scrub_range(&self, space: &Space, range: Range<u64>, how: How<'_>, report: &mut ScrubReport) -> block::Result<()> {
         for (at, len) in space.stretches(range.start, range.end - range.start) {
             match space.parity_at(at) {
-                Some(parity) => self.scrub_rows(parity, &(at..at + len), repair, report)?,
-                None => self.scrub_copies(space, at..at + len, repair, judge, report)?,
+                Some(parity) => self.scrub_rows(space, parity, &(at..at + len), how, report)?,
+                None => self.scrub_copies(space, at..at + len, how, report)?,
             }
         }
         Ok(())
     }
 
-    fn scrub_copies(&self, space: &Space, range: Range<u64>, repair: bool, judge: &dyn Judge, report: &mut ScrubReport) -> block::Result<()> {
+    fn scrub_copies(&self, space: &Space, range: Range<u64>, how: How<'_>, report: &mut ScrubReport) -> block::Result<()> {
         let mut at = range.start;
         while at < range.end {
             let run = space.locate(at);
@@ -144,8 +217,10 @@ impl Core {
             let held = self.read_copies(&run, len);
             if held.len() > 1 {
                 report.compared_bytes += len as u64;
-                for part in differing(&held, len, self.geometry.logical_block_size as usize) {
-                    report.differences.push(self.settle_difference(space, at, part, &held, repair, judge)?);
+                let unreadable = held.iter().any(|held| held.bytes.is_none());
+                let differ = |part: &Range<usize>| unreadable || held.windows(2).any(|pair| part_of(&pair[0], part) != part_of(&pair[1], part));
+                for part in differing(len, self.geometry.logical_block_size as usize, differ) {
+                    report.differences.push(self.settle_difference(space, at, part, &held, how)?);
                 }
             }
             at += len as u64;
@@ -165,26 +240,18 @@ impl Core {
             .collect()
     }
 
-    fn settle_difference(
-        &self,
-        space: &Space,
-        at: u64,
-        part: Range<usize>,
-        held: &[Held],
-        repair: bool,
-        judge: &dyn Judge,
-    ) -> block::Result<Difference> {
+    fn settle_difference(&self, space: &Space, at: u64, part: Range<usize>, held: &[Held], how: How<'_>) -> block::Result<Difference> {
         let range = at + part.start as u64..at + part.end as u64;
         let readable: Vec<usize> = (0..held.len()).filter(|copy| held[*copy].bytes.is_some()).collect();
         let content = |copy: usize| held[copy].bytes.as_ref().map(|bytes| &bytes[part.clone()]);
         let agree = readable.windows(2).all(|pair| content(pair[0]) == content(pair[1]));
         let right = match readable.first() {
             Some(first) if agree => Some(*first),
-            Some(_) => self.ask(space, judge, &range, held),
+            Some(_) => self.ask(space, how.judge, &range, held),
             None => None,
         };
         let mut repaired = false;
-        if let Some((right, bytes)) = right.and_then(|right| Some((right, content(right)?))).filter(|_| repair) {
+        if let Some((right, bytes)) = right.and_then(|right| Some((right, content(right)?))).filter(|_| how.repair) {
             let wrong = held.iter().enumerate().filter(|(copy, held)| *copy != right && content(*copy) != Some(bytes) && held.live.is_active());
             let mut failures = Vec::new();
             for (_, held) in wrong {
@@ -198,10 +265,12 @@ impl Core {
         }
         Ok(Difference {
             role: self.role,
+            places: vec![range.clone()],
             range,
             copies: held.iter().map(|held| (held.member, held.offset + part.start as u64)).collect(),
             unreadable: held.iter().filter(|held| held.bytes.is_none()).map(|held| held.member).collect(),
             right: right.map(|right| held[right].member),
+            wrong: None,
             repaired,
         })
     }
@@ -210,21 +279,28 @@ impl Core {
     fn ask(&self, space: &Space, judge: &dyn Judge, range: &Range<u64>, held: &[Held]) -> Option<usize> {
         let lives = self.shared.lives();
         let mut read = |copy: usize, address: u64, buf: &mut [u8]| {
-            if self.check(space, block::Operation::Read, address, buf.len() as u64).is_err() {
-                return false;
-            }
-            let read = crate::plan::runs(space, address, 0, buf.len(), |run, _, from, len| {
+            self.read_chosen(space, &lives, address, buf, &|run| {
                 let same = run.copies().iter().find(|one| usize::from(one.member) == held[copy].member);
-                let place = same.or(run.copies().get(copy)).ok_or(())?;
-                let live = live_of(&lives, place.member).ok_or(())?;
-                let mut bytes = AlignedBuf::zeroed(len);
-                live.read(&mut bytes, place.offset).map_err(drop)?;
-                buf[from..from + len].copy_from_slice(&bytes);
-                Ok::<(), ()>(())
-            });
-            read.is_ok()
+                same.or(run.copies().get(copy)).copied()
+            })
         };
         judge.judge(self.role, range.clone(), held.len(), &mut read).filter(|right| held.get(*right).is_some_and(|held| held.bytes.is_some()))
+    }
+
+    /// Fills a buffer from copies of which one is chosen for each run, and from nowhere else. Returns whether that worked.
+    pub fn read_chosen(&self, space: &Space, lives: &Lives, address: u64, buf: &mut [u8], choose: &dyn Fn(&Run) -> Option<Copy>) -> bool {
+        if self.check(space, block::Operation::Read, address, buf.len() as u64).is_err() {
+            return false;
+        }
+        let read = crate::plan::runs(space, address, 0, buf.len(), |run, _, from, len| {
+            let place = choose(run).ok_or(())?;
+            let live = live_of(lives, place.member).ok_or(())?;
+            let mut bytes = AlignedBuf::zeroed(len);
+            live.read(&mut bytes, place.offset).map_err(drop)?;
+            buf[from..from + len].copy_from_slice(&bytes);
+            Ok::<(), ()>(())
+        });
+        read.is_ok()
     }
 }
 
@@ -232,19 +308,13 @@ fn part_of<'a>(held: &'a Held, part: &Range<usize>) -> Option<&'a [u8]> {
     held.bytes.as_ref().map(|bytes| &bytes[part.clone()])
 }
 
-/// Returns the ranges in which copies differ or cannot be read, in whole blocks, neighbours joined.
-fn differing(held: &[Held], len: usize, block: usize) -> Vec<Range<usize>> {
-    if held.iter().any(|held| held.bytes.is_none()) {
-        return std::iter::once(0..len).collect();
-    }
+/// Returns the ranges of `len` bytes that differ, in whole blocks, neighbours joined.
+pub(crate) fn differing(len: usize, block: usize, differs: impl Fn(&Range<usize>) -> bool) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
-    for start in (0..len).step_by(block) {
-        let part = start..(start + block).min(len);
-        if held.windows(2).any(|pair| part_of(&pair[0], &part) != part_of(&pair[1], &part)) {
-            match ranges.last_mut() {
-                Some(last) if last.end == part.start => last.end = part.end,
-                _ => ranges.push(part),
-            }
+    for part in (0..len).step_by(block).map(|start| start..(start + block).min(len)).filter(|part| differs(part)) {
+        match ranges.last_mut() {
+            Some(last) if last.end == part.start => last.end = part.end,
+            _ => ranges.push(part),
         }
     }
     ranges

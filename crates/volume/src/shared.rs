@@ -191,6 +191,6 @@ impl Shared {
 /// nobody could bring. Such a label is older than every other: until one of the others names the member, it has no place.
 fn announce(next: &Config, before: &Lives, lives: &Lives) -> Result<()> {
     let known = |new: &Arc<Live>| before.iter().flatten().any(|live| live.id == new.id);
-    let coming = lives.iter().flatten().filter(|live| !known(live));
-    coming.map(|live| Label { member: live.id, config: Config { event: EVENT_OF_ARRIVAL, ..next.clone() } }.write(&*live.device)).collect()
+    let mut coming = lives.iter().flatten().filter(|live| !known(live));
+    coming.try_for_each(|live| Label { member: live.id, config: Config { event: EVENT_OF_ARRIVAL, ..next.clone() } }.write(&*live.device))
 }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
 use crate::group::{self, Located};
-use crate::names::{Names, NamesJudge};
+use crate::names::Names;
 use crate::status::{Scrubbed, Status};
 
 /// What is asked of whoever has the group open.
@@ -255,9 +255,7 @@ fn scrub(group: &Group, fs: Option<&FileSystem>, repair: bool) -> Result<Reply> 
         names = fs.map(Names::of).transpose()?;
     }
     if let Some(names) = &names {
-        let again = group.scrub(repair, &NamesJudge(names), &mut |_| ())?;
-        report.differences.retain(|difference| difference.repaired);
-        report.differences.extend(again.differences);
+        group.scrub_again(repair, names, &mut report)?;
     }
     Ok(Reply::Scrubbed(Box::new(Scrubbed::new(&group.config(), report, names.as_ref()))))
 }

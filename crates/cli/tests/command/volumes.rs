@@ -130,6 +130,53 @@ fn s_96_a_scrub_believes_the_copy_whose_database_page_verifies() {
     }
 }
 
+/// S-107: a bit in a page of a RAID-5 is made again from the rest of its row, one in the parity where all pages of the row are whole, and what is wrong
+/// twice is left.
+#[test]
+fn s_107_a_scrub_of_a_raid5_finds_the_unit_that_is_wrong_by_its_database_page() {
+    const ROWS: usize = 4 << 20;
+    let scratch = Scratch::new();
+    let members = group(&scratch, "raid5", 3, &["--unit", "64K"]);
+    bedplate(["format", text(&members[0])]).succeeds();
+    let content = checksummed(4096, 160);
+    let file = scratch.file("in", &content);
+    bedplate(["put", text(&members[0]), text(&file), "/some.db"]).succeeds();
+    let mut images: Vec<Vec<u8>> = members.iter().map(|path| std::fs::read(path).unwrap()).collect();
+    // Page by page: a place on the members at which both units of data hold pages of the file.
+    let page_at = |member: usize, at: usize| content.chunks(4096).position(|page| page == &images[member][at..at + 4096]);
+    let parity_of = |at: usize| 2 - (at - ROWS) / (64 << 10) % 3;
+    let whole = |at: &usize| (0..3).filter(|member| *member != parity_of(*at)).all(|member| page_at(member, *at).is_some());
+    let at = (ROWS..images[0].len() - 4096).step_by(4096).find(whole).unwrap();
+    let (parity, data) = (parity_of(at), (parity_of(at) + 1) % 3);
+    let page = page_at(data, at).unwrap();
+    let turn = |images: &mut Vec<Vec<u8>>, member: usize| {
+        images[member][at + 1000] ^= 4;
+        std::fs::write(&members[member], &images[member]).unwrap();
+    };
+    let scrub = |how: &[&str]| bedplate(["volume", "scrub", text(&members[0])].iter().copied().chain(how.iter().copied()));
+    turn(&mut images, data);
+    let found = scrub(&[]);
+    assert_eq!(found.code(), 4);
+    let words = format!("(/some.db, byte {}, SQLite page {page}): {} at byte {} is wrong", page * 4096 + 512, text(&members[data]), at + 512);
+    assert!(found.stdout().contains(&words), "{words} is missing in {}", found.stdout());
+    let found = scrub(&["--repair"]).succeeds().stdout();
+    assert!(found.contains(&words.replace("is wrong", "was wrong, made again")), "{found}");
+    assert!(scrub(&[]).succeeds().stdout().contains("0 differences"));
+    images = members.iter().map(|path| std::fs::read(path).unwrap()).collect();
+    turn(&mut images, parity);
+    let found = scrub(&["--repair"]).succeeds().stdout();
+    assert!(found.contains("(parity)") && found.contains(&format!("{} at byte {} was wrong", text(&members[parity]), at + 512)), "{found}");
+    assert!(scrub(&[]).succeeds().stdout().contains("0 differences"));
+    images = members.iter().map(|path| std::fs::read(path).unwrap()).collect();
+    turn(&mut images, data);
+    turn(&mut images, parity);
+    assert!(scrub(&["--repair"]).succeeds().stdout().contains("0 differences"), "one bit in both cancels out in the sum, which parity cannot show");
+    images[parity][at + 1000] ^= 6;
+    std::fs::write(&members[parity], &images[parity]).unwrap();
+    let found = scrub(&["--repair"]);
+    assert!(found.code() == 4 && found.stdout().contains("nobody knows which is right"), "{}", found.stdout());
+}
+
 #[test]
 fn a_spare_and_a_replacement_come_and_go() {
     let scratch = Scratch::new();

@@ -221,6 +221,7 @@ fn a_scrub_finds_rows_that_do_not_agree_and_makes_unreadable_units_from_the_othe
     bed.members[2].inject(block::FaultRule::new(block::Fault::Read(block::ReadFault::Fail), block::Trigger::Next(1)));
     let found = scrub(true);
     assert!(found.differences.len() == 1 && found.differences[0].unreadable == [2] && found.differences[0].repaired, "{found:?}");
+    assert_eq!(found.differences[0].wrong, Some(2));
     assert!(scrub(false).differences.is_empty());
     model.check(&*device, "scrubbed");
 }
