@@ -31,6 +31,7 @@ mod names;
 mod output;
 mod progress;
 mod reach;
+mod scrubbed;
 mod session;
 mod signature;
 mod status;

@@ -144,6 +144,10 @@ impl Judge for Names {
         }
         right
     }
+
+    fn lies_at(&self, role: Role, address: u64) -> Option<String> {
+        self.page_at(address).filter(|_| role == Role::Data)
+    }
 }
 
 impl Names {

@@ -1,16 +1,15 @@
-//! What is told of a group: its members, its volumes, a picture of the layout, what a scrub found.
+//! What is told of a group: its members, its volumes, a picture of the layout.
 
 use std::fmt;
-use std::ops::Range;
 use std::time::Duration;
 
 use bedplate::{
     FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Group, GroupConfig, Layout, MemberState, MemberStatistics, OperationStatistics, RelayoutState,
-    ScrubReport, format_duration, format_size,
+    format_duration, format_size,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::names::Names;
+use crate::scrubbed::ScrubStatus;
 use crate::text;
 
 /// A group.
@@ -29,6 +28,9 @@ pub struct Status {
     pub foreground_percent: u16,
     /// What it grew to of late; `None` while nothing of that goes on, or nobody uses the volumes.
     pub foreground_found_percent: Option<u32>,
+    /// When copies are compared by themselves, and what came of it.
+    #[serde(default)]
+    pub scrub: Option<ScrubStatus>,
     pub volumes: Vec<VolumeStatus>,
     pub members: Vec<MemberStatus>,
     /// What an administrator should know: members that nothing stands in for, and those that lie in free space of others.
@@ -259,6 +261,7 @@ impl Status {
             pending_seconds: None,
             foreground_percent: config.foreground_percent,
             foreground_found_percent: None,
+            scrub: config.scrub.map(Into::into),
             volumes: volumes.collect(),
             members: members.collect(),
             notes: notes(config),
@@ -361,6 +364,9 @@ impl fmt::Display for Status {
         if let Some(line) = self.foreground() {
             writeln!(f, "{line}")?;
         }
+        if let Some(scrub) = &self.scrub {
+            writeln!(f, "{scrub}")?;
+        }
         for note in &self.notes {
             writeln!(f, "{note}")?;
         }
@@ -427,93 +433,5 @@ fn push_kinds(rows: &mut Vec<Vec<String>>, name: &str, state: &str, kinds: [&Kin
         let times = [us(kind.time_us_average), us(kind.time_us_p50), us(kind.time_us_p99)];
         let counts = [name, state, what.to_owned(), kind.operations.to_string(), format_size(kind.bytes)];
         rows.push(counts.into_iter().chain(times).chain([kind.errors.to_string()]).collect());
-    }
-}
-
-/// What a scrub found.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Scrubbed {
-    pub group: String,
-    pub compared_bytes: u64,
-    pub skipped_regions: u64,
-    pub differences: Vec<Differing>,
-}
-
-/// Copies that differ.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Differing {
-    pub volume: String,
-    pub address: u64,
-    pub len: u64,
-    /// The file that lies there, with the page of the database where it is known; where parity does not say which of several it is, all of them.
-    pub file: Option<String>,
-    /// Member and offset of each copy.
-    pub copies: Vec<(String, u64)>,
-    pub unreadable: Vec<String>,
-    /// The member whose copy is right, where that is known.
-    pub right: Option<String>,
-    /// Of a RAID-5 the member whose part of the row is wrong and where, as far as that is known, and whether that is the parity.
-    #[serde(default)]
-    pub wrong: Option<(String, u64)>,
-    #[serde(default)]
-    pub parity: bool,
-    pub repaired: bool,
-}
-
-impl Scrubbed {
-    pub fn new(config: &GroupConfig, report: ScrubReport, names: Option<&Names>) -> Self {
-        let path = |index: usize| config.members.get(index).map(|member| member.path.clone()).unwrap_or_default();
-        let differences = report.differences.into_iter().map(|difference| Differing {
-            volume: difference.role.name().into(),
-            address: difference.range.start,
-            len: difference.range.end - difference.range.start,
-            file: names.filter(|_| difference.role.name() == "data").and_then(|names| files(names, &difference.places)),
-            copies: difference.copies.iter().map(|(member, offset)| (path(*member), *offset)).collect(),
-            unreadable: difference.unreadable.iter().map(|member| path(*member)).collect(),
-            right: difference.right.map(path),
-            wrong: difference.copies.iter().find(|(member, _)| Some(*member) == difference.wrong).map(|(member, offset)| (path(*member), *offset)),
-            parity: difference.places.is_empty(),
-            repaired: difference.repaired,
-        });
-        let differences = differences.collect();
-        Self { group: config.name.clone(), compared_bytes: report.compared_bytes, skipped_regions: report.skipped_regions, differences }
-    }
-
-    /// Returns how many differences are left as they were.
-    pub fn left(&self) -> u64 {
-        self.differences.iter().filter(|difference| !difference.repaired).count() as u64
-    }
-}
-
-/// Returns what lies at places, each file once.
-fn files(names: &Names, places: &[Range<u64>]) -> Option<String> {
-    let mut found: Vec<String> = places.iter().filter_map(|place| names.page_at(place.start)).collect();
-    found.dedup();
-    (!found.is_empty()).then(|| found.join(" or "))
-}
-
-impl fmt::Display for Scrubbed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for difference in &self.differences {
-            let place = difference.file.clone().unwrap_or_else(|| if difference.parity { "parity" } else { "no file" }.to_owned());
-            write!(f, "{} address {}, {} bytes ({place}): ", difference.volume, difference.address, difference.len)?;
-            match (&difference.right, difference.repaired) {
-                (Some(right), true) => writeln!(f, "{right} is right, the others are mended from it")?,
-                (Some(right), false) => writeln!(f, "{right} is right")?,
-                (None, repaired) if difference.wrong.is_some() => {
-                    let what = if repaired { "was wrong, made again from the others" } else { "is wrong" };
-                    difference.wrong.iter().try_for_each(|(path, offset)| writeln!(f, "{path} at byte {offset} {what}"))?;
-                }
-                (None, _) => {
-                    let copies: Vec<String> = difference.copies.iter().map(|(path, offset)| format!("{path} at byte {offset}")).collect();
-                    writeln!(f, "nobody knows which is right of {}; left as they are", copies.join(" and "))?;
-                }
-            }
-        }
-        if self.skipped_regions > 0 {
-            writeln!(f, "{} were busy and not compared", text::count(self.skipped_regions, "region"))?;
-        }
-        let found = text::count(self.differences.len() as u64, "difference");
-        write!(f, "group {}: {} compared, {found}, {} left", self.group, format_size(self.compared_bytes), self.left())
     }
 }

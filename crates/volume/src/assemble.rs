@@ -119,6 +119,7 @@ mod tests {
             foreground_percent: crate::FOREGROUND_PERCENT_DEFAULT,
             data_start: 4 << 20,
             reserve_bytes: 0,
+            scrub: None,
             members: vec![member(1), member(2), member(3)],
             volumes,
         }

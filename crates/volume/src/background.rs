@@ -1,4 +1,4 @@
-//! The thread of an open group: brings members up to date while the volumes are in use, and tidies the dirty region log.
+//! The thread of an open group: brings members up to date while the volumes are in use, compares them on schedule, and tidies the dirty region log.
 //!
 //! It sleeps until something is written or somebody leaves, and copies no faster than leaves those who use the volumes the latency that was
 //! stated (`throttle`).
@@ -8,7 +8,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::group::Inner;
+use crate::patrol::Patrol;
 use crate::relayout::Stepped;
+use crate::schedule::Moment;
 use crate::sync::Synced;
 use crate::throttle::{Pace, Turn};
 use crate::{Error, ErrorKind, Result};
@@ -18,11 +20,13 @@ const TIDY: Duration = Duration::from_secs(3);
 /// How long a failed step rests.
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// How long a step of a relayout waits for whom it did not want to wait for.
-const REST_WHEN_BUSY: Duration = Duration::from_millis(20);
+pub(crate) const REST_WHEN_BUSY: Duration = Duration::from_millis(20);
 
 pub(crate) fn start(inner: &Arc<Inner>) -> Result<JoinHandle<()>> {
     let inner = Arc::clone(inner);
-    let thread = std::thread::Builder::new().name("bedplate-group".into()).spawn(move || Worker { inner, cursors: Vec::new() }.run());
+    let thread = std::thread::Builder::new()
+        .name("bedplate-group".into())
+        .spawn(move || Worker { inner, cursors: Vec::new(), patrol: Patrol::default() }.run());
     thread.map_err(|error| Error::new(ErrorKind::Device, format!("cannot start the group's background thread: {error}")))
 }
 
@@ -37,6 +41,7 @@ struct Worker {
     inner: Arc<Inner>,
     /// By volume.
     cursors: Vec<Cursor>,
+    patrol: Patrol,
 }
 
 impl Worker {
@@ -53,11 +58,14 @@ impl Worker {
                 }
                 Ok(None) => TIDY,
                 Err(error) => {
-                    tracing::warn!(group = self.inner.shared.name, %error, "the members cannot be brought up to date, or what they hold moved; trying again");
+                    tracing::warn!(group = self.inner.shared.name, %error, "the members cannot be brought up to date or compared, or what they hold moved; trying again");
                     REST_AFTER_FAILURE
                 }
             };
             if self.sleep(rest) {
+                if let Err(error) = self.patrol.stop(&self.inner) {
+                    tracing::warn!(group = self.inner.shared.name, %error, "the position of a scrub cannot be saved; it goes on from an earlier one");
+                }
                 return;
             }
         }
@@ -75,8 +83,11 @@ impl Worker {
             self.inner.finish()?;
         }
         if !behind && !cores.iter().any(|core| core.spaces.peek().relayout.as_ref().is_some_and(|relayout| !relayout.paused)) {
-            self.inner.throttle.leave(cores);
-            return Ok(None);
+            let rest = self.patrol.step(&self.inner, Moment::now())?;
+            if rest.is_none() {
+                self.inner.throttle.leave(cores);
+            }
+            return Ok(rest);
         }
         let pace = match self.inner.throttle.turn(cores) {
             Turn::Look(rest) => return Ok(Some(rest)),
@@ -132,6 +143,7 @@ impl Worker {
 
     /// Rests, for good when there is nothing in the logs and nobody calls. Returns whether the group closes.
     fn sleep(&self, rest: Duration) -> bool {
+        let due = self.patrol.rest(&self.inner);
         let bell = &self.inner.shared.bell;
         let mut calls = bell.state.lock();
         if calls.stop || rest.is_zero() {
@@ -143,6 +155,8 @@ impl Worker {
         } else if calls.work || !nothing_dirty() {
             calls.work = false;
             bell.wake.wait_for(&mut calls, rest);
+        } else if let Some(due) = due {
+            bell.wake.wait_for(&mut calls, due);
         } else {
             bell.wake.wait(&mut calls);
         }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use crate::guest::{self, Guest};
 use crate::relayout::{Direction, Relayout};
+use crate::schedule::{self, ScrubSchedule};
 use crate::wire::{Fault, Reader, put_text};
 use crate::{Concat, Extent, Id, Layout, Mirror, Raid5, Stripe};
 
@@ -84,6 +85,8 @@ pub struct Config {
     pub data_start: u64,
     /// How many bytes at the end of every member volumes leave free, as room for members that fail.
     pub reserve_bytes: u64,
+    /// When copies are compared by themselves.
+    pub scrub: Option<ScrubSchedule>,
     /// The members; a member's place here is its index in layouts.
     pub members: Vec<Member>,
     /// The volumes.
@@ -218,12 +221,17 @@ impl Config {
             self.members.iter().for_each(|member| guest::encode(member.guest.as_ref(), out));
             out.extend(self.reserve_bytes.to_le_bytes());
         }
+        if version > 3 {
+            schedule::encode(self.scrub.as_ref(), out);
+        }
     }
 
     /// Returns the version of the label that is able to say all this: the oldest, so that older software reads what it is able to.
     pub(crate) fn version(&self) -> u32 {
         let parity = |volume: &VolumeConfig| volume.relayout.as_ref().is_some_and(|relayout| relayout.has_parity(&volume.layout));
-        if self.reserve_bytes > 0 || self.members.iter().any(|member| member.guest.is_some()) || self.volumes.iter().any(parity) {
+        if self.scrub.is_some() {
+            4
+        } else if self.reserve_bytes > 0 || self.members.iter().any(|member| member.guest.is_some()) || self.volumes.iter().any(parity) {
             3
         } else if self.has_relayout() {
             2
@@ -258,8 +266,9 @@ impl Config {
             }
             reserve_bytes = reader.u64("the reserve")?;
         }
+        let scrub = if version > 3 { schedule::decode(reader)? } else { None };
         let Head { id, event, clean, foreground_percent } = head;
-        let config = Self { id, name, event, clean, foreground_percent, data_start, reserve_bytes, members, volumes };
+        let config = Self { id, name, event, clean, foreground_percent, data_start, reserve_bytes, scrub, members, volumes };
         config.fault().map_or(Ok(config), |what| Err(Fault::new(start, what)))
     }
 

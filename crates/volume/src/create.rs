@@ -136,6 +136,7 @@ fn plan(new: &NewGroup, devices: &[&Arc<dyn BlockDevice>]) -> Result<Config> {
         foreground_percent: FOREGROUND_PERCENT_DEFAULT,
         data_start: DATA_START_MIN,
         reserve_bytes: reserve,
+        scrub: None,
         members,
         volumes,
     };

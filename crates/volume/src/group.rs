@@ -21,6 +21,7 @@ use crate::drl::Drl;
 use crate::live::Live;
 use crate::meter::VolumeMeter;
 use crate::parallel::Lanes;
+use crate::patrol::Bench;
 use crate::regions::{BEHIND, Regions, UNSYNCED};
 use crate::shared::{Lives, Shared};
 use crate::space::{Space, Spaces};
@@ -106,6 +107,7 @@ pub(crate) struct Inner {
     /// As that, of a relayout. A leaf lock.
     pub moving: Mutex<Estimate>,
     pub throttle: Throttle,
+    pub bench: Bench,
 }
 
 /// What is late.
@@ -343,7 +345,9 @@ impl Closer {
         }
         self.inner.shared.bell.state.lock().stop = true;
         self.inner.shared.bell.wake.notify_one();
-        if let Some(thread) = self.thread.lock().take() {
+        // Whoever judged for a scrub may have been the last user: then the thread closes the group itself, and ends.
+        let own = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
+        if let Some(thread) = self.thread.lock().take().filter(|thread| !own(thread)) {
             // It reports its own failures; one that panicked leaves its regions to the next import.
             let _ended = thread.join();
         }
@@ -448,7 +452,7 @@ fn open(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>], options: &ImportO
     let cores = config.volumes.iter().enumerate().map(|(ordinal, volume)| open_volume(&shared, &config, ordinal, volume, was_clean));
     let cores = cores.collect::<Result<Vec<_>>>()?;
     let throttle = Throttle::new(config.foreground_percent);
-    Ok(Inner { shared, cores, maintenance: Mutex::new(()), estimate: Mutex::default(), moving: Mutex::default(), throttle })
+    Ok(Inner { shared, cores, maintenance: Mutex::new(()), estimate: Mutex::default(), moving: Mutex::default(), throttle, bench: Bench::default() })
 }
 
 fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &VolumeConfig, was_clean: bool) -> Result<Arc<Core>> {

@@ -24,6 +24,7 @@ fn config() -> Config {
         foreground_percent: crate::FOREGROUND_PERCENT_DEFAULT,
         data_start: DATA_START_MIN,
         reserve_bytes: 0,
+        scrub: None,
         members,
         volumes: vec![
             VolumeConfig {
@@ -79,11 +80,17 @@ fn moving() -> Label {
     label
 }
 
-#[test]
-fn a_relayout_comes_back_and_makes_the_label_one_of_version_2() {
+/// As that, where what is moved fits the scratch area.
+fn moving_with_parts() -> Label {
     let mut label = moving();
     label.config.volumes[0].relayout.as_mut().unwrap().staged_bytes = 512 << 10;
     label.config.volumes[0].relayout.as_mut().unwrap().grain_bytes = 512 << 10;
+    label
+}
+
+#[test]
+fn a_relayout_comes_back_and_makes_the_label_one_of_version_2() {
+    let label = moving_with_parts();
     let bytes = label.encode().unwrap();
     assert_eq!((bytes[8], Label::decode(&bytes)), (2, Ok(label)));
     type Change = &'static dyn Fn(&mut Relayout);
@@ -136,6 +143,26 @@ fn a_guest_comes_back_and_makes_the_label_one_of_version_3() {
     }
 }
 
+#[test]
+fn a_schedule_for_scrubs_comes_back_and_makes_the_label_one_of_version_4() {
+    for mut label in [label(), moving_with_parts(), with_guest()] {
+        label.config.scrub = Some(crate::ScrubSchedule::new(7 * 86_400, true));
+        let bytes = label.encode().unwrap();
+        assert_eq!((bytes[8], Label::decode(&bytes)), (4, Ok(label.clone())));
+        label.config.scrub = Some(crate::ScrubSchedule::new(59, true));
+        let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else { panic!("59 seconds") };
+        assert!(fault.what.contains("59 seconds"), "{fault:?}");
+    }
+}
+
+/// What the third version wrote is read, and written again as it was.
+#[test]
+fn a_label_of_version_3_is_what_it_was() {
+    let stored = include_bytes!("../tests/labels/version-3.bin");
+    assert_eq!(Label::decode(stored), Ok(with_guest()));
+    assert_eq!(with_guest().encode().unwrap(), stored);
+}
+
 /// What the first version wrote is read, and written again as it was.
 #[test]
 fn a_label_of_version_1_is_what_it_was() {
@@ -163,13 +190,13 @@ fn one_copy_is_enough_and_the_newer_counts() {
 fn a_newer_version_is_refused_by_name() {
     let device = MemoryDevice::new(8 << 20);
     let mut bytes = label().encode().unwrap();
-    bytes[8] = 4;
+    bytes[8] = 5;
     let mut buf = AlignedBuf::zeroed(4096);
     buf[..bytes.len()].copy_from_slice(&sealed(bytes));
     device.write_at(&buf, 0).unwrap();
     let error = Label::read(&*device).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NewerFormat);
-    assert!(error.message.contains("memory") && error.message.contains("version 4"), "{error}");
+    assert!(error.message.contains("memory") && error.message.contains("version 5"), "{error}");
 }
 
 /// I-LAB-1: a group that no label is able to name is refused.

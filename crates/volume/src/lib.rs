@@ -12,6 +12,7 @@
 //! | `parity/` | rows of a RAID-5: written, read without a member, the parity log, made to agree |
 //! | `regions`, `drl`, `sync` | which regions may differ between copies, in memory and on the members, and making them agree |
 //! | `scrub`, `pages/` | comparing copies, and asking a database's page which one is right |
+//! | `schedule`, `patrol` | comparing them by themselves at regular times |
 //! | `shared`, `membership`, `group`, `background` | members leave, come, take each other's places; import and close |
 //! | `guest`, `window` | a member that failed moves into free space of the others |
 //! | `meter`, `stats`, `throttle` | what is going on, and how fast work in the background may be for it |
@@ -40,10 +41,12 @@ mod meter;
 mod pages;
 mod parallel;
 mod parity;
+mod patrol;
 mod plan;
 mod queue;
 mod regions;
 mod relayout;
+mod schedule;
 mod scrub;
 mod shape;
 mod shared;
@@ -64,7 +67,9 @@ pub use id::Id;
 pub use label::Label;
 pub use layout::{COPIES_MAX, Concat, Copy, Extent, Layout, Mirror, Raid5, Run, Stripe};
 pub use pages::{HEAD_BYTES, Innodb, PageFormat, Postgres, Sqlite, page_formats};
+pub use patrol::Judges;
 pub use relayout::{Direction, Relayout, RelayoutProgress, RelayoutState, Target};
+pub use schedule::{ScrubResult, ScrubRun, ScrubSchedule, ScrubTotals};
 pub use scrub::{Difference, Judge, ScrubReport, Undecided};
 pub use shape::{Arrangement, Shape, UNIT_BYTES_DEFAULT};
 pub use stats::{MemberStatistics, OperationStatistics, PlexStatistics, VolumeStatistics};

@@ -25,6 +25,12 @@ pub trait Judge {
     /// any address, and says whether that worked; addresses and lengths are multiples of the volume's block. In a RAID-5 the range is a part of one
     /// unit, copy 0 is what stands there, and copy 1 is what the rest of the row makes of it; elsewhere both are the same.
     fn judge(&self, role: Role, range: Range<u64>, copies: usize, read: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool) -> Option<usize>;
+
+    /// Says in words what lies at a volume address, where that is known.
+    fn lies_at(&self, role: Role, address: u64) -> Option<String> {
+        let _unknown = (role, address);
+        None
+    }
 }
 
 /// Knows nothing: differences are told and left.

@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::label::EVENT_OF_ARRIVAL;
 use crate::live::Live;
-use crate::{Config, Error, ErrorKind, Label, MemberState, Result};
+use crate::{Config, Error, ErrorKind, Label, MemberState, Result, ScrubSchedule};
 
 /// The open members by their index; `None` for one that is away.
 pub(crate) type Lives = Vec<Option<Arc<Live>>>;
@@ -84,6 +84,19 @@ impl Shared {
 
     pub fn config(&self) -> Config {
         self.config.lock().clone()
+    }
+
+    /// Returns when copies are compared by themselves, without copying the rest.
+    pub fn scrub_schedule(&self) -> Option<ScrubSchedule> {
+        self.config.lock().scrub
+    }
+
+    /// Changes the schedule for scrubs, where there still is one.
+    pub fn change_scrub(&self, change: impl FnOnce(&mut ScrubSchedule)) -> Result<()> {
+        self.change(|config| {
+            config.scrub.as_mut().map(change);
+            Ok(())
+        })
     }
 
     /// Takes a member out because an operation on it failed. Returns once the others know durably; at once if they knew.

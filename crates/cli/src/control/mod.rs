@@ -9,15 +9,17 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use bedplate::{FileSystem, Group, Id, MountOptions, Role, Shape, Target, WeakGroup};
+use bedplate::{FileSystem, Group, Id, Judge, MountOptions, Role, Shape, Target, WeakGroup};
 use serde::{Deserialize, Serialize};
 
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
 use crate::group::{self, Located};
 use crate::names::Names;
-use crate::status::{Scrubbed, Status};
+use crate::scrubbed::Scrubbed;
+use crate::status::Status;
 
 /// What is asked of whoever has the group open.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -41,6 +43,12 @@ pub enum Request {
     Remove(usize),
     /// State what work in the background leaves those who use the volumes, in hundredths.
     Foreground(u16),
+    /// Compare all copies at regular times, in seconds; `None`: not any more.
+    ScrubEvery {
+        every_s: Option<u64>,
+        /// Make copies good that are known to be wrong.
+        repair: bool,
+    },
     /// Compare all copies.
     Scrub {
         /// Make copies good that are known to be wrong.
@@ -118,6 +126,8 @@ pub fn listen(group: &Group, fs: &FileSystem) -> Result<Listening> {
         }
         Err(error) => return Err(Failure::new("io", format!("cannot listen for requests: {}", crate::failure::plain(&error)))),
     };
+    let slot = Arc::clone(&mounted);
+    group.lend_judges(Some(Arc::new(move || judge_of(&slot))));
     let (weak, slot) = (group.downgrade(), Arc::clone(&mounted));
     let serve = move || {
         for stream in listener.incoming().flatten() {
@@ -131,6 +141,12 @@ pub fn listen(group: &Group, fs: &FileSystem) -> Result<Listening> {
         .spawn(serve)
         .map_err(|error| Failure::new("io", format!("cannot listen: {error}")))?;
     Ok(Listening(mounted))
+}
+
+/// Looks all names up for a scrub on schedule; nothing once the mount is gone.
+fn judge_of(mounted: &Mounted) -> Option<Box<dyn Judge>> {
+    let fs = mounted.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()?;
+    Names::of(&fs).ok().map(|names| Box::new(names) as _)
 }
 
 fn answer(mut stream: UnixStream, group: &WeakGroup, mounted: &Mounted) {
@@ -214,6 +230,7 @@ pub fn act(group: &Group, fs: Option<&FileSystem>, request: &Request, open_new: 
         Request::Unrelocate(member, path) => group.unrelocate(*member, &open_new(path)?)?,
         Request::Remove(member) => group.remove(*member)?,
         Request::Foreground(limit_percent) => group.set_foreground(*limit_percent)?,
+        Request::ScrubEvery { every_s, repair } => group.schedule_scrub(every_s.map(Duration::from_secs), *repair)?,
         Request::Scrub { repair } => return scrub(group, fs, *repair),
     }
     let status = Status::of(group);

@@ -177,6 +177,32 @@ fn s_107_a_scrub_of_a_raid5_finds_the_unit_that_is_wrong_by_its_database_page() 
     assert!(found.code() == 4 && found.stdout().contains("nobody knows which is right"), "{}", found.stdout());
 }
 
+/// S-106: a schedule is told, carried out while somebody has the group open, and forgotten when it is turned off.
+#[test]
+fn s_106_scrubs_are_put_on_schedule_and_shown() {
+    let scratch = Scratch::new();
+    let members = group(&scratch, "mirror", 2, &[]);
+    let first = text(&members[0]);
+    bedplate(["volume", "scrub", first, "--every", "soon"]).fails(2, "--every");
+    assert!(refusal(bedplate(["volume", "scrub", first, "--every", "10s"])).contains("between a minute and ten years"));
+    assert!(bedplate(["volume", "show", first, "--json"]).json()["scrub"].is_null());
+    assert!(bedplate(["volume", "scrub", first, "--every", "7d", "--repair"]).succeeds().stdout().contains("scrub every 7d with repair, "));
+    let state = || bedplate(["volume", "show", first, "--json"]).json()["scrub"].clone();
+    // Every opening goes on with it.
+    let start = std::time::Instant::now();
+    while state()["state"] != "waiting" {
+        assert!(start.elapsed().as_secs() < 120, "{}", state());
+        bedplate(["volume", "scrub", first]).succeeds();
+    }
+    let told = state();
+    assert_eq!((told["every_s"].as_u64(), told["last"]["differences"].as_u64(), told["last"]["left"].as_u64()), (Some(604_800), Some(0), Some(0)));
+    assert_eq!(told["next_s"].as_u64().unwrap() - told["begun_s"].as_u64().unwrap(), 604_800);
+    let shown = bedplate(["volume", "show", first]).succeeds().stdout();
+    assert!(shown.contains("next 20") && shown.contains("0 differences, 0 left"), "{shown}");
+    assert!(!bedplate(["volume", "scrub", first, "--every", "off"]).succeeds().stdout().contains("scrub every"));
+    assert!(state().is_null());
+}
+
 #[test]
 fn a_spare_and_a_replacement_come_and_go() {
     let scratch = Scratch::new();

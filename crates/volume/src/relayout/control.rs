@@ -15,7 +15,7 @@ use crate::drl::Drl;
 use crate::group::{Inner, geometry};
 use crate::regions::{Regions, UNSYNCED};
 use crate::space::Space;
-use crate::{Config, Error, ErrorKind, Group, Id, Label, MemberState, Result, Role, VolumeConfig};
+use crate::{Config, Error, ErrorKind, Group, Id, Label, MemberState, Result, Role, ScrubSchedule, VolumeConfig};
 
 /// How long everybody waits for those who are under way when a volume takes another shape, and how often that is tried.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -317,6 +317,7 @@ impl Inner {
             shaped.parity.iter().try_for_each(|parity| core.begin_parity(parity))?;
             self.shared.change(|config| {
                 config.volumes[ordinal] = volume.clone();
+                config.scrub.iter_mut().for_each(ScrubSchedule::restart);
                 Ok(())
             })?;
             Ok(shaped)

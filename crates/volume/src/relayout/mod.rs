@@ -211,7 +211,7 @@ impl Relayout {
 use crate as tested;
 #[cfg(test)]
 #[path = "../../tests/it/bed.rs"]
-mod bed;
+pub(crate) mod bed;
 #[cfg(test)]
 mod tests;
 

@@ -1,9 +1,11 @@
-//! `bedplate volume scrub GROUP [--repair]`
+//! `bedplate volume scrub GROUP [--repair] [--every TIME|off]`
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
+use super::change::tell;
 use crate::control::{self, Reply, Request};
 use crate::failure::{Exit, Failure, Result};
 use crate::group;
@@ -21,10 +23,30 @@ pub struct Arguments {
     /// Make copies good that are known to be wrong
     #[arg(long)]
     repair: bool,
+    /// Compare at regular times instead, the first time at once, as long as the group is mounted: from a minute on, as in 12h or 7d, until 'off'.
+    /// 'volume show' tells what came of it and when the next one begins
+    #[arg(long, value_name = "TIME|off", value_parser = every)]
+    every: Option<Every>,
+}
+
+/// How often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Every {
+    Off,
+    Each(Duration),
+}
+
+fn every(text: &str) -> std::result::Result<Every, String> {
+    if text == "off" { Ok(Every::Off) } else { bedplate::parse_duration(text).map(Every::Each) }
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let located = group::named(&arguments.group)?;
+    if let Some(every) = arguments.every {
+        let every_s = if let Every::Each(every) = every { Some(every.as_secs()) } else { None };
+        tell(control::request(&located, &Request::ScrubEvery { every_s, repair: arguments.repair })?, output)?;
+        return Ok(Exit::Done);
+    }
     let reply = progress::during(output, "comparing copies", || control::request(&located, &Request::Scrub { repair: arguments.repair }))?;
     let Reply::Scrubbed(scrubbed) = reply else { return Err(Failure::new("io", "the answer is not that of a scrub")) };
     output.show(&*scrubbed)?;

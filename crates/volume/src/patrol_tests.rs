@@ -1,0 +1,171 @@
+//! Scrubs on schedule, a turn at a time and by the group's own thread: begun, interrupted, judged, begun again.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ::block::{BlockDevice, MemoryDevice};
+
+use super::*;
+use crate::relayout::bed::{Bed, REGION_BYTES, new_group, quiet, stamped};
+use crate::{ErrorKind, ImportOptions, Role, Shape, Target};
+
+const WEEK: Duration = Duration::from_secs(7 * 86_400);
+const WEEK_S: u64 = 7 * 86_400;
+/// A day in 2026.
+const NOON: u64 = 1_795_262_400;
+
+/// Knows that member 0 is right.
+struct First;
+
+impl Judge for First {
+    fn judge(&self, _: Role, _: Range<u64>, _: usize, _: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool) -> Option<usize> {
+        Some(0)
+    }
+}
+
+fn mirror(seed: u64) -> (Bed, Group) {
+    let bed = Bed::new(2, seed);
+    bed.create(Shape::Mirror, 2, 0);
+    let group = bed.import();
+    let device = group.volume(Role::Data).unwrap();
+    (0..device.size_bytes()).step_by(65_536).for_each(|at| device.write_at(&stamped(at, 65_536, 1), at).unwrap());
+    device.flush().unwrap();
+    (bed, group)
+}
+
+fn at(start: Instant, seconds: u64) -> Moment {
+    Moment { wall_s: NOON + seconds, steady: start + Duration::from_secs(seconds) }
+}
+
+/// Takes turns until there is nothing to do, or so many regions of volume 0 are done. Returns the number of turns.
+fn go(patrol: &mut Patrol, group: &Group, now: Moment, regions: u64) -> usize {
+    let mut turns = 0;
+    while patrol.walk.as_ref().is_none_or(|walk| walk.run.region < regions) {
+        if patrol.step(&group.open.inner, now).unwrap().is_none() {
+            break;
+        }
+        turns += 1;
+    }
+    turns
+}
+
+fn schedule(group: &Group) -> ScrubSchedule {
+    group.config().scrub.unwrap()
+}
+
+/// S-106: closed in the middle, it goes on where it was; what came of it and when the next one begins stands in the labels.
+#[test]
+fn s_106_a_scrub_that_is_interrupted_by_a_close_goes_on_and_tells_what_came_of_all_of_it() {
+    let (bed, group) = mirror(70);
+    group.schedule_scrub(Some(WEEK), false).unwrap();
+    bed.members[1].decay((4 << 20) + 700, 4);
+    bed.members[1].decay((4 << 20) + 9 * REGION_BYTES, 4);
+    let (start, mut patrol) = (Instant::now(), Patrol::default());
+    go(&mut patrol, &group, at(start, 0), 6);
+    // An hour later the position is saved by the way.
+    go(&mut patrol, &group, at(start, 3600), 7);
+    let run = schedule(&group).run.unwrap();
+    assert_eq!((run.region, run.totals.differences, run.totals.left, schedule(&group).next_s()), (7, 1, 1, None));
+    patrol.stop(&group.open.inner).unwrap();
+    drop(group);
+    let group = bed.import();
+    let (mut patrol, size) = (Patrol::default(), group.volume(Role::Data).unwrap().size_bytes());
+    go(&mut patrol, &group, at(start, 7200), u64::MAX);
+    let told = schedule(&group);
+    let totals = ScrubTotals { compared_bytes: size, skipped_regions: 0, differences: 2, left: 2 };
+    assert_eq!((told.run, told.last), (None, Some(ScrubResult { ended_s: NOON + 7200, totals })));
+    assert_eq!((told.begun_s, told.next_s()), (Some(NOON), Some(NOON + WEEK_S)));
+    // Nothing before the week is over; then one.
+    assert_eq!(go(&mut patrol, &group, at(start, WEEK_S - 1), u64::MAX), 0);
+    drop(group);
+    let group = bed.import();
+    assert!(go(&mut Patrol::default(), &group, at(start, 3 * WEEK_S), u64::MAX) > 16);
+    assert_eq!(schedule(&group).last.unwrap().ended_s, NOON + 3 * WEEK_S);
+    assert_eq!(go(&mut Patrol::default(), &group, at(start, 3 * WEEK_S + 1), u64::MAX), 0, "three weeks are one");
+}
+
+/// S-106: what was found and not judged when the group was closed, or the power went, is found again.
+#[test]
+fn s_106_what_nobody_judged_is_found_again_after_a_close_and_after_a_power_cut() {
+    for cut in [false, true] {
+        let (bed, group) = mirror(71);
+        group.schedule_scrub(Some(WEEK), true).unwrap();
+        bed.members[1].decay((4 << 20) + 2 * REGION_BYTES, 4);
+        let mut patrol = Patrol::default();
+        go(&mut patrol, &group, at(Instant::now(), 0), 5);
+        assert_eq!(patrol.walk.as_ref().unwrap().found.differences.len(), 1);
+        let images: Vec<Arc<dyn BlockDevice>> = if cut {
+            bed.members.iter().map(|member| MemoryDevice::from_snapshot(&member.snapshot(), MemoryDevice::GEOMETRY) as _).collect()
+        } else {
+            patrol.stop(&group.open.inner).unwrap();
+            bed.devices()
+        };
+        drop(group);
+        let group = Group::import(&images, &quiet()).unwrap();
+        group.sync().unwrap();
+        group.lend_judges(Some(Arc::new(|| Some(Box::new(First)))));
+        go(&mut Patrol::default(), &group, at(Instant::now(), 60), u64::MAX);
+        let totals = schedule(&group).last.unwrap().totals;
+        // A power cut leaves copies in doubt, which are made to agree first.
+        let found = if cut { totals.differences } else { 1 };
+        assert_eq!((totals.differences, totals.left), (found, 0), "cut {cut}");
+        assert_eq!(group.scrub(false, &Undecided, &mut |_| ()).unwrap().differences, [], "cut {cut}");
+    }
+}
+
+/// S-106: what it compared lies elsewhere after a relayout, so it begins anew.
+#[test]
+fn s_106_a_relayout_lets_a_scrub_begin_anew() {
+    let bed = Bed::new(4, 72);
+    let devices = bed.devices();
+    crate::create(&new_group(Shape::Mirror, 2, devices[..2].to_vec(), Vec::new())).unwrap();
+    let group = Group::import(&devices[..2], &quiet()).unwrap();
+    devices[2..].iter().for_each(|device| group.add_member(device).unwrap());
+    group.schedule_scrub(Some(WEEK), false).unwrap();
+    let (start, mut patrol) = (Instant::now(), Patrol::default());
+    go(&mut patrol, &group, at(start, 0), 5);
+    group.relayout(Role::Data, &Target { columns: Some(2), ..Target::default() }, 0).unwrap();
+    group.run_relayout(&mut |_| true).unwrap();
+    group.sync().unwrap();
+    assert_eq!(schedule(&group).run.map(|run| (run.region, run.restarts)), Some((0, 1)));
+    go(&mut patrol, &group, at(start, 10), u64::MAX);
+    assert_eq!(schedule(&group).last.unwrap().totals.compared_bytes, group.volume(Role::Data).unwrap().size_bytes());
+}
+
+/// S-106: by the group's own thread, at once, with repair, and by one whom whoever uses the volumes lends.
+#[test]
+fn s_106_the_thread_of_an_open_group_carries_a_schedule_out() {
+    let (bed, group) = mirror(73);
+    drop(group);
+    bed.members[1].decay((4 << 20) + 700, 4);
+    let group = Group::import(&bed.devices(), &ImportOptions::default()).unwrap();
+    group.lend_judges(Some(Arc::new(|| Some(Box::new(First)))));
+    let wait = || {
+        let start = Instant::now();
+        while schedule(&group).last.is_none() {
+            assert!(start.elapsed().as_secs() < 120, "the scrub does not end: {:?}", group.config().scrub);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        schedule(&group).last.unwrap().totals
+    };
+    group.schedule_scrub(Some(WEEK), true).unwrap();
+    assert_eq!((wait().differences, wait().left), (1, 0));
+    // Turned off, it is forgotten; turned on, it begins at once.
+    group.schedule_scrub(None, false).unwrap();
+    assert_eq!(group.config().scrub, None);
+    group.schedule_scrub(Some(WEEK), false).unwrap();
+    assert_eq!(wait().differences, 0);
+}
+
+#[test]
+fn a_schedule_that_cannot_be_is_refused() {
+    let (_bed, group) = mirror(74);
+    for every in [Duration::from_secs(59), Duration::from_secs(20 * 366 * 86_400)] {
+        assert_eq!(group.schedule_scrub(Some(every), false).unwrap_err().kind, ErrorKind::Invalid);
+    }
+    let bed = Bed::new(2, 75);
+    bed.create(Shape::Stripe, 1, 0);
+    let error = bed.import().schedule_scrub(Some(WEEK), false).unwrap_err();
+    assert!(error.message.contains("nothing to compare"), "{error}");
+}
