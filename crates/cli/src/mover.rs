@@ -110,7 +110,7 @@ mod tests {
 
     fn told(state: &str, moved_bytes: u64) -> Told {
         let last = serde_json::json!({
-            "ino": 7, "before": { "blocks": 64, "runs": 60 }, "after": { "blocks": 64, "runs": 60 }, "moved_bytes": moved_bytes, "stuck_bytes": 0,
+            "ino": 7, "before": { "bytes": 262_144, "runs": 60, "shared": 0 }, "after": { "bytes": 262_144, "runs": 60, "shared": 0 }, "moved_bytes": moved_bytes, "stuck_bytes": 0,
         });
         let report = serde_json::to_value(MoverReport { moved_bytes, ..MoverReport::default() }).unwrap();
         let mut document = report;

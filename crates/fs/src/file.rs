@@ -148,7 +148,10 @@ impl File {
     pub fn allocate(&self, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
         self.may_write()?;
         let ask = Ask::Allocate(mode, offset..offset.saturating_add(len));
-        self.io().with_room(&ask, || self.io().change_allocation(mode, offset, len))
+        self.io().with_room(&ask, || {
+            self.io().need_room(&ask)?;
+            self.io().change_allocation(mode, offset, len)
+        })
     }
     /// Returns the first offset at or after `offset` that holds data; `None` when there is none.
     ///

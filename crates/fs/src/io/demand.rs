@@ -9,7 +9,7 @@ use super::allocate::{edges, inner_blocks};
 use super::grid::Grid;
 use super::promise::count;
 use crate::extent::{ExtentState, Piece};
-use crate::{AllocateMode, Epoch, ErrorKind, Result};
+use crate::{AllocateMode, Epoch, Error, ErrorKind, Result};
 
 /// A change that may need blocks. Ranges are bytes of the file.
 #[derive(Debug, Clone)]
@@ -74,6 +74,18 @@ impl Io<'_> {
                 other => return other,
             }
         }
+    }
+
+    /// Refuses a change in several steps that would not find the blocks of the last: it changes nothing then. The caller holds no lock of the file.
+    pub(crate) fn need_room(self, ask: &Ask) -> Result<()> {
+        if !matches!(ask, Ask::Allocate(AllocateMode::PunchHole | AllocateMode::ZeroRange { .. }, _)) {
+            return Ok(());
+        }
+        let blocks = self.demand(ask, &[])?;
+        if blocks == 0 || self.fs.space.would_fit(blocks) {
+            return Ok(());
+        }
+        Err(Error::no_space(blocks, "the volume is full: delete something, or grow it"))
     }
 
     /// Returns how many blocks a change needs, were the checkpoints of some epochs gone; what was promised to the file is not counted again. The caller holds

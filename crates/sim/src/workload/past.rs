@@ -160,7 +160,7 @@ pub(super) fn full_volume() -> Vec<Step> {
     for mode in IoMode::ALL {
         steps.extend([Step::Write(A, mode, 100, 1_000_000, 42, false), Step::Append(0, 0, mode, 2_000_000, 43, false)]);
     }
-    steps.extend([Step::DeleteCheckpoint(0), write(A, 0, 60_000, 41), Step::Sync]);
+    steps.extend([Step::Allocate(A, Change::Zero, 100, 1_000_000), Step::DeleteCheckpoint(0), write(A, 0, 60_000, 41), Step::Sync]);
     steps
 }
 
