@@ -55,6 +55,11 @@ fn trusted(put_ms: u64, now_ms: u64) -> bool {
 impl Lease {
     /// Claims the bucket: `alone`, or beside others who do not want it alone.
     pub fn take(bucket: Arc<Bucket>, runtime: Arc<Runtime>, alone: bool) -> Result<Self> {
+        Self::take_among(bucket, runtime, alone, ALIVE)
+    }
+
+    /// As [`take`](Self::take), among claims that are dead when they were not put again for `alive`.
+    fn take_among(bucket: Arc<Bucket>, runtime: Arc<Runtime>, alone: bool, alive: Duration) -> Result<Self> {
         let kind = if alone { "alone" } else { "shared" };
         let key = format!("{CLAIMS}/{kind}.{}", uuid::Uuid::new_v4());
         let (put_ms, begun) = (Arc::new(AtomicU64::new(0)), now_ms());
@@ -63,12 +68,12 @@ impl Lease {
         let renewal = runtime.spawn(renew(Arc::clone(&bucket), key.clone(), Arc::clone(&put_ms))).abort_handle();
         let lease = Self { bucket, runtime, key, put_ms, renewal };
         // Dropped on the way out, it is given up.
-        lease.look(alone)?;
+        lease.look(alone, alive)?;
         Ok(lease)
     }
 
     /// Refuses to go on beside claims that exclude this one; removes dead ones.
-    fn look(&self, alone: bool) -> Result<()> {
+    fn look(&self, alone: bool, alive: Duration) -> Result<()> {
         let own = self.bucket.path(&self.key)?;
         let claims = self.runtime.block_on(self.bucket.list(CLAIMS))?;
         let Some(now) = claims.iter().find(|claim| claim.location == own).map(|claim| claim.last_modified) else {
@@ -76,11 +81,11 @@ impl Lease {
         };
         for claim in claims.iter().filter(|claim| claim.location != own) {
             let age = (now - claim.last_modified).to_std().unwrap_or_default();
-            if age > ALIVE {
+            if age > alive {
                 // Somebody else may have removed it first.
                 let _gone = self.runtime.block_on(self.bucket.store.delete(&claim.location));
             } else if alone || claim.location.filename().is_some_and(|name| name.starts_with("alone.")) {
-                let left = (ALIVE - age).as_secs().div_ceil(60);
+                let left = (alive - age).as_secs().div_ceil(60);
                 return Err(Failure::new(
                     "busy",
                     format!("{} is in use by another backup command: wait for its end or, if it was killed, {left} minutes", self.bucket.url),
@@ -142,6 +147,21 @@ mod tests {
         assert!(lease.need().is_ok());
         lease.put_ms.store(now_ms() - 400_000, Ordering::SeqCst);
         assert_eq!(lease.need().unwrap_err().kind, "busy");
+    }
+
+    /// S-101: the claim of a command that was killed stands in nobody's way for ever, and does not stay.
+    #[test]
+    fn a_dead_claim_is_taken_away() {
+        let objects = Objects::over(Bucket::new("memory://".to_owned(), Box::new(InMemory::new()), "")).unwrap();
+        let take = |alive| Lease::take_among(Arc::clone(&objects.bucket), objects.runtime(), true, alive);
+        let killed = take(ALIVE).unwrap();
+        killed.renewal.abort();
+        std::mem::forget(killed);
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(take(ALIVE).err().map(|failure| failure.kind), Some("busy".to_owned()));
+        drop(take(Duration::from_millis(10)).unwrap());
+        assert!(objects.runtime().block_on(objects.bucket.list(CLAIMS)).unwrap().is_empty());
+        assert!(take(ALIVE).is_ok());
     }
 
     /// S-101
