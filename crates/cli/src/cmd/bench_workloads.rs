@@ -157,8 +157,9 @@ impl Oltp {
     }
 }
 
+/// A database under one number of clients.
 #[derive(Debug, Args)]
-pub struct Cached {
+struct Transactions {
     #[command(flatten)]
     database: Database,
     /// Number of clients
@@ -167,6 +168,18 @@ pub struct Cached {
     /// Percent of the touched pages that a transaction changes
     #[arg(long, value_name = "PERCENT", default_value_t = 25)]
     updates: u8,
+}
+
+impl Transactions {
+    fn options(&self) -> bench::Oltp {
+        self.database.options(self.updates)
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Cached {
+    #[command(flatten)]
+    transactions: Transactions,
     /// Memory for both caches in percent of the data
     #[arg(long, value_name = "PERCENT", default_value_t = 60.0)]
     memory: f64,
@@ -177,21 +190,15 @@ pub struct Cached {
 
 impl Cached {
     pub fn workload(&self) -> Workload {
-        let database = self.database.options(self.updates);
-        Workload::Cached(bench::Cached { database, clients: self.clients, memory_percent: self.memory, cache_percents: self.database_cache.clone() })
+        let (database, clients) = (self.transactions.options(), self.transactions.clients);
+        Workload::Cached(bench::Cached { database, clients, memory_percent: self.memory, cache_percents: self.database_cache.clone() })
     }
 }
 
 #[derive(Debug, Args)]
 pub struct Scan {
     #[command(flatten)]
-    database: Database,
-    /// Number of clients
-    #[arg(long, default_value_t = 16)]
-    clients: usize,
-    /// Percent of the touched pages that a transaction changes
-    #[arg(long, value_name = "PERCENT", default_value_t = 25)]
-    updates: u8,
+    transactions: Transactions,
     /// The database's own cache in percent of the data
     #[arg(long, value_name = "PERCENT", default_value_t = 2.0)]
     database_cache: f64,
@@ -208,9 +215,9 @@ pub struct Scan {
 
 impl Scan {
     pub fn workload(&self) -> Workload {
-        let database = bench::Oltp { cache_percent: self.database_cache, ..self.database.options(self.updates) };
-        let (cache_percent, multiples) = (self.cache, self.scan.clone());
-        Workload::Scan(bench::Scan { database, clients: self.clients, cache_percent, multiples, block_bytes: self.scan_block })
+        let database = bench::Oltp { cache_percent: self.database_cache, ..self.transactions.options() };
+        let (clients, cache_percent, multiples) = (self.transactions.clients, self.cache, self.scan.clone());
+        Workload::Scan(bench::Scan { database, clients, cache_percent, multiples, block_bytes: self.scan_block })
     }
 }
 

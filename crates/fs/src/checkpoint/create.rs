@@ -23,10 +23,6 @@ pub(super) struct Members {
     paths: Vec<Vec<u8>>,
 }
 
-fn exists(name: &[u8]) -> Error {
-    Error::new(ErrorKind::Exists, format!("a checkpoint '{}' exists", name.escape_ascii()))
-}
-
 impl Fs {
     /// Makes a checkpoint; durable when it returns.
     pub(crate) fn create_checkpoint(&self, name: &[u8], options: &CheckpointOptions) -> Result<CheckpointInfo> {
@@ -39,14 +35,10 @@ impl Fs {
         self.begin_change()?;
         let make = |files: &[Arc<Inode>]| {
             assert!(files.iter().all(|file| file.data.lock.is_held()), "I-CKP-4: nobody writes an open file");
-            if self.meta.reading(|rows| Ok(rows.capture.named(name).is_some()))? {
-                return Err(exists(name));
-            }
             let members = match &options.scope {
                 CheckpointScope::Everything => None,
                 CheckpointScope::Paths(paths) => Some(self.members(paths.iter().map(AsRef::as_ref))?),
             };
-            self.need_space()?;
             self.commit_checkpoint(name, options, members, created, notes)
         };
         let (checkpoint, lsn) = self.with_room(|| self.frozen(make))?;
@@ -55,6 +47,7 @@ impl Fs {
         Ok(checkpoint.info())
     }
 
+    /// Commits one while nobody else makes any. Refuses a name that is taken, and then a full volume, before anything is changed.
     pub(super) fn commit_checkpoint(
         &self,
         name: &[u8],
@@ -63,6 +56,10 @@ impl Fs {
         created: Timestamp,
         notes: &[RowChange],
     ) -> Result<(Arc<Checkpoint>, crate::Lsn)> {
+        if self.meta.reading(|rows| Ok(rows.capture.named(name).is_some()))? {
+            return Err(Error::new(ErrorKind::Exists, format!("a checkpoint '{}' exists", name.escape_ascii())));
+        }
+        self.need_space()?;
         let epoch = self.epoch();
         let next = epoch.0.checked_add(1).ok_or_else(|| Error::new(ErrorKind::Range, "4,294,967,295 checkpoints were made: no more can be"))?;
         let row = CheckpointRow {
@@ -84,9 +81,6 @@ impl Fs {
         }
         let checkpoint = Arc::new(Checkpoint { epoch, row, members: members.map(|members| members.inodes) });
         let lsn = self.meta.exclusively(|locked| {
-            if locked.capture().named(name).is_some() {
-                return Err(exists(name));
-            }
             // The barrier: what was written in place before reaches the device before the record does.
             let record = Record { kind: RecordKind::Checkpoint, rows, exposes: None, barrier: true };
             let committed = locked.commit(record, Others::Free)?;

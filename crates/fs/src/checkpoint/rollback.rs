@@ -45,7 +45,6 @@ impl Fs {
                 None => of_everything(rows, &checkpoint, &open),
                 Some(subtree) => subtree.changes(rows, &checkpoint, &open),
             })?;
-            self.need_space()?;
             let undo = format!("before-rollback-{}", self.epoch().0);
             let automatic = CheckpointOptions { scope: CheckpointScope::Everything, automatic: true, kept: false };
             self.commit_checkpoint(undo.as_bytes(), &automatic, None, Timestamp::now(), &[])?;

@@ -196,8 +196,9 @@ impl Fs {
         // Nobody deletes it meanwhile.
         let _opens = self.freeze.read();
         let checkpoint = self.checkpoint(name)?;
-        self.views.hold(checkpoint.epoch);
-        Ok((Arc::clone(&checkpoint), Looking { views: &self.views, epoch: checkpoint.epoch }))
+        let epoch = checkpoint.epoch;
+        self.views.hold(epoch);
+        Ok((checkpoint, Looking { views: &self.views, epoch }))
     }
 
     /// Returns whether files of a checkpoint are open, or it is mounted.

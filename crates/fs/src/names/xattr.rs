@@ -76,7 +76,7 @@ impl Fs {
         if matches!(inode.kind, FileKind::File | FileKind::Directory) {
             return Ok(inode);
         }
-        Err(Error::new(ErrorKind::Invalid, format!("inode {ino} is neither a file nor a directory: {refusal}", ino = ino.0)))
+        Err(Error::new(ErrorKind::Invalid, format!("inode {} is neither a file nor a directory: {refusal}", ino.0)))
     }
 
     /// Sets or takes away an attribute that the file system itself reads, and makes writers look again; returns the record that does.
