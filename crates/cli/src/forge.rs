@@ -3,17 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bedplate::{BlockDevice, Group};
+use bedplate::{BlockDevice, Group, GroupConfig};
 
 use crate::backup::{Manifest, Repository, restore};
 use crate::control::wire;
 use crate::control::{Reply, act};
 use crate::failure::Failure;
+use crate::newcomer::Newcomer;
 use crate::output::{Output, harmless};
 
 /// Reads a request as the daemon of a mount does and carries it out on an open group; `open` gives the devices that it names. Returns the answer as it is sent.
 pub fn control_request(request: &[u8], group: &Group, open: &dyn Fn(&Path) -> Option<Arc<dyn BlockDevice>>) -> Vec<u8> {
-    let open = |path: &Path| open(path).ok_or_else(|| Failure::new("not_found", format!("there is no {}", path.display())));
+    let open =
+        |new: &Newcomer, _: &GroupConfig| open(new.path()).ok_or_else(|| Failure::new("not_found", format!("there is no {}", new.path().display())));
     let reply = wire::read_request(&mut &request[..]).and_then(|request| act(group, None, &request, &open)).unwrap_or_else(Reply::Failed);
     let mut sent = Vec::new();
     wire::write(&mut sent, &reply).expect("memory takes it");

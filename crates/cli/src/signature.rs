@@ -1,6 +1,7 @@
 //! Recognizes what lies on a device already, so that `format` destroys nothing by mistake.
 
 use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use crate::failure::{Failure, Result};
@@ -30,8 +31,20 @@ const SIGNATURES: [(usize, &[u8], &str); 18] = [
 /// How far the last signature reaches.
 const HEAD_BYTES: u64 = 0x1_0048;
 
+/// Refuses what is no device at all. Opening some of it would wait for ever, as a pipe does.
+pub fn refuse_kind(path: &Path) -> Result<()> {
+    let kind = std::fs::metadata(path).map_err(|e| Failure::system("find", path, &e))?.file_type();
+    let what = match (kind.is_file() || kind.is_block_device(), kind.is_dir()) {
+        (true, _) => return Ok(()),
+        (_, true) => "is a directory",
+        _ => "is neither a block device nor a regular file",
+    };
+    Err(Failure::new("unsupported", format!("{} {what}: name a block device or an image file", path.display())))
+}
+
 /// Returns the name of what lies at `path`, if it is anything known.
 pub fn recognize(path: &Path) -> Result<Option<&'static str>> {
+    refuse_kind(path)?;
     let mut head = Vec::new();
     let file = std::fs::File::open(path).map_err(|e| Failure::system("open", path, &e))?;
     file.take(HEAD_BYTES).read_to_end(&mut head).map_err(|e| Failure::system("read", path, &e))?;

@@ -31,6 +31,8 @@ pub struct NewGroup {
     pub force: bool,
 }
 
+/// The fewest bytes that a member has.
+pub const MEMBER_BYTES_MIN: u64 = DATA_START_MIN + (1 << 20);
 /// The unit of the dirty region log where none is asked for.
 const REGION_BYTES_DEFAULT: u64 = 1 << 20;
 
@@ -77,7 +79,7 @@ pub(crate) fn refuse_member(device: &Arc<dyn BlockDevice>, of: Option<&Config>) 
             let (name, group) = (device.name(), &label.config.name);
             Err(Error::new(
                 ErrorKind::Foreign,
-                format!("{name} is a member of the group {group} ({}): force is needed to take it from there", label.config.id),
+                format!("{name} is a member of the group {group} ({}): add --force to take it from there", label.config.id),
             ))
         }
         Err(error) if error.kind == ErrorKind::NewerFormat => Err(error),
@@ -88,9 +90,9 @@ pub(crate) fn refuse_member(device: &Arc<dyn BlockDevice>, of: Option<&Config>) 
 /// Returns the entry of a new member.
 pub(crate) fn member_of(device: &dyn BlockDevice, state: MemberState, since: u64) -> Result<Member> {
     let size_bytes = device.size_bytes() - device.size_bytes() % 4096;
-    if size_bytes < DATA_START_MIN + (1 << 20) {
-        let least = (DATA_START_MIN + (1 << 20)) >> 20;
-        return Err(Error::invalid(format!("{} has {size_bytes} bytes; a member has at least {least} MiB", device.name())));
+    if size_bytes < MEMBER_BYTES_MIN {
+        let (name, size_bytes, least) = (device.name(), device.size_bytes(), MEMBER_BYTES_MIN >> 20);
+        return Err(Error::invalid(format!("{name} has {size_bytes} bytes; a member has at least {least} MiB")));
     }
     Ok(Member { id: Id::random(), path: device.name().to_owned(), size_bytes, state, since, guest: None })
 }
@@ -115,7 +117,7 @@ fn plan(new: &NewGroup, devices: &[&Arc<dyn BlockDevice>]) -> Result<Config> {
     let members = devices.iter().enumerate().map(|(index, device)| member_of(&***device, state(index), 1)).collect::<Result<Vec<_>>>()?;
     let block = devices.iter().map(|device| u64::from(device.geometry().logical_block_size)).max().unwrap_or(512);
     let reserve = new.reserve_bytes.next_multiple_of(4096);
-    if let Some(small) = members[..spares_from].iter().find(|member| member.size_bytes < (DATA_START_MIN + (1 << 20)).saturating_add(reserve)) {
+    if let Some(small) = members[..spares_from].iter().find(|member| member.size_bytes < MEMBER_BYTES_MIN.saturating_add(reserve)) {
         let (path, size) = (&small.path, small.size_bytes);
         return Err(Error::invalid(format!("{path} has {size} bytes, and with {reserve} in reserve less than 1 MiB is left for data")));
     }

@@ -59,7 +59,7 @@ mod window;
 mod wire;
 
 pub use config::{Config, Member, MemberState, Role, VolumeConfig};
-pub use create::{NewGroup, create};
+pub use create::{MEMBER_BYTES_MIN, NewGroup, create};
 pub use error::{Error, ErrorKind, Result};
 pub use group::{Foreground, Group, ImportOptions, SyncProgress, WeakGroup};
 pub use guest::{Guest, Piece};

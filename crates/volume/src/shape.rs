@@ -67,6 +67,11 @@ impl Arrangement {
             let unit = self.unit_bytes;
             return Err(Error::invalid(format!("a stripe unit of {unit} bytes is not a multiple of {block}, the largest block of the members")));
         }
+        let room = extents.iter().map(|extent| extent.len).min().unwrap_or(0);
+        if striped && room < self.unit_bytes {
+            let unit = self.unit_bytes;
+            return Err(Error::invalid(format!("a stripe unit of {unit} bytes does not fit the smallest member, which has {room} bytes for data")));
+        }
         let nested = matches!(self.shape, Shape::StripeMirror | Shape::MirrorStripe);
         if nested && (!(2..=4).contains(&self.plexes) || members < 2 * self.plexes || !members.is_multiple_of(self.plexes)) {
             let plexes = self.plexes;
@@ -120,6 +125,7 @@ mod tests {
         let refusal =
             |shape, members, unit_bytes, plexes| Arrangement { shape, unit_bytes, plexes }.lay(&extents(members), 4096).unwrap_err().message;
         assert!(refusal(Shape::Stripe, 2, 6144, 2).contains("multiple of 4096"));
+        assert!(refusal(Shape::Raid5, 3, 2 << 20, 2).contains("does not fit the smallest member"));
         assert!(refusal(Shape::Mirror, 5, 65_536, 2).contains("2 to 4"));
         assert!(refusal(Shape::StripeMirror, 5, 65_536, 2).contains("5 members"));
         assert!(refusal(Shape::Stripe, 1, 65_536, 2).contains("two members"));

@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::device::{self, Access, Opened};
 use crate::failure::{Failure, Result};
 use crate::group;
+use crate::made::Made;
 use crate::output::Output;
 use crate::progress::{self, Bytes};
 use crate::signature;
@@ -114,9 +115,10 @@ fn fill(device: &Arc<dyn BlockDevice>, output: &Output) -> Result<()> {
     Ok(device.flush()?)
 }
 
-/// An image file that this command makes; taken away again when formatting fails.
+/// An image file that this command may make.
+#[derive(Default)]
 struct Image {
-    made: Option<PathBuf>,
+    made: Made,
 }
 
 impl Image {
@@ -125,7 +127,7 @@ impl Image {
         let shown = path.display();
         if group::resolve(path)? != path || path.exists() && group::label_of(path).is_ok_and(|label| label.is_some()) {
             return match size {
-                None => Ok(Self { made: None }),
+                None => Ok(Self::default()),
                 Some(_) => Err(Failure::usage(format!("{shown} is a group and is used whole: leave out {option}"))),
             };
         }
@@ -146,14 +148,15 @@ impl Image {
             (Ok(meta), size) => {
                 refuse_foreign(path, arguments.force)?;
                 Self::resize(path, meta.len(), size.map(|size| size / arguments.block_size * arguments.block_size), option, arguments.force)?;
-                Ok(Self { made: None })
+                Ok(Self::default())
             }
         }
     }
 
     fn make(path: &Path, size: u64) -> Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(|error| Failure::system("create", path, &error))?;
-        let image = Self { made: Some(path.to_owned()) };
+        let mut image = Self::default();
+        image.made.note(path);
         file.set_len(size).map_err(|error| Failure::system(&format!("make {} the size of", format_size(size)), path, &error))?;
         Ok(image)
     }
@@ -183,18 +186,8 @@ impl Image {
     }
 
     /// Keeps the image file: formatting succeeded.
-    fn keep(mut self) {
-        self.made = None;
-    }
-}
-
-impl Drop for Image {
-    fn drop(&mut self) {
-        if let Some(path) = self.made.take()
-            && let Err(error) = fs::remove_file(&path)
-        {
-            tracing::warn!("{} could not be removed again: {error}", path.display());
-        }
+    fn keep(self) {
+        self.made.keep();
     }
 }
 

@@ -7,17 +7,18 @@ pub mod wire;
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bedplate::{FileSystem, Group, Id, Judge, MountOptions, Role, Shape, Target, WeakGroup};
+use bedplate::{FileSystem, Group, GroupConfig, Id, Judge, MountOptions, Role, Shape, Target, WeakGroup, format_size};
 use serde::{Deserialize, Serialize};
 
-use crate::device::{self, Access};
+use crate::device::Access;
 use crate::failure::{Failure, Result};
 use crate::group::{self, Located};
 use crate::names::Names;
+use crate::newcomer::Newcomer;
 use crate::scrubbed::Scrubbed;
 use crate::status::Status;
 
@@ -30,13 +31,13 @@ pub enum Request {
         reset: bool,
     },
     /// Add a device that waits for a member to fail.
-    Spare(PathBuf),
+    Spare(Newcomer),
     /// Put a device in the place of a member.
-    Replace(usize, PathBuf),
+    Replace(usize, Newcomer),
     /// Move a member that lies on others to a device of its own.
-    Unrelocate(usize, PathBuf),
+    Unrelocate(usize, Newcomer),
     /// Add a member that brings room.
-    Add(PathBuf),
+    Add(Newcomer),
     /// Let a volume become something else, or change how that goes.
     Relayout(Turn),
     /// Let go of a member without data.
@@ -153,7 +154,7 @@ fn answer(mut stream: UnixStream, group: &WeakGroup, mounted: &Mounted) {
     let reply = match wire::hear(&stream).and_then(|request| Ok((request, group.upgrade().ok_or_else(closing)?))) {
         Ok((request, group)) => {
             let fs = mounted.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-            act(&group, fs.as_ref(), &request, &open_new).unwrap_or_else(Reply::Failed)
+            act(&group, fs.as_ref(), &request, &Newcomer::open).unwrap_or_else(Reply::Failed)
         }
         Err(failure) => Reply::Failed(failure),
     };
@@ -181,7 +182,7 @@ pub fn request_with(located: &Located, request: &Request, moved: &mut dyn FnMut(
     // Nobody else will move it.
     let moves = matches!(request, Request::Relayout(Turn::Begin(_) | Turn::Pause(false) | Turn::Reverse));
     let fs = matches!(request, Request::Scrub { .. }).then(|| mount_to_look(&group)).flatten();
-    let mut reply = act(&group, fs.as_ref(), request, &open_new);
+    let mut reply = act(&group, fs.as_ref(), request, &Newcomer::open);
     if moves && reply.is_ok() {
         group.run_relayout(&mut |progress| {
             moved(progress.moved_bytes, progress.total_bytes);
@@ -215,19 +216,20 @@ fn paths(located: &Located) -> Vec<PathBuf> {
 }
 
 /// Opens a device that a request names.
-pub type Open<'a> = &'a dyn Fn(&Path) -> Result<Arc<dyn bedplate::BlockDevice>>;
+pub type Open<'a> = &'a dyn Fn(&Newcomer, &GroupConfig) -> Result<Arc<dyn bedplate::BlockDevice>>;
 
 /// Carries a request out on an open group.
 pub fn act(group: &Group, fs: Option<&FileSystem>, request: &Request, open_new: Open<'_>) -> Result<Reply> {
+    let open_new = |new: &Newcomer| open_new(new, &group.config());
     match request {
         Request::Status { .. } => {}
-        Request::Spare(path) => group.add_spare(&open_new(path)?)?,
-        Request::Add(path) => group.add_member(&open_new(path)?)?,
+        Request::Spare(new) => group.add_spare(&open_new(new)?)?,
+        Request::Add(new) => group.add_member(&open_new(new)?)?,
         Request::Relayout(Turn::Begin(wish)) => begin(group, wish)?,
         Request::Relayout(Turn::Pause(pause)) => group.pause_relayout(*pause)?,
         Request::Relayout(Turn::Reverse) => group.reverse_relayout()?,
-        Request::Replace(member, path) => group.replace(*member, &open_new(path)?)?,
-        Request::Unrelocate(member, path) => group.unrelocate(*member, &open_new(path)?)?,
+        Request::Replace(member, new) => group.replace(*member, &open_new(new)?)?,
+        Request::Unrelocate(member, new) => group.unrelocate(*member, &open_new(new)?)?,
         Request::Remove(member) => group.remove(*member)?,
         Request::Foreground(limit_percent) => group.set_foreground(*limit_percent)?,
         Request::ScrubEvery { every_s, repair } => group.schedule_scrub(every_s.map(Duration::from_secs), *repair)?,
@@ -247,6 +249,12 @@ fn begin(group: &Group, wish: &Wish) -> Result<()> {
     }
     let shape = wish.layout.as_ref().and_then(|wanted| Shape::ALL.into_iter().find(|(_, name)| name == wanted)).map(|(shape, _)| shape);
     let Wish { columns, unit_bytes, plexes, size_bytes, step_bytes_max, .. } = *wish;
+    // Without anything else that is said, a size is one to shrink to.
+    let present = group.config().volume(role).map_or(u64::MAX, bedplate::VolumeConfig::size_bytes);
+    if let Some(size) = size_bytes.filter(|size| *size > present) {
+        let (size, present) = (format_size(size), format_size(present));
+        return Err(Failure::new("invalid", format!("the volume has {present}, less than {size}: see 'bedplate volume grow'")));
+    }
     let used_bytes = group.volume(role).map(|volume| used_bytes(&volume)).transpose()?.unwrap_or(0);
     Ok(group.relayout(role, &Target { shape, columns, unit_bytes, plexes, size_bytes, step_bytes_max }, used_bytes)?)
 }
@@ -258,10 +266,6 @@ fn used_bytes(volume: &Arc<dyn bedplate::BlockDevice>) -> Result<u64> {
         Err(error) if error.kind == bedplate::ErrorKind::NotAVolume => Ok(volume.size_bytes()),
         Err(error) => Err(error.into()),
     }
-}
-
-fn open_new(path: &Path) -> Result<Arc<dyn bedplate::BlockDevice>> {
-    device::open_plain(path, Access::ReadWrite)
 }
 
 /// Compares everything; names and page checksums are looked up only where something differs.

@@ -62,6 +62,9 @@ pub fn ask(mut stream: UnixStream, members: &[PathBuf], request: &Request) -> Re
 pub fn read_reply(input: &mut dyn BufRead) -> Result<Reply> {
     let line =
         line(input, REPLY_BYTES_MAX).map_err(|error| Failure::new("io", format!("the process that has the group open does not answer: {error}")))?;
+    if !line.ends_with(b"\n") {
+        return Err(Failure::new("io", "the process that has the group open gave no answer: it was unmounted or killed meanwhile; ask again"));
+    }
     match parse(&line) {
         Ok(Reply::Failed(failure)) => Err(failure),
         Ok(reply) => Ok(reply),
@@ -128,7 +131,8 @@ mod tests {
         let mut endless = BufReader::new(io::repeat(b' '));
         let refusal = read_request(&mut endless).unwrap_err();
         assert!(refusal.message.contains("more than 65536 bytes"), "{refusal}");
-        assert!(read_reply(&mut &b"{}"[..]).unwrap_err().message.contains("gave no answer"));
+        assert!(read_reply(&mut &b"{}"[..]).unwrap_err().message.contains("unmounted or killed"));
+        assert!(read_reply(&mut &b"{}\n"[..]).unwrap_err().message.contains("another version"));
         assert!(matches!(read_request(&mut &b"{\"Scrub\":{\"repair\":true}}\n"[..]), Ok(Request::Scrub { repair: true })));
     }
 

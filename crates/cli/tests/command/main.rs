@@ -22,5 +22,6 @@ mod restricted;
 mod trials;
 mod tuning;
 mod user;
+mod volume_input;
 mod volumes;
 mod watching;

@@ -213,6 +213,12 @@ impl Inner {
             let message = format!("the volume would have {size} bytes, and {used_bytes} are in use by the file system, which does not shrink");
             return Err(Error::invalid(message));
         }
+        if relayout.next == volume.layout {
+            let (group, size) = (&config.name, volume.size_bytes());
+            let message =
+                format!("group {group}: nothing would change: the volume is laid out so, with {size} bytes, and its members have no more room");
+            return Err(Error::invalid(message));
+        }
         let planned = VolumeConfig { relayout: Some(relayout), ..volume.clone() };
         let (now, then) = (core.geometry, geometry(&planned, &lives, self.shared.read_only));
         let kept = then.logical_block_size <= now.logical_block_size

@@ -159,6 +159,9 @@ fn ground<'a>(
     if columns == 0 || columns > MEMBERS_MAX || plexes > crate::COPIES_MAX {
         return Err(Error::invalid(format!("{columns} columns on {plexes} plexes are not possible: 1 to {MEMBERS_MAX} columns, 1 to 4 plexes")));
     }
+    if let (Some(_), Shape::Concat | Shape::Mirror) = (target.unit_bytes, shape) {
+        return Err(Error::invalid("only stripes and RAID-5 have a unit: leave --unit out, or name such a layout and how many --columns".to_owned()));
+    }
     let unit_bytes = target.unit_bytes.unwrap_or(if unit_bytes > 0 { unit_bytes } else { shape.unit_bytes_default() });
     Ok(Ground { config, volume, block, shape, unit_bytes, columns, plexes })
 }

@@ -8,6 +8,7 @@ use crate::control::{self, Reply, Request};
 use crate::device::Access;
 use crate::failure::{Failure, Result};
 use crate::group::{self, Located};
+use crate::newcomer::Newcomer;
 use crate::output::Output;
 use crate::progress;
 use crate::status::Status;
@@ -36,6 +37,9 @@ pub struct AddArguments {
     group: PathBuf,
     /// The new device
     device: PathBuf,
+    /// Take a device that holds something, or belongs to another group
+    #[arg(long)]
+    force: bool,
 }
 
 /// Add a device that takes the place of a member that fails, mounted or not
@@ -45,6 +49,9 @@ pub struct SpareArguments {
     group: PathBuf,
     /// The new device
     device: PathBuf,
+    /// Take a device that holds something, or belongs to another group
+    #[arg(long)]
+    force: bool,
 }
 
 /// Put a device in the place of a member, mounted or not; what it holds is copied from the others
@@ -56,6 +63,9 @@ pub struct ReplaceArguments {
     member: String,
     /// The device that comes
     device: PathBuf,
+    /// Take a device that holds something, or belongs to another group
+    #[arg(long)]
+    force: bool,
 }
 
 /// Move what lies in free space of other members, because its device failed, back to a device of its own
@@ -70,9 +80,12 @@ pub struct UnrelocateArguments {
     /// The device; unless named, the one that it was on before it failed
     #[arg(long, value_name = "DEVICE", requires = "member")]
     to: Option<PathBuf>,
+    /// Take a device that holds something, or belongs to another group
+    #[arg(long, requires = "to")]
+    force: bool,
 }
 
-/// Let go of a spare, or of a member whose place another took
+/// Let go of a member without data: a spare, one that was added and is not used, or one whose place another took
 #[derive(Debug, Args)]
 pub struct RemoveArguments {
     /// Any member, or group:NAME
@@ -102,18 +115,18 @@ pub fn export(arguments: &ExportArguments, output: &Output) -> Result<()> {
 
 pub fn add(arguments: &AddArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
-    tell(control::request(&located, &Request::Add(absolute(&arguments.device)?))?, output)
+    tell(control::request(&located, &Request::Add(Newcomer::new(&arguments.device, arguments.force)?))?, output)
 }
 
 pub fn spare(arguments: &SpareArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
-    tell(control::request(&located, &Request::Spare(absolute(&arguments.device)?))?, output)
+    tell(control::request(&located, &Request::Spare(Newcomer::new(&arguments.device, arguments.force)?))?, output)
 }
 
 pub fn replace(arguments: &ReplaceArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
     let member = index_of(&located, &arguments.member)?;
-    tell(control::request(&located, &Request::Replace(member, absolute(&arguments.device)?))?, output)
+    tell(control::request(&located, &Request::Replace(member, Newcomer::new(&arguments.device, arguments.force)?))?, output)
 }
 
 pub fn unrelocate(arguments: &UnrelocateArguments, output: &Output) -> Result<()> {
@@ -130,7 +143,7 @@ pub fn unrelocate(arguments: &UnrelocateArguments, output: &Output) -> Result<()
             Some(path) => path.clone(),
             None => home_of(&located, member)?,
         };
-        last = Some(control::request(&located, &Request::Unrelocate(member, absolute(&path)?))?);
+        last = Some(control::request(&located, &Request::Unrelocate(member, Newcomer::new(&path, arguments.force)?))?);
     }
     let nothing = || Failure::new("invalid", format!("group {}: no member lies in free space of others", config.name));
     tell(last.ok_or_else(nothing)?, output)
@@ -160,17 +173,13 @@ pub fn tell(reply: Reply, output: &Output) -> Result<()> {
     }
 }
 
-fn absolute(path: &Path) -> Result<PathBuf> {
-    path.canonicalize().map_err(|error| Failure::system("find", path, &error))
-}
-
 /// Finds a member by its number, by where it is, or by where it was.
 fn index_of(located: &Located, name: &str) -> Result<usize> {
     let members = &located.config.members;
     if let Some(index) = name.parse::<usize>().ok().filter(|index| *index < members.len()) {
         return Ok(index);
     }
-    let path = Path::new(name).canonicalize().unwrap_or(PathBuf::from(name));
+    let path = Path::new(name).canonicalize().or_else(|_| std::path::absolute(name)).unwrap_or(PathBuf::from(name));
     let here = located.members.iter().find(|(found, _)| *found == path).and_then(|(_, label)| located.config.index_of(label.member));
     here.or_else(|| members.iter().position(|member| Path::new(&member.path) == path)).ok_or_else(|| {
         let known: Vec<&str> = members.iter().map(|member| member.path.as_str()).collect();

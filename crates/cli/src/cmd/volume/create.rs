@@ -5,14 +5,18 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bedplate::{Arrangement, BlockDevice, FileSystem, NewGroup, Shape, create_group, create_image, format_size, parse_size};
+use bedplate::{Arrangement, BlockDevice, GroupConfig, MEMBER_BYTES_MIN, NewGroup, Shape, create_group, create_image, format_size, parse_size};
 use clap::{Args, ValueEnum};
 
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
+use crate::group;
+use crate::made::Made;
+use crate::newcomer::{self, sysfs_of};
 use crate::output::Output;
 use crate::signature;
 use crate::status::Status;
+use crate::text;
 
 /// Make a group of devices; what they hold is gone
 #[derive(Debug, Args)]
@@ -28,9 +32,9 @@ pub struct Arguments {
     /// Stripe unit, a multiple of the members' blocks [default: 64 KiB, of raid5 16 KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     unit: Option<u64>,
-    /// Copies of everything in stripe-mirror and mirror-stripe, 2 to 4; a plain mirror has one on every member
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    copies: usize,
+    /// Copies of everything in stripe-mirror and mirror-stripe, 2 to 4; a plain mirror has one on every member [default: 2]
+    #[arg(long, value_name = "N")]
+    copies: Option<usize>,
     /// A member for the intent log alone; several are a mirror
     #[arg(long, value_name = "MEMBER")]
     log: Vec<PathBuf>,
@@ -41,7 +45,7 @@ pub struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     reserve: Option<u64>,
     /// Make image files of this size where members do not exist
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = image_size)]
     size: Option<u64>,
     /// Take devices that hold something, or belong to another group
     #[arg(long)]
@@ -76,27 +80,42 @@ impl LayoutName {
             Self::Raid5 => Shape::Raid5,
         }
     }
+
+    fn is_striped(self) -> bool {
+        !matches!(self, Self::Concat | Self::Mirror)
+    }
+}
+
+/// Reads the size of an image that is to be a member.
+fn image_size(text: &str) -> std::result::Result<u64, String> {
+    let read = parse_size(text)?;
+    if read < MEMBER_BYTES_MIN { Err(format!("a member has at least {}", format_size(MEMBER_BYTES_MIN))) } else { Ok(read) }
 }
 
 impl Arguments {
+    fn copies(&self) -> usize {
+        self.copies.unwrap_or(2)
+    }
+
     fn unit(&self) -> u64 {
         self.unit.unwrap_or_else(|| self.layout.shape().unit_bytes_default())
     }
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
+    refuse_idle_options(arguments)?;
     let paths: Vec<&PathBuf> = arguments.members.iter().chain(&arguments.log).chain(&arguments.spare).collect();
-    refuse_twice(&paths)?;
+    newcomer::refuse_overlaps(&paths)?;
+    let mut made = Made::default();
     for path in &paths {
-        prepare(path, arguments)?;
+        prepare(path, arguments, &mut made)?;
     }
-    warn(arguments);
     let open = |paths: &[PathBuf]| -> Result<Vec<Arc<dyn BlockDevice>>> {
         paths.iter().map(|path| device::open_plain(&path.canonicalize().unwrap_or(path.clone()), Access::ReadWrite)).collect()
     };
     let new = NewGroup {
         name: arguments.name.clone(),
-        data: Arrangement { shape: arguments.layout.shape(), unit_bytes: arguments.unit(), plexes: arguments.copies },
+        data: Arrangement { shape: arguments.layout.shape(), unit_bytes: arguments.unit(), plexes: arguments.copies() },
         members: open(&arguments.members)?,
         log_members: open(&arguments.log)?,
         spares: open(&arguments.spare)?,
@@ -105,50 +124,49 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         force: arguments.force,
     };
     if !arguments.force {
-        refuse_volumes(&new)?;
+        new.members.iter().chain(&new.log_members).chain(&new.spares).try_for_each(newcomer::refuse_volume)?;
     }
-    output.show(&Status::from_config(&create_group(&new)?))
+    let config = create_group(&new)?;
+    made.keep();
+    warn(arguments);
+    warn_of_namesakes(&config, &paths);
+    output.show(&Status::from_config(&config))
 }
 
-/// Refuses one device under two names, which no claim would name as well.
-fn refuse_twice(paths: &[&PathBuf]) -> Result<()> {
-    let real: Vec<PathBuf> = paths.iter().map(|path| below(path)).collect();
-    for (at, path) in real.iter().enumerate() {
-        if let Some(first) = real[..at].iter().position(|other| other == path) {
-            let (first, second) = (paths[first].display(), paths[at].display());
-            return Err(Failure::new("duplicated_member", format!("{first} and {second} are the same device: a member has one place")));
-        }
-    }
-    Ok(())
+/// Refuses options that this layout has no use for.
+fn refuse_idle_options(arguments: &Arguments) -> Result<()> {
+    let idle = match arguments.layout {
+        _ if arguments.unit.is_some() && !arguments.layout.is_striped() => "--unit says how a stripe is dealt out",
+        LayoutName::StripeMirror | LayoutName::MirrorStripe => return Ok(()),
+        _ if arguments.copies.is_some() => "--copies is for stripe-mirror and mirror-stripe; a plain mirror has one on every member",
+        _ => return Ok(()),
+    };
+    let layout = arguments.layout.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
+    Err(Failure::usage(format!("{idle}, and the layout is {layout}: leave it out, or choose another --layout")))
 }
 
-/// Returns what a path stands for in the end: without links, and for a loop device the file behind it.
-fn below(path: &Path) -> PathBuf {
-    let real = path.canonicalize().unwrap_or(path.to_owned());
-    let meta = fs::metadata(&real).ok().filter(|meta| meta.file_type().is_block_device());
-    let backing = meta.and_then(|meta| fs::read_to_string(sysfs_of(&meta).join("loop/backing_file")).ok());
-    backing.map_or(real, |backing| PathBuf::from(backing.trim()))
+/// Says that a name does not tell two groups apart.
+fn warn_of_namesakes(config: &GroupConfig, paths: &[&PathBuf]) {
+    let beside = paths.iter().filter_map(|path| Some(path.canonicalize().ok()?.parent()?.to_owned())).collect::<Vec<_>>();
+    let others = group::all(&beside).unwrap_or_default();
+    if let Some(other) = others.iter().find(|other| other.config.name == config.name && other.config.id != config.id) {
+        let (name, member) = (&config.name, other.members[0].0.display());
+        tracing::warn!("there is another group {name}, with {member}: 'group:{name}' names neither of them, a member's path does");
+    }
 }
 
 /// Makes an image file where nothing is, and refuses what other programs left there.
-fn prepare(path: &Path, arguments: &Arguments) -> Result<()> {
+fn prepare(path: &Path, arguments: &Arguments, made: &mut Made) -> Result<()> {
     let shown = path.display();
     match (path.exists(), arguments.size) {
-        (false, Some(size)) => return Ok(create_image(path, size - size % 4096, false)?),
-        (false, None) => return Err(Failure::new("not_found", format!("{shown} does not exist: add --size to make image files"))),
-        (true, _) => {}
-    }
-    match signature::recognize(path)? {
-        Some(what) if !arguments.force => Err(Failure::new("exists", format!("{shown} holds {what}: add --force to destroy it"))),
-        _ => Ok(()),
-    }
-}
-
-fn refuse_volumes(new: &NewGroup) -> Result<()> {
-    let mut devices = new.members.iter().chain(&new.log_members).chain(&new.spares);
-    match devices.find(|device| FileSystem::probe(device).is_ok()) {
-        Some(device) => Err(Failure::new("exists", format!("{} holds a Bedplate volume: add --force to destroy it", device.name()))),
-        None => Ok(()),
+        (false, Some(size)) => {
+            create_image(path, size - size % 4096, false)?;
+            made.note(path);
+            Ok(())
+        }
+        (false, None) => Err(Failure::new("not_found", format!("{shown} does not exist: add --size to make image files"))),
+        (true, _) if arguments.force => signature::refuse_kind(path),
+        (true, _) => newcomer::refuse_content(path),
     }
 }
 
@@ -157,17 +175,16 @@ fn warn(arguments: &Arguments) {
     let members = arguments.members.len();
     let columns = match arguments.layout {
         LayoutName::Stripe => members,
-        LayoutName::StripeMirror | LayoutName::MirrorStripe => members / arguments.copies.max(1),
+        LayoutName::StripeMirror | LayoutName::MirrorStripe => members / arguments.copies(),
         LayoutName::Concat | LayoutName::Mirror | LayoutName::Raid5 => usize::MAX,
     };
     if columns < 4 {
-        tracing::warn!("{columns} columns: a stripe spreads load well from four columns on");
+        tracing::warn!("{}: a stripe spreads load well from four columns on", text::count(columns as u64, "column"));
     }
     if matches!(arguments.layout, LayoutName::Concat | LayoutName::Stripe) && members > 1 {
         tracing::warn!("there is one copy of everything: the death of any one member loses the volume");
     }
-    let striped = !matches!(arguments.layout, LayoutName::Concat | LayoutName::Mirror);
-    if striped && !arguments.unit().is_multiple_of(4096) {
+    if arguments.layout.is_striped() && !arguments.unit().is_multiple_of(4096) {
         tracing::warn!(
             "a unit of {} is not a multiple of 4 KiB, the usual block of a file system: blocks will lie on two members",
             format_size(arguments.unit())
@@ -200,11 +217,6 @@ fn size_of(path: &Path) -> Option<u64> {
     }
     let sectors = fs::read_to_string(sysfs_of(&meta).join("size")).ok()?;
     Some(sectors.trim().parse::<u64>().ok()? * 512)
-}
-
-fn sysfs_of(meta: &fs::Metadata) -> PathBuf {
-    let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
-    PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
 }
 
 /// Returns the number of the disk below: of the file system of an image, of a loop device's file, of the disk of a partition.

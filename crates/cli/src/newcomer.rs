@@ -1,0 +1,169 @@
+//! Devices that are to become members: what they are, where their bytes lie in the end, and what they hold already.
+
+use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bedplate::{BlockDevice, FileSystem, GroupConfig, Label, MemberState};
+use serde::{Deserialize, Serialize};
+
+use crate::device::{self, Access};
+use crate::failure::{Failure, Result};
+use crate::group;
+use crate::signature;
+
+/// A device that is named to become a member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Newcomer {
+    /// It must hold nothing.
+    Empty(PathBuf),
+    /// What it holds may be destroyed.
+    Forced { force: PathBuf },
+}
+
+impl Newcomer {
+    /// Names a device; with `force` whatever it holds.
+    pub fn new(path: &Path, force: bool) -> Result<Self> {
+        let path = path.canonicalize().map_err(|error| Failure::system("find", path, &error))?;
+        Ok(if force { Self::Forced { force: path } } else { Self::Empty(path) })
+    }
+
+    /// Returns where it is.
+    pub fn path(&self) -> &Path {
+        let (Self::Empty(path) | Self::Forced { force: path }) = self;
+        path
+    }
+
+    /// Opens the device for a group. What is in use, a member of this group already, or holds something and is not forced, is refused and left as it is.
+    pub fn open(&self, config: &GroupConfig) -> Result<Arc<dyn BlockDevice>> {
+        let path = self.path();
+        signature::refuse_kind(path)?;
+        refuse_own(path, config)?;
+        let device = device::open_plain(path, Access::ReadWrite)?;
+        match self {
+            Self::Empty(_) => {
+                refuse_content(path)?;
+                refuse_volume(&device)?;
+            }
+            // What it was to another group is over, so that it is not refused for that.
+            Self::Forced { .. } => Label::erase(&*device)?,
+        }
+        Ok(device)
+    }
+}
+
+/// Refuses a member that the group counts on.
+fn refuse_own(path: &Path, config: &GroupConfig) -> Result<()> {
+    let Some(label) = group::label_of(path).ok().flatten().filter(|label| label.config.id == config.id) else { return Ok(()) };
+    let counts = config.index_of(label.member).is_some_and(|index| config.members[index].state != MemberState::Failed);
+    let (shown, group) = (path.display(), &config.name);
+    let message = format!("{shown} is a member of the group {group} already: 'bedplate volume remove' lets go of one without data");
+    if counts { Err(Failure::new("duplicated_member", message)) } else { Ok(()) }
+}
+
+/// Refuses to destroy what other programs left on a device.
+pub fn refuse_content(path: &Path) -> Result<()> {
+    signature::recognize(path)?.map_or(Ok(()), |what| Err(held(&path.display().to_string(), what)))
+}
+
+/// Refuses to destroy a volume that is no group's.
+pub fn refuse_volume(device: &Arc<dyn BlockDevice>) -> Result<()> {
+    FileSystem::probe(device).map_or(Ok(()), |_| Err(held(device.name(), "a Bedplate volume")))
+}
+
+fn held(shown: &str, what: &str) -> Failure {
+    Failure::new("exists", format!("{shown} holds {what}: add --force to destroy it"))
+}
+
+/// Where the bytes of a device lie in the end.
+struct Place {
+    /// The file, or the disk.
+    home: (u64, u64),
+    /// The bytes of it.
+    range: Range<u64>,
+}
+
+/// Refuses devices that share bytes, under whatever names: links, loop devices over one file, a disk and a partition of it.
+pub fn refuse_overlaps(paths: &[&PathBuf]) -> Result<()> {
+    let places: Vec<Option<Place>> = paths.iter().map(|path| place_of(path)).collect();
+    for (at, place) in places.iter().enumerate() {
+        let shares = |other: usize| match (place, &places[other]) {
+            (Some(one), Some(other)) => one.home == other.home && one.range.start < other.range.end && other.range.start < one.range.end,
+            // Files that do not exist yet.
+            (None, None) => std::path::absolute(paths[at]).ok() == std::path::absolute(paths[other]).ok(),
+            _ => false,
+        };
+        if let Some(other) = (0..at).find(|other| shares(*other)) {
+            let (first, second) = (paths[other].display(), paths[at].display());
+            return Err(Failure::new("duplicated_member", format!("{first} and {second} are the same device, or overlap: a member has one place")));
+        }
+    }
+    Ok(())
+}
+
+fn place_of(path: &Path) -> Option<Place> {
+    let meta = fs::metadata(path).ok()?;
+    if meta.file_type().is_block_device() {
+        return place_on(&sysfs_of(&meta).canonicalize().ok()?, 0..u64::MAX);
+    }
+    Some(Place { home: (meta.dev(), meta.ino()), range: 0..u64::MAX })
+}
+
+/// Follows a part of a block device down: from a partition to its disk, from a loop device to its file.
+fn place_on(sysfs: &Path, part: Range<u64>) -> Option<Place> {
+    let read = |name: &str| fs::read_to_string(sysfs.join(name)).ok();
+    let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
+    let part = part.start..part.end.min(number("size")? * 512);
+    let behind = |bytes: u64| part.start.saturating_add(bytes)..part.end.saturating_add(bytes);
+    if sysfs.join("partition").exists() {
+        return place_on(sysfs.parent()?, behind(number("start")? * 512));
+    }
+    if let Some(backing) = read("loop/backing_file") {
+        let Place { home, range } = place_of(Path::new(backing.trim_end_matches('\n')))?;
+        let inside = behind(number("loop/offset")?.saturating_add(range.start));
+        return Some(Place { home, range: inside.start..inside.end.min(range.end) });
+    }
+    let (major, minor) = read("dev")?.trim().split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)))?;
+    Some(Place { home: (rustix::fs::makedev(major, minor), 0), range: part })
+}
+
+/// Returns where the system tells of a block device.
+pub fn sysfs_of(meta: &fs::Metadata) -> PathBuf {
+    let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
+    PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(paths: &[&PathBuf]) -> Option<String> {
+        refuse_overlaps(paths).err().map(|failure| failure.message)
+    }
+
+    #[test]
+    fn one_file_under_two_names_is_found_whether_it_exists_or_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let [a, b, hard, soft, dotted] = ["a", "b", "hard", "soft", "./a"].map(|name| dir.path().join(name));
+        assert!(refusal(&[&a, &dotted]).is_some() && refusal(&[&a, &b]).is_none(), "they do not exist yet");
+        std::fs::write(&a, b"").unwrap();
+        std::fs::write(&b, b"").unwrap();
+        std::fs::hard_link(&a, &hard).unwrap();
+        std::os::unix::fs::symlink("a", &soft).unwrap();
+        assert!(refusal(&[&a, &b]).is_none());
+        for other in [&hard, &soft, &dotted, &a] {
+            assert!(refusal(&[&b, &a, other]).unwrap().contains("same device"), "{}", other.display());
+        }
+    }
+
+    #[test]
+    fn a_path_travels_as_it_is_and_force_beside_it() {
+        let gentle: Newcomer = serde_json::from_str("\"/dev/sda\"").unwrap();
+        assert_eq!(gentle, Newcomer::Empty("/dev/sda".into()));
+        let forced: Newcomer = serde_json::from_str(&serde_json::to_string(&Newcomer::Forced { force: "/dev/sda".into() }).unwrap()).unwrap();
+        assert_eq!((forced.path(), forced == gentle), (Path::new("/dev/sda"), false));
+    }
+}
