@@ -8,7 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bedplate::{BlockDevice, DeviceOptions, Engine, Group, GroupConfig, GroupErrorKind, ImportOptions, Label, MemberState};
+use bedplate::{BlockDevice, DeviceOptions, Engine, Group, GroupConfig, GroupErrorKind, Id, ImportOptions, Label, MemberState};
 
 use crate::device::{Access, explain_busy};
 use crate::failure::{Failure, Result};
@@ -75,16 +75,28 @@ fn first_path(located: &Located) -> PathBuf {
 pub fn of_member(path: &Path) -> Result<Option<Located>> {
     let Some(label) = label_of(path)? else { return Ok(None) };
     let path = path.canonicalize().map_err(|error| Failure::system("find", path, &error))?;
-    let hints = label.config.members.iter().map(|member| PathBuf::from(&member.path));
+    let own = |other: &Label| other.config.id == label.config.id;
     let mut search = Search::default();
     search.add(&path);
-    hints.for_each(|hint| search.add(&hint));
-    let complete = |found: &[(PathBuf, Label)]| label.config.members.iter().all(|member| found.iter().any(|(_, label)| label.member == member.id));
-    let mut members = search.labels_of(|label_| label_.config.id == label.config.id);
-    if !complete(&members) {
+    let mut config = label.config.clone();
+    let mut members = Vec::new();
+    // One that is outdated knows where the others were, and they know more.
+    loop {
+        config.members.iter().for_each(|member| search.add(Path::new(&member.path)));
+        members.extend(search.labels_of(own));
+        match members.iter().max_by_key(|(_, label)| label.config.event) {
+            Some((_, newest)) if newest.config.event > config.event => config = newest.config.clone(),
+            _ => break,
+        }
+    }
+    if !config.members.iter().all(|member| members.iter().any(|(_, label)| label.member == member.id)) {
         search.add_directory(path.parent().unwrap_or(Path::new("/")));
         search.add_system();
-        members.extend(search.labels_of(|label_| label_.config.id == label.config.id));
+        members.extend(search.labels_of(own));
+    }
+    if members.is_empty() {
+        // Its label went, or could not be read again.
+        return Ok(None);
     }
     Ok(Some(located(members)))
 }
@@ -198,11 +210,33 @@ fn claim(located: &Located, access: Access) -> Result<Vec<Arc<dyn BlockDevice>>>
     let options = DeviceOptions { read_only: access == Access::ReadOnly, ..DeviceOptions::default() };
     let mut devices = Vec::new();
     for (path, label) in &located.members {
-        if !label.has_place_in(&located.config) {
-            tracing::warn!("{} is outdated: it has no place in the group {} any more", path.display(), located.config.name);
+        if let Some(why) = label.outdated_in(&located.config, &path.display().to_string()) {
+            tracing::warn!("{why}; it is left alone ('bedplate volume remove' takes its label off)");
             continue;
         }
         devices.push(block::open(path, &options).map_err(|error| explain_busy(path, error.into()))?);
     }
     Ok(devices)
+}
+
+/// Takes the label off the device of a member that a group let go of, where it is found: alone it would pass for the group, with old data. What cannot
+/// be done is told, because the group is done with the member all the same.
+pub fn forget(located: &Located, member: Id) {
+    let mut others = located.members.iter().filter(|(_, label)| label.member != member);
+    let Some(now) = others.find_map(|(path, _)| of_member(path).ok().flatten()) else { return };
+    let mut left = now.members.iter().filter(|(_, label)| label.member == member && !label.has_place_in(&now.config));
+    // Of two with one identity one is somebody's copy.
+    let (Some((path, _)), None) = (left.next(), left.next()) else { return };
+    if let Err(failure) = take_label_off(path, member) {
+        tracing::warn!("{} keeps its label: {failure}: erase it before it is found without the others", path.display());
+    }
+}
+
+/// Takes the label of a member off a device that nobody uses.
+pub fn take_label_off(path: &Path, member: Id) -> Result<()> {
+    let device = block::open(path, &DeviceOptions::default()).map_err(|error| explain_busy(path, error.into()))?;
+    if Label::read(&*device).is_ok_and(|label| label.member == member) {
+        Label::erase(&*device)?;
+    }
+    Ok(())
 }

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use crate::control;
 use crate::failure::{Failure, Result};
-use crate::group;
+use crate::{group, live};
 
 const TABLE: &str = "/proc/self/mountinfo";
 /// The file system type under which the kernel lists our mounts.
@@ -62,9 +63,19 @@ pub fn of_volume(path: &Path) -> Result<Option<Mount>> {
     if mounts.is_empty() || path.is_dir() {
         return Ok(None);
     }
+    if let Some(mount) = of(&path) {
+        return Ok(Some(mount));
+    }
     // What cannot be read as a member is none, or its own failure is told by whoever opens it.
-    let others = || group::of_member(&path).ok().flatten().map(|located| located.members).unwrap_or_default();
-    Ok(of(&path).or_else(|| others().iter().find_map(|(member, _)| of(member))))
+    let Some(located) = group::of_member(&path).ok().flatten() else { return Ok(None) };
+    let by_member = located.members.iter().find_map(|(member, _)| of(member));
+    Ok(by_member.or_else(|| of_daemon(mounts, control::daemon_of(located.config.id)?)))
+}
+
+/// Returns the mount that a process serves: the member under which it is listed may have left the group since.
+fn of_daemon(mounts: Vec<Mount>, pid: i32) -> Option<Mount> {
+    let served_by = |mount: &Mount| live::get(&mount.dir, live::PID).ok()??.parse::<i32>().ok();
+    mounts.into_iter().rfind(|mount| served_by(mount) == Some(pid))
 }
 
 /// Reads one line: `36 35 98:0 /root /dir options … - type source superoptions`.

@@ -1,6 +1,6 @@
 //! From labels to a group: which configuration counts, who belongs to it, who is refused and why. Pure.
 
-use crate::{Config, Error, ErrorKind, Label, MemberState, Result};
+use crate::{Config, Error, ErrorKind, Label, Member, MemberState, Result};
 
 /// A device with its label.
 #[derive(Debug, Clone)]
@@ -67,16 +67,35 @@ fn diverged(newest: &Found, device: &Found) -> Error {
     Error::new(ErrorKind::Diverged, message)
 }
 
+/// Says whether a configuration of before knows that a member was replaced or removed: it was in the group then at the latest, and is not named.
+/// Who names it all the same, in a configuration that counts, went on from one that is older still.
+fn was_let_go(before: &Config, member: &Member) -> bool {
+    member.since <= before.event && before.index_of(member.id).is_none()
+}
+
+fn went_on_after_leaving(gone: &Member, found: &[Found], device: &Found) -> Error {
+    let at = found.iter().find(|found| found.label.member == gone.id).map_or(&gone.path, |found| &found.name);
+    let (group, name) = (&device.label.config.name, &device.name);
+    let message = format!(
+        "group {group}: {at} was replaced or removed, as {name} knows, and went on without {name} all the same, so what they hold differs: \
+         disconnect {at} to go on with what the group holds; or import it alone (degraded) for what was written to it since"
+    );
+    Error::new(ErrorKind::Diverged, message)
+}
+
 fn place(assembly: &mut Assembly, found: &[Found], at: usize, device: &Found) -> Result<()> {
     let config = &assembly.config;
     let group = &config.name;
-    let Some(index) = config.index_of(device.label.member) else {
-        let message = format!("{} is outdated: it was removed from the group {group}, or replaced, while it was away", device.name);
-        return Err(Error::new(ErrorKind::Outdated, message));
+    let index = match device.label.outdated_in(config, &device.name) {
+        Some(message) => return Err(Error::new(ErrorKind::Outdated, message)),
+        None => config.index_of(device.label.member).expect("a device with a place is a member"),
     };
     if let Some(other) = assembly.places[index] {
         let message = format!("{} and {} are the same member of the group {group}: one is a copy of the other", found[other].name, device.name);
         return Err(Error::new(ErrorKind::Duplicated, message));
+    }
+    if let Some(gone) = config.members.iter().find(|member| was_let_go(&device.label.config, member)) {
+        return Err(went_on_after_leaving(gone, found, device));
     }
     let member = &config.members[index];
     if device.size_bytes < member.size_bytes && member.state != MemberState::Spare {
@@ -89,11 +108,6 @@ fn place(assembly: &mut Assembly, found: &[Found], at: usize, device: &Found) ->
             let newest = found.iter().max_by_key(|device| device.label.config.event).unwrap_or(device);
             return Err(diverged(newest, device));
         }
-        if config.volume_on(index).is_none() {
-            let message =
-                format!("{} is outdated: while it was away, another member took its place in the group {group} or its volume left it", device.name);
-            return Err(Error::new(ErrorKind::Outdated, message));
-        }
         assembly.returned.push(index);
     }
     assembly.places[index] = Some(at);
@@ -103,7 +117,7 @@ fn place(assembly: &mut Assembly, found: &[Found], at: usize, device: &Found) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Extent, Id, Layout, Member, Mirror, Role, VolumeConfig};
+    use crate::{Extent, Id, Layout, Mirror, Role, VolumeConfig};
 
     fn config(event: u64) -> Config {
         let member =

@@ -326,7 +326,8 @@ impl Group {
         Ok(())
     }
 
-    /// Puts a new device in the place of a member, which leaves; what it holds is copied from the others.
+    /// Puts a new device in the place of a member, which leaves; what it holds is copied from the others. Once that is durable the label of the one
+    /// that left is erased, where its device is open and answers.
     ///
     /// # Errors
     /// `Invalid` when there is no such member, the device is too small, or the others do not hold everything; `Foreign`, `Device`.

@@ -154,8 +154,21 @@ impl Label {
     /// Says whether its device has a place in a group as it is now: not after another took that place, nor before the others name it.
     #[must_use]
     pub fn has_place_in(&self, config: &Config) -> bool {
-        let place = config.index_of(self.member).filter(|_| self.config.id == config.id);
-        place.is_some_and(|index| config.members[index].state != MemberState::Failed || config.volume_on(index).is_some())
+        self.config.id == config.id && self.outdated_in(config, "").is_none()
+    }
+
+    /// Says why the device that carries it, called `name`, has no place in its group as that is now; nothing where it has one.
+    #[must_use]
+    pub fn outdated_in(&self, config: &Config, name: &str) -> Option<String> {
+        let group = &config.name;
+        let held_data = || self.config.index_of(self.member).is_some_and(|index| self.config.volume_on(index).is_some());
+        match config.index_of(self.member) {
+            Some(index) if config.members[index].state != MemberState::Failed || config.volume_on(index).is_some() => None,
+            Some(_) => Some(format!("{name} is outdated: it failed, and another member took its place in the group {group} or its volume left it")),
+            None if self.never_arrived_in(config) => Some(format!("{name} was on its way into the group {group}, and did not arrive")),
+            None if held_data() => Some(format!("{name} is outdated: it was replaced in the group {group}, and what it holds is old")),
+            None => Some(format!("{name} is outdated: it was removed from the group {group}")),
+        }
     }
 
     /// Says whether its device was on its way into a group when a crash came, before any other member named it.

@@ -66,6 +66,25 @@ impl Inner {
     }
 
     pub fn replace(&self, index: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        let left = self.put_in_place(index, device)?;
+        // A guest's label is found by nobody who does not know of the guest, and its room may have another use already.
+        if let Some(left) = left {
+            self.take_label_off(&left);
+        }
+        Ok(())
+    }
+
+    /// Takes the label off a member that left: found alone it would pass for the group, with old data. One that does not answer keeps it; beside any
+    /// other member it is told apart (S-108).
+    fn take_label_off(&self, left: &Live) {
+        if let Err(error) = Label::erase(&*left.device) {
+            let (group, member) = (&self.shared.name, left.name());
+            tracing::warn!(group, member, %error, "the member that was replaced keeps its label: erase it before it is found without the others");
+        }
+    }
+
+    /// Puts a device in the place of a member and returns that, where it was open and has a device of its own.
+    fn put_in_place(&self, index: usize, device: &Arc<dyn BlockDevice>) -> Result<Option<Arc<Live>>> {
         let _members_stay = self.maintenance.lock();
         let config = self.shared.config();
         refuse_member(device, Some(&config))?;
@@ -76,7 +95,9 @@ impl Inner {
             return Err(Error::invalid(format!("group {} is not whole without {}: it cannot be replaced", config.name, old.path)));
         }
         self.refuse_host(&config, index)?;
-        self.settle_on(&config, index, device)
+        let left = self.shared.lives()[index].clone().filter(|_| old.guest.is_none());
+        self.settle_on(&config, index, device)?;
+        Ok(left)
     }
 
     /// Lets a device that was checked take the place of a member.

@@ -177,8 +177,9 @@ impl Shared {
             if !next.survives_without(&failed) {
                 let path = &next.members[*first].path;
                 let message = format!("group {} is not whole without {path}, whose label cannot be written: {error}", self.name);
-                // Some labels may say what does not count: what is said next must be newer.
+                // Some labels may say what does not count: what is said next must be newer, and tell that nobody was let go after all.
                 config.event = next.event;
+                config.members.iter_mut().filter(|member| next.index_of(member.id).is_none()).for_each(|member| member.since = next.event + 1);
                 return Err(Error { kind: ErrorKind::Broken, message, source: error.source.clone() });
             }
             next.event += 1;

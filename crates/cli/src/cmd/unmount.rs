@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 
+use crate::control;
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
 use crate::group;
@@ -41,6 +42,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let mount = find(&arguments.dir)?;
     let stale = serve::fuse::is_dead(&mount.dir);
     let daemon = if stale { None } else { daemon_of(&mount) };
+    let mount = found_later(mount, daemon);
     // A loop device that was detached while it is in use goes with its last user: kept, it can be asked below whether it is clean.
     let _kept = std::fs::File::open(&mount.source);
     serve::fuse::unmount(&mount.dir)?;
@@ -56,6 +58,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 pub fn end(dir: &Path) -> Result<()> {
     let Some(mount) = mounts::at(&mounts::canonical(dir)?)?.filter(Mount::is_ours) else { return Ok(()) };
     let daemon = daemon_of(&mount);
+    let mount = found_later(mount, daemon);
     serve::fuse::unmount(&mount.dir)?;
     wait(&mount, daemon)?;
     require_clean(&mount)
@@ -77,6 +80,15 @@ fn find(path: &Path) -> Result<Mount> {
 /// Asks the daemon who it is.
 fn daemon_of(mount: &Mount) -> Option<Pid> {
     Pid::from_raw(live::get(&mount.dir, live::PID).ok()??.parse().ok()?)
+}
+
+/// Names the volume by what is found when the daemon is gone: the member under which the mount is listed may have left its group.
+fn found_later(mut mount: Mount, daemon: Option<Pid>) -> Mount {
+    let plain = matches!(group::label_of(&mount.source), Ok(None));
+    if let Some(member) = daemon.filter(|_| plain).and_then(|daemon| control::member_of(daemon.as_raw_nonzero().get())) {
+        mount.source = member;
+    }
+    mount
 }
 
 /// How long an end may take before somebody may be in its way.

@@ -7,11 +7,11 @@ pub mod wire;
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bedplate::{FileSystem, Group, GroupConfig, Id, Judge, MountOptions, Role, Shape, Target, WeakGroup, format_size};
+use bedplate::{FileSystem, Group, GroupConfig, Id, Judge, MemberState, MountOptions, Role, Shape, Target, WeakGroup, format_size};
 use serde::{Deserialize, Serialize};
 
 use crate::device::Access;
@@ -108,8 +108,29 @@ impl Drop for Listening {
     }
 }
 
-fn address(id: Id) -> Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("bedplate-group-{id}")).map_err(|error| Failure::new("io", format!("cannot name a socket: {error}")))
+/// What the names of sockets begin with; the group's identity follows.
+const NAME: &str = "bedplate-group-";
+
+fn address(id: impl std::fmt::Display) -> Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("{NAME}{id}")).map_err(|error| Failure::new("io", format!("cannot name a socket: {error}")))
+}
+
+/// Returns the process that has a group open and answers for it; `None` where there is none.
+pub fn daemon_of(id: Id) -> Option<i32> {
+    let stream = UnixStream::connect_addr(&address(id).ok()?).ok()?;
+    Some(wire::peer_of(&stream).ok()?.pid.as_raw_nonzero().get())
+}
+
+/// Returns the path of a member that holds what it should of the group that a process has open; `None` where it has none.
+pub fn member_of(daemon: i32) -> Option<PathBuf> {
+    let table = std::fs::read_to_string("/proc/net/unix").ok()?;
+    let ids: std::collections::BTreeSet<&str> =
+        table.lines().filter_map(|line| line.rsplit(' ').next()?.strip_prefix('@')?.strip_prefix(NAME)).collect();
+    let mut streams = ids.into_iter().filter_map(|id| UnixStream::connect_addr(&address(id).ok()?).ok());
+    let stream = streams.find(|stream| wire::peer_of(stream).is_ok_and(|peer| peer.pid.as_raw_nonzero().get() == daemon))?;
+    let Ok(Reply::Status(status)) = wire::ask(stream, &[], &Request::Status { reset: false }) else { return None };
+    let active = |member: &&crate::status::MemberStatus| member.state == MemberState::Active.name() && Path::new(&member.path).exists();
+    status.members.iter().find(active).map(|member| PathBuf::from(&member.path))
 }
 
 /// Answers requests for a group from a thread of its own, as long as the process lives.

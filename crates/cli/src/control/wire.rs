@@ -93,7 +93,8 @@ fn parse<T: DeserializeOwned>(line: &[u8]) -> serde_json::Result<T> {
     serde_json::from_slice(line)
 }
 
-fn peer_of(stream: &UnixStream) -> io::Result<UCred> {
+/// Returns who is at the other end of a socket.
+pub fn peer_of(stream: &UnixStream) -> io::Result<UCred> {
     Ok(rustix::net::sockopt::socket_peercred(stream)?)
 }
 

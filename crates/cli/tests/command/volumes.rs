@@ -220,6 +220,27 @@ fn a_spare_and_a_replacement_come_and_go() {
     assert!(shown.contains("new.img  active") && !shown.contains("m1.img"), "{shown}");
 }
 
+/// S-108: a member that is replaced loses its label; one that was away then is named beside the others, and loses it when that is asked for.
+#[test]
+fn s_108_who_was_replaced_is_no_member_any_more() {
+    let scratch = Scratch::new();
+    let members = group(&scratch, "mirror", 2, &[]);
+    let (first, second, third) = (text(&members[0]), another(&scratch, "second.img"), another(&scratch, "third.img"));
+    bedplate(["volume", "replace", first, text(&members[1]), text(&second)]).succeeds();
+    assert!(refusal(bedplate(["volume", "import", "--degraded", text(&members[1])])).contains("carries no label"));
+    bedplate(["volume", "import", first]).succeeds();
+    let elsewhere = scratch.directory("elsewhere").join("second.img");
+    std::fs::rename(&second, &elsewhere).unwrap();
+    bedplate(["volume", "import", "--degraded", first]).succeeds();
+    bedplate(["volume", "replace", first, "1", text(&third)]).succeeds();
+    std::fs::rename(&elsewhere, &second).unwrap();
+    let run = bedplate(["volume", "import", text(&second)]);
+    assert!(run.stderr().contains("second.img is outdated: it was replaced in the group tank"), "{}", run.stderr());
+    assert!(run.succeeds().stdout().contains("whole"));
+    bedplate(["volume", "remove", first, text(&second)]).succeeds();
+    assert!(refusal(bedplate(["volume", "import", "--degraded", text(&second)])).contains("carries no label"));
+}
+
 #[test]
 fn unwise_and_impossible_groups_are_told_why() {
     let scratch = Scratch::new();
@@ -275,11 +296,13 @@ fn a_mounted_group_tells_its_statistics_and_is_rebuilt_under_the_mount() {
     assert!(shown.contains("data plex 0") && shown.contains("data plex 1") && shown.contains("corrected"), "{shown}");
     let new = scratch.path("new.img");
     std::fs::File::create(&new).unwrap().set_len(40 << 20).unwrap();
-    bedplate(["volume", "replace", text(&members[0]), text(&members[0]), text(&new)]).succeeds();
+    // The member under which the mount is listed leaves: the mount is found by the others all the same.
+    bedplate(["volume", "replace", text(&members[0]), text(&members[1]), text(&new)]).succeeds();
+    bedplate(["info", text(&new)]).succeeds().says(text(&dir));
     bedplate(["unmount", text(&members[0])]).succeeds();
     let shown = bedplate(["volume", "export", text(&new)]).succeeds().stdout();
     assert!(shown.contains("new.img  active") && shown.contains("whole"), "{shown}");
-    std::fs::remove_file(&members[1]).unwrap();
+    std::fs::remove_file(&members[0]).unwrap();
     bedplate(["volume", "import", "--degraded", text(&new)]).succeeds();
     assert_eq!(bedplate(["cat", text(&new), "/file"]).succeeds().stdout().len(), 1 << 20);
 }

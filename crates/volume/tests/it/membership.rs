@@ -208,8 +208,6 @@ fn a_member_is_replaced_while_the_volume_is_in_use() {
     group.replace(0, &bed.device(2)).unwrap();
     device.write_at(&stamped(8192, 4096, 2), 8192).unwrap();
     assert_eq!(states(&group)[0], MemberState::Stale);
-    assert_eq!(group.replace(1, &bed.device(0)).unwrap_err().kind, ErrorKind::Foreign);
-    volume::Label::erase(&*bed.device(0)).unwrap();
     assert_eq!(group.replace(1, &bed.device(0)).unwrap_err().kind, ErrorKind::Invalid, "the other copy is not whole yet");
     group.sync().unwrap();
     bed.members[1].die();

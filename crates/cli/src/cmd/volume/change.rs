@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use bedplate::Id;
 use clap::Args;
 
 use crate::control::{self, Reply, Request};
@@ -55,6 +56,8 @@ pub struct SpareArguments {
 }
 
 /// Put a device in the place of a member, mounted or not; what it holds is copied from the others
+///
+/// The label of the one that leaves is erased where it answers, so that it cannot be taken for the group later.
 #[derive(Debug, Args)]
 pub struct ReplaceArguments {
     /// Any member, or group:NAME
@@ -85,12 +88,13 @@ pub struct UnrelocateArguments {
     force: bool,
 }
 
-/// Let go of a member without data: a spare, one that was added and is not used, or one whose place another took
+/// Let go of a member without data: a spare, one that was added and is not used, one whose place another took; or of a device that was replaced
+/// while it was away: its label is erased
 #[derive(Debug, Args)]
 pub struct RemoveArguments {
     /// Any member, or group:NAME
     group: PathBuf,
-    /// Its path, or its number
+    /// Its path, or its number as 'volume show --json' tells it
     member: String,
 }
 
@@ -126,7 +130,9 @@ pub fn spare(arguments: &SpareArguments, output: &Output) -> Result<()> {
 pub fn replace(arguments: &ReplaceArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
     let member = index_of(&located, &arguments.member)?;
-    tell(control::request(&located, &Request::Replace(member, Newcomer::new(&arguments.device, arguments.force)?))?, output)
+    let reply = control::request(&located, &Request::Replace(member, Newcomer::new(&arguments.device, arguments.force)?))?;
+    forget(&located, member, &reply);
+    tell(reply, output)
 }
 
 pub fn unrelocate(arguments: &UnrelocateArguments, output: &Output) -> Result<()> {
@@ -162,7 +168,29 @@ fn home_of(located: &Located, member: usize) -> Result<PathBuf> {
 
 pub fn remove(arguments: &RemoveArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
-    tell(control::request(&located, &Request::Remove(index_of(&located, &arguments.member)?))?, output)
+    if let Some((path, member)) = outdated(&located, &arguments.member) {
+        group::take_label_off(&path, member)?;
+        return tell(control::request(&located, &Request::Status { reset: false })?, output);
+    }
+    let member = index_of(&located, &arguments.member)?;
+    let reply = control::request(&located, &Request::Remove(member))?;
+    forget(&located, member, &reply);
+    tell(reply, output)
+}
+
+/// Finds the device at a path that carries a label of the group and has no place in it, and which member it was.
+fn outdated(located: &Located, name: &str) -> Option<(PathBuf, Id)> {
+    let path = Path::new(name).canonicalize().ok()?;
+    let label = group::label_of(&path).ok()??;
+    let own = label.config.id == located.config.id && located.config.index_of(label.member).is_none();
+    own.then_some((path, label.member))
+}
+
+/// Takes the label off the device of a member that was let go of, unless that was refused.
+fn forget(located: &Located, member: usize, reply: &Reply) {
+    if matches!(reply, Reply::Status(_)) {
+        group::forget(located, located.config.members[member].id);
+    }
 }
 
 pub fn tell(reply: Reply, output: &Output) -> Result<()> {
