@@ -36,10 +36,15 @@ pub fn close(group: Option<Group>) -> Result<()> {
 
 /// Opens a volume for this process alone, with the device of the intent log that was named or that its group has.
 pub fn open_with_log(path: &Path, log: Option<&Path>, access: Access) -> Result<Opened> {
+    open_parts(path, log, access, false)
+}
+
+/// As [`open_with_log`], and where `degraded` says so without members of its group that are missing.
+pub fn open_parts(path: &Path, log: Option<&Path>, access: Access, degraded: bool) -> Result<Opened> {
     let path = &group::resolve(path)?;
     let mut opened = match group::of_member(path)? {
         Some(located) => {
-            let group = group::open(&located, access, false)?;
+            let group = group::open(&located, access, degraded)?;
             let device =
                 group.volume(Role::Data).ok_or_else(|| Failure::new("not_a_volume", format!("group {} has no data", located.config.name)))?;
             Opened { device, log: group.volume(Role::Log), group: Some(group) }

@@ -199,7 +199,8 @@ pub fn open(located: &Located, access: Access, degraded: bool) -> Result<Group> 
         let hint = error.kind == GroupErrorKind::Missing;
         let mut failure = Failure::from(error);
         if hint {
-            failure.message += &format!(" ('bedplate volume import --degraded {}')", first_path(located).display());
+            let path = first_path(located);
+            failure.message += &format!(" ('bedplate volume import --degraded {}', or without writing 'mount -o ro,degraded')", path.display());
         }
         failure
     })

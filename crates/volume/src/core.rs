@@ -7,8 +7,8 @@
 //! ```
 //! * I-VOL-1: a write is acknowledged only when every copy that will ever be read again has it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use block::{AlignedBuf, ErrorKind, Geometry, Operation, RequestKind, Result};
@@ -20,6 +20,7 @@ use crate::layout::{Locate, Run};
 use crate::live::Live;
 use crate::meter::VolumeMeter;
 use crate::parallel::{Done, Job, Lanes};
+use crate::parity::Doubt;
 use crate::plan::{self, Share};
 use crate::regions::{Obstacle, Regions};
 use crate::relayout::Travel;
@@ -55,6 +56,8 @@ pub(crate) struct Core {
     pub spaces: Spaces,
     /// Whether reads may take any copy: not when a group that was not closed in order is only looked at.
     pub settled: bool,
+    /// Rows of which nothing is made from parity: only while a group is only looked at.
+    pub doubt: OnceLock<Doubt>,
     pub lanes: Lanes,
     pub meter: VolumeMeter,
     pub buffers: Buffers,

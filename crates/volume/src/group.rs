@@ -7,7 +7,7 @@
 //!     close      flush ─► logs emptied ─► labels durable: clean
 //! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -431,6 +431,9 @@ fn open(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>], options: &ImportO
         let away = member.state == MemberState::Failed && !assembly.returned.contains(&index);
         lives.push(device(index).filter(|_| !away).map(|device| Live::new(member.id, Arc::clone(device), member.state)));
     }
+    if !options.read_only && !was_clean {
+        crate::parity::refuse_unheard(&config, &lives)?;
+    }
     if !options.read_only {
         // A group that goes on without members leaps ahead of what they could have seen of an update that was under way when they left.
         config.event += if assembly.missing.is_empty() { 0 } else { 15 };
@@ -458,7 +461,6 @@ fn open(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>], options: &ImportO
 
 fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &VolumeConfig, was_clean: bool) -> Result<Arc<Core>> {
     let lives = shared.lives();
-    let members = volume.members();
     let geometry = geometry(volume, &lives, shared.read_only);
     let block = u64::from(geometry.logical_block_size);
     if volume.layouts().filter_map(Layout::unit_bytes).any(|unit| !unit.is_multiple_of(block)) {
@@ -470,14 +472,6 @@ fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &V
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
     let name = if volume.role == Role::Data { config.name.clone() } else { format!("{}/{}", config.name, volume.role.name()) };
-    let whole = members.iter().all(|member| lives[*member].as_ref().is_some_and(|live| live.is_active()));
-    if volume.layouts().any(|layout| matches!(layout, Layout::Raid5(_))) && shared.read_only && !was_clean && !whole {
-        let message = format!(
-            "group {} was not closed in order and a member is missing: its parity log has to be written back first, so import it for writing",
-            config.name
-        );
-        return Err(Error::new(ErrorKind::Missing, message));
-    }
     let core = Core {
         shared: Arc::clone(shared),
         role: volume.role,
@@ -487,6 +481,7 @@ fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &V
         untorn_unit: geometry.untorn_unit.into(),
         spaces: Spaces::new(crate::relayout::with_parity(Space::new(volume, block), config.id, ordinal)),
         settled: was_clean || !shared.read_only,
+        doubt: OnceLock::new(),
         lanes: Lanes::default(),
         meter: VolumeMeter::default(),
         buffers: Buffers::default(),
@@ -494,6 +489,9 @@ fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &V
         latched: false.into(),
         latch: Mutex::new(None),
     };
+    if shared.read_only && !was_clean {
+        core.look_at_parity(&core.spaces, config, volume)?;
+    }
     if volume.is_redundant() && !shared.read_only {
         let redundancy = Arc::new(redundancy(config, volume, &core, &lives, was_clean)?);
         core.spaces.change(|space| space.redundancy = Some(Arc::clone(&redundancy)));

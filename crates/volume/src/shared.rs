@@ -72,7 +72,8 @@ impl Shared {
         self.lives_version.load(Ordering::Acquire)
     }
 
-    fn replace_lives(&self, lives: Arc<Lives>) {
+    /// Lets others stand for the open members: before anybody uses them, or under the configuration's lock.
+    pub fn replace_lives(&self, lives: Arc<Lives>) {
         *self.lives.write() = lives;
         self.lives_version.fetch_add(1, Ordering::Release);
     }

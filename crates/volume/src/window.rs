@@ -139,9 +139,15 @@ impl BlockDevice for Window {
     /// Opens a queue that hands requests on where they lie in one piece, and serves the others from the calling thread.
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
         let parts = self.parts.iter().map(|part| Part { device: Arc::clone(&part.device), start: part.start, len: part.len }).collect();
-        let below = self.parts.iter().map(|part| part.device.queue(options)).collect::<Result<Vec<_>>>()?;
+        let (mut devices, mut queue_of) = (Vec::<&Arc<dyn BlockDevice>>::new(), Vec::new());
+        for part in &self.parts {
+            let known = devices.iter().position(|device| Arc::ptr_eq(device, &part.device));
+            queue_of.push(known.unwrap_or(devices.len()));
+            devices.extend(known.is_none().then_some(&part.device));
+        }
+        let below = devices.into_iter().map(|device| device.queue(options)).collect::<Result<Vec<_>>>()?;
         let window = Self { name: self.name.clone(), parts, counts: Counts::default() };
-        Ok(Box::new(WindowQueue { window, below, done: Vec::new() }))
+        Ok(Box::new(WindowQueue { window, below, queue_of, done: Vec::new() }))
     }
 
     fn engine(&self) -> EngineReport {
@@ -165,8 +171,10 @@ impl BlockDevice for Window {
 
 struct WindowQueue {
     window: Window,
-    /// By piece.
+    /// One for each device.
     below: Vec<Box<dyn DeviceQueue>>,
+    /// By piece, the queue of its device.
+    queue_of: Vec<usize>,
     /// What was served from the calling thread.
     done: Vec<Completion>,
 }
@@ -232,7 +240,7 @@ impl DeviceQueue for WindowQueue {
             request.rest.iter_mut().for_each(|segment| segment.offset = segment.offset - start + base);
         }
         // No queue has more in flight than all have together, so there is room.
-        self.below[at].push(request)
+        self.below[self.queue_of[at]].push(request)
     }
 
     fn submit(&mut self) -> Result<()> {

@@ -38,7 +38,7 @@ pub struct Arguments {
     /// Options as mount(8) writes them
     ///
     /// mode=cached|direct|concurrent|concurrent+cache, log=PATH (the device of the intent log), logfile=PATH (for the daemon's warnings),
-    /// metrics=unix:PATH|127.0.0.1:PORT (for Prometheus), metrics-files=N (metrics of the busiest files), ro, rw, checkpoint=NAME,
+    /// metrics=unix:PATH|127.0.0.1:PORT (for Prometheus), metrics-files=N (metrics of the busiest files), ro, rw, degraded (with ro: without members that are missing), checkpoint=NAME,
     /// allow_other, default_permissions, cache=SIZE, metadata-cache=SIZE, readahead=[MIN:]MAX, write-behind=[START:]MAX, sync=DURATION, latency-sample=N, threads=N, writeback=auto|on|off,
     /// inode-lock=range|whole, relatime, noatime, auto_unmount, nonempty, dev, nodev, suid, nosuid, exec, noexec, fsname=NAME
     #[arg(short, value_name = "OPTION[,OPTION…]")]
@@ -141,6 +141,8 @@ struct Plan {
     log_file: Option<PathBuf>,
     metrics: Option<metrics::Place>,
     metrics_files: usize,
+    /// Whether to go on without members that are missing.
+    degraded: bool,
     options: String,
     settings: MountSettings,
 }
@@ -150,20 +152,26 @@ impl Plan {
         let absolute = |path: &Path| std::path::absolute(path).map_err(|error| Failure::system("find", path, &error));
         let given = arguments.options.join(",");
         let (mut log, mut log_file, mut metrics, mut metrics_files, mut rest) = (None, None, None, 0, Vec::new());
+        let mut degraded = false;
         for option in given.split(',').filter(|option| !option.is_empty()) {
             match option.split_once('=') {
                 Some(("log", path)) => log = Some(absolute(Path::new(path))?),
                 Some(("logfile", path)) => log_file = Some(absolute(Path::new(path))?),
                 Some(("metrics", place)) => metrics = Some(place.parse()?),
                 Some(("metrics-files", number)) => metrics_files = metrics::files(number)?,
+                None if option == "degraded" => degraded = true,
                 _ => rest.push(option),
             }
         }
         let mut settings = MountSettings::parse(&rest.join(","))?;
+        if degraded && !settings.is_read_only() {
+            let what = "degraded goes with ro, which writes to no member: to go on without the missing ones for good, run";
+            return Err(Failure::usage(format!("-o {what} 'bedplate volume import --degraded' first")));
+        }
         let volume = group::resolve(&arguments.path)?.canonicalize().map_err(|error| Failure::system("find the volume", &arguments.path, &error))?;
         // By its source the other commands find out where a volume is mounted.
         settings.source.get_or_insert_with(|| volume.to_string_lossy().into_owned());
-        Ok(Self { volume, dir: mount_point(&arguments.dir)?, log, log_file, metrics, metrics_files, options: given, settings })
+        Ok(Self { volume, dir: mount_point(&arguments.dir)?, log, log_file, metrics, metrics_files, degraded, options: given, settings })
     }
 
     /// Returns the command line of the daemon, whose working directory is another.
@@ -210,7 +218,7 @@ impl Serving {
     fn start(plan: &Plan, output: &Output) -> Result<Self> {
         let options = &plan.settings.file_system;
         let access = if plan.settings.is_read_only() { Access::ReadOnly } else { Access::ReadWrite };
-        let opened = device::open_with_log(&plan.volume, plan.log.as_deref(), access)?;
+        let opened = device::open_parts(&plan.volume, plan.log.as_deref(), access, plan.degraded)?;
         let fs = progress::during(output, "recovering", || FileSystem::mount(opened.device, opened.log, options.clone()))?;
         match Self::serve(plan, &fs, opened.group) {
             Ok(serving) => Ok(serving),

@@ -241,6 +241,29 @@ fn s_108_who_was_replaced_is_no_member_any_more() {
     assert!(refusal(bedplate(["volume", "import", "--degraded", text(&second)])).contains("carries no label"));
 }
 
+/// S-109: what is left of a group is mounted to look at, and nobody is written to.
+#[test]
+fn s_109_a_group_without_a_member_is_mounted_to_look_at_it() {
+    if !can_mount("volumes") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let members = group(&scratch, "raid5", 3, &[]);
+    bedplate(["format", text(&members[0])]).succeeds();
+    let file = scratch.file("in", &[7; 300_000]);
+    bedplate(["put", text(&members[0]), text(&file), "/file"]).succeeds();
+    std::fs::remove_file(&members[1]).unwrap();
+    let dir = scratch.directory("mnt");
+    let before = [0, 2].map(|at| std::fs::read(&members[at]).unwrap());
+    let told = refusal(bedplate(["mount", "-o", "ro", text(&members[0]), text(&dir)]));
+    assert!(told.contains("m1.img") && told.contains("ro,degraded"), "{told}");
+    bedplate(["mount", "-o", "degraded", text(&members[0]), text(&dir)]).fails(2, "degraded goes with ro");
+    bedplate(["mount", "-o", "ro,degraded", text(&members[0]), text(&dir)]).succeeds();
+    assert_eq!(std::fs::read(dir.join("file")).unwrap(), [7; 300_000]);
+    bedplate(["unmount", text(&dir)]).succeeds();
+    assert!(before == [0, 2].map(|at| std::fs::read(&members[at]).unwrap()), "nothing was written");
+}
+
 #[test]
 fn unwise_and_impossible_groups_are_told_why() {
     let scratch = Scratch::new();

@@ -24,6 +24,7 @@
 mod gate;
 mod gather;
 mod log;
+mod look;
 mod passage;
 mod plan;
 mod read;
@@ -40,6 +41,7 @@ use parking_lot::Mutex;
 pub(crate) use gather::Gathering;
 #[cfg(feature = "forge")]
 pub(crate) use log::reseal as reseal_log;
+pub(crate) use look::{Doubt, refuse_unheard};
 
 use crate::core::Core;
 use crate::{Id, Raid5};

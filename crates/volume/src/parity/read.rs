@@ -25,6 +25,7 @@ impl Core {
     pub fn read_without(&self, parity: &Parity, buf: &mut [u8], address: u64, first: Option<block::Error>) -> Result<()> {
         let place = parity.raid5.place(address);
         let column = parity.raid5.data_column(place.row, place.unit);
+        self.refuse_doubtful(parity, place.row)?;
         let _row = self.lock_rows(parity, place.row, place.row);
         let lives = self.shared.lives();
         if let Err(error) = self.reconstruct(parity, &lives, column, place.row, place.within, buf) {

@@ -28,44 +28,23 @@ impl Core {
 
     fn replay(&self, parity: &Parity) -> Result<Failures> {
         let lives = self.shared.lives();
-        let (mut areas, mut failures) = (BTreeMap::new(), Failures::new());
-        for (column, live) in writable(parity, &lives) {
-            let mut area = AlignedBuf::zeroed(AREA_BYTES as usize);
-            match live.read(&mut area, parity.area) {
-                Ok(()) => drop(areas.insert(column, area)),
-                // One that is not up to date is not asked: its log is as old as it.
-                Err(error) => failures.push((Arc::clone(live), error)),
-            }
-        }
+        let (logs, mut failures) = hear(parity, &lives);
         if !failures.is_empty() {
             return Ok(failures);
         }
-        let width = parity.raid5.columns().len();
-        let active = |column: &usize| *column < width && parity.live(&lives, *column).is_some_and(|live| live.is_active());
-        let heads: BTreeMap<usize, Head> = areas.iter().map(|(column, area)| (*column, Head::find(area, parity.group))).collect();
-        let newest = heads.iter().filter(|(column, _)| active(column)).map(|(_, head)| *head).max_by_key(|head| head.generation).unwrap_or_default();
-        let mut records: BTreeMap<u64, Vec<Part>> = BTreeMap::new();
-        for (column, area) in areas.iter().filter(|(column, _)| newest.epoch != 0 && active(column)) {
-            let own = Part::find(area, parity.group, newest).into_iter().filter(|part| usize::from(part.column) == *column);
-            own.for_each(|part| records.entry(part.ordinal).or_default().push(part));
+        for part in logs.records.iter().flatten() {
+            let live = parity.live(&lives, part.column.into()).expect("an active member is open");
+            failures.extend(write_part(live, part).err().map(|error| (Arc::clone(live), error)));
         }
-        let mut replayed = 0;
-        for parts in records.values().filter(|parts| is_whole(parts, &active)) {
-            replayed += 1;
-            for part in parts.iter().filter(|part| fits(parity, part)) {
-                let live = parity.live(&lives, part.column.into()).expect("an active member is open");
-                failures.extend(write_part(live, part).err().map(|error| (Arc::clone(live), error)));
-            }
-        }
-        if replayed > 0 {
-            tracing::info!(volume = self.name, records = replayed, "rows that a crash left in the middle were written again from the parity log");
+        if !logs.records.is_empty() {
+            let records = logs.records.len();
+            tracing::info!(volume = self.name, records, "rows that a crash left in the middle were written again from the parity log");
         }
         failures.extend(self.flush_all());
         if !failures.is_empty() {
             return Ok(failures);
         }
-        let generation = 1 + heads.values().map(|head| head.generation).max().unwrap_or(0);
-        Ok(self.start_log(parity, Head { generation, epoch: random(), first: 0 }))
+        Ok(self.start_log(parity, Head { generation: logs.generation + 1, epoch: random(), first: 0 }))
     }
 
     /// Starts a log in which nothing counts that stood there before.
@@ -146,6 +125,39 @@ impl Core {
         let open = space.members.iter().filter_map(|member| lives[*member].as_ref()).filter(|live| live.takes_writes());
         open.filter_map(|live| Some((Arc::clone(live), live.flush().err()?))).collect()
     }
+}
+
+/// What the logs of the members say.
+pub(super) struct Logs {
+    /// The newest of any member.
+    generation: u64,
+    /// What counts, in order: the parts that belong where they say.
+    pub records: Vec<Vec<Part>>,
+}
+
+/// Reads the logs of the members that take writes, and says which could not be read: a record in which one of those takes part does not count.
+pub(super) fn hear(parity: &Parity, lives: &Lives) -> (Logs, Failures) {
+    let (mut areas, mut unheard) = (BTreeMap::new(), Failures::new());
+    for (column, live) in writable(parity, lives) {
+        let mut area = AlignedBuf::zeroed(AREA_BYTES as usize);
+        match live.read(&mut area, parity.area) {
+            Ok(()) => drop(areas.insert(column, area)),
+            // One that is not up to date is not asked: its log is as old as it.
+            Err(error) => unheard.push((Arc::clone(live), error)),
+        }
+    }
+    let width = parity.raid5.columns().len();
+    let active = |column: &usize| *column < width && parity.live(lives, *column).is_some_and(|live| live.is_active());
+    let heads: BTreeMap<usize, Head> = areas.iter().map(|(column, area)| (*column, Head::find(area, parity.group))).collect();
+    let newest = heads.iter().filter(|(column, _)| active(column)).map(|(_, head)| *head).max_by_key(|head| head.generation).unwrap_or_default();
+    let mut records: BTreeMap<u64, Vec<Part>> = BTreeMap::new();
+    for (column, area) in areas.iter().filter(|(column, _)| newest.epoch != 0 && active(column)) {
+        let own = Part::find(area, parity.group, newest).into_iter().filter(|part| usize::from(part.column) == *column);
+        own.for_each(|part| records.entry(part.ordinal).or_default().push(part));
+    }
+    let whole = records.into_values().filter(|parts| is_whole(parts, &active));
+    let records = whole.map(|parts| parts.into_iter().filter(|part| fits(parity, part)).collect()).collect();
+    (Logs { generation: heads.values().map(|head| head.generation).max().unwrap_or(0), records }, unheard)
 }
 
 fn random() -> u64 {

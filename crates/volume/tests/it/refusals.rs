@@ -154,27 +154,6 @@ fn a_group_that_is_only_looked_at_is_not_written_to() {
     assert!(members.iter().all(|member| member.operation_count() == 0));
 }
 
-/// Only an import that may write can put back what a RAID-5's log says.
-#[test]
-fn a_raid_5_that_was_not_closed_is_not_opened_read_only_without_a_member() {
-    let bed = Bed::new(3, 10);
-    bed.create(Shape::Raid5, 2, 0);
-    let group = bed.import();
-    group.sync().unwrap();
-    group.volume(Role::Data).unwrap().write_at(&AlignedBuf::from_slice(&[5; 4096]), 0).unwrap();
-    let now = bed.clock.lock().last().unwrap().clone();
-    let left: Vec<Arc<dyn BlockDevice>> = bed.after_cut(&now, 1).into_iter().map(|member| member as _).collect();
-    let options = ImportOptions { read_only: true, degraded: true, ..quiet() };
-    let writes = || left.iter().map(|member| member.counters().writes).sum::<u64>();
-    let before = writes();
-    let error = refused(&left[1..], &options);
-    assert!(error.kind == ErrorKind::Missing && error.message.contains("import it for writing"), "{error}");
-    drop(Group::import(&left, &options).unwrap());
-    assert_eq!(writes(), before, "nobody was written to");
-    Group::import(&left[1..], &ImportOptions { read_only: false, ..options.clone() }).unwrap().sync().unwrap();
-    drop(Group::import(&left[1..], &options).unwrap());
-}
-
 #[test]
 fn a_read_only_device_makes_no_member() {
     let dir = tempfile::tempdir().unwrap();

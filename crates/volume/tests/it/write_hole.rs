@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, MemoryDevice, QueueOptions, Request, RequestKind, Segment, SimulatedDevice, SimulatedOptions};
+use block::{
+    AlignedBuf, BlockDevice, Fault, FaultRule, MemoryDevice, QueueOptions, ReadFault, Request, RequestKind, Segment, SimulatedDevice,
+    SimulatedOptions, Trigger,
+};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use volume::{ErrorKind, Group, ImportOptions, Layout, Role, Shape};
+use volume::{ErrorKind, Group, ImportOptions, Label, Layout, Role, Shape};
 
 use super::bed::{Acknowledged, Bed, Clock, allowed, quiet, stamp_of, stamped, ticks};
 use super::parity::assert_parity;
@@ -98,8 +101,18 @@ impl Cut<'_> {
             })
     }
 
+    /// S-109: returns what one sees who opens the group without writing to it.
+    fn look(&self, members: &[Arc<dyn BlockDevice>]) -> AlignedBuf {
+        let group = Group::import(members, &looking());
+        let group = group.unwrap_or_else(|error| panic!("{}, to look at: {error}", self.context));
+        let mut seen = AlignedBuf::zeroed(SPAN as usize);
+        group.volume(Role::Data).unwrap().read_at(&mut seen, 0).unwrap();
+        seen
+    }
+
     /// Opens what is left, and checks that every sector is whole and shows what it may; again when everything was made to agree.
     fn judge(&self, members: &[Arc<dyn BlockDevice>], row: usize) {
+        let looked = self.look(members);
         let group = Group::import(members, &ImportOptions { degraded: true, ..quiet() });
         let group = group.unwrap_or_else(|error| panic!("{}: {error}", self.context));
         let device = group.volume(Role::Data).unwrap();
@@ -116,6 +129,7 @@ impl Cut<'_> {
             seen
         };
         let before = look("at first");
+        assert!(looked[..] == before[..], "{}: who only looked saw something else", self.context);
         group.sync().unwrap();
         assert!(look("when all agree")[..] == before[..], "{}: making all agree changed what was read", self.context);
         let config = group.config();
@@ -128,6 +142,10 @@ impl Cut<'_> {
             }
         }
     }
+}
+
+fn looking() -> ImportOptions {
+    ImportOptions { degraded: true, read_only: true, ..quiet() }
 }
 
 /// Names the members, which memory does not.
@@ -291,7 +309,7 @@ fn i_par_2_a_member_that_dies_in_the_middle_and_a_spare_that_takes_its_place_los
                     let context = format!("{members} members and a spare, {dying} dies, cut at {moment:?}, choice {choice}, without {lost:?}");
                     let left = without(&named(&bed.after_cut(&moment, choice)), lost);
                     // With the dead one back where a spare has its place already, it is told that it is outdated.
-                    let refused = Group::import(&left, &ImportOptions { degraded: true, read_only: true, ..quiet() }).err();
+                    let refused = Group::import(&left, &looking()).err();
                     if lost.is_none() && refused.is_some_and(|error| error.kind == ErrorKind::Outdated) {
                         continue;
                     }
@@ -330,4 +348,57 @@ fn i_par_1_a_power_cut_while_the_log_is_written_back_is_a_power_cut_like_any_oth
         }
     }
     println!("RAID-5, power cuts while the log is written back: {states} states tried, 0 violations");
+}
+
+/// S-109: a member is away and the log of another cannot be read. What was being written may be neither old nor new; everything else is served, and
+/// nobody writes.
+#[test]
+fn s_109_without_a_member_and_the_log_of_another_what_is_known_can_be_read() {
+    const FAR: u64 = 512 << 10;
+    let (members, row) = (4, 3 * UNIT);
+    let bed = ready(members, 0, 67);
+    let group = bed.import();
+    let device = group.volume(Role::Data).unwrap();
+    device.write_at(&stamped(FAR, row, 999), FAR).unwrap();
+    drop((device, group));
+    bed.settle();
+    let group = bed.import();
+    let device = group.volume(Role::Data).unwrap();
+    let mut history = Vec::new();
+    run(&bed, &*device, members, &mut history, Writes::Parts, 0..7);
+    drop((device, group));
+    let (mut states, mut read, mut refused) = (0, 0, 0);
+    for (ordinal, moment) in bed.moments().into_iter().enumerate().step_by(5) {
+        let (lost, deaf) = (ordinal % members, (ordinal + 1 + ordinal / members % 3) % members);
+        let left = named(&bed.after_cut(&moment, choices(ordinal)[1]));
+        let log = (5 << 19)..(6 << 19);
+        left.members[deaf].inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Always).within(log));
+        let devices = without(&left, Some(lost));
+        let context = format!("cut at {moment:?}, without {lost}, log of {deaf} unreadable");
+        let closed = devices.iter().map(|device| Label::read(&**device).unwrap().config).max_by_key(|config| config.event).unwrap().clean;
+        let error = Group::import(&devices, &ImportOptions { degraded: true, ..quiet() }).err();
+        assert_eq!(error.is_some_and(|error| error.message.contains("nothing was written")), !closed, "{context}");
+        if closed {
+            continue;
+        }
+        let group = Group::import(&devices, &looking()).unwrap();
+        let device = group.volume(Role::Data).unwrap();
+        let mut far = AlignedBuf::zeroed(row);
+        device.read_at(&mut far, FAR).unwrap_or_else(|error| panic!("{context}: {error}"));
+        assert!(far[..] == stamped(FAR, row, 999)[..], "{context}");
+        for address in (0..SPAN).step_by(512) {
+            let mut sector = AlignedBuf::zeroed(512);
+            match device.read_at(&mut sector, address) {
+                Ok(()) => assert!(allowed(&history, address, moment.iter().sum()).contains(&stamp_of(&sector, address)), "{context}: {address}"),
+                Err(error) => assert!(error.detail.contains("neither old nor new"), "{context}: {error}"),
+            }
+            let made = device.read_at(&mut sector, address).is_ok();
+            (read, refused) = (read + u64::from(made), refused + u64::from(!made));
+        }
+        drop((device, group));
+        assert!(left.members.iter().all(|member| member.operation_count() == 0), "{context}");
+        states += 1;
+    }
+    assert!(states > 20 && refused > 0 && read > refused, "{states} {read} {refused}");
+    println!("RAID-5, a member away and a log unreadable: {states} states tried, 0 violations");
 }
