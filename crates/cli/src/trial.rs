@@ -88,9 +88,9 @@ pub struct Latency {
 
 impl Latency {
     fn of(snapshot: &LatencySnapshot) -> Self {
-        let enough = |value: Option<u64>| value.filter(|_| snapshot.count >= TIMED_MIN);
+        let enough = |value: Option<u64>| value.filter(|_| snapshot.timed >= TIMED_MIN);
         let at = |share| enough(snapshot.percentile_ns(share));
-        Self { timed: snapshot.count, average_ns: enough(snapshot.average_ns()), p50_ns: at(0.5), p99_ns: at(0.99) }
+        Self { timed: snapshot.timed, average_ns: enough(snapshot.average_ns()), p50_ns: at(0.5), p99_ns: at(0.99) }
     }
 }
 

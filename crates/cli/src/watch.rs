@@ -226,7 +226,7 @@ pub fn reasons(counts: &[u64]) -> Map<String, Value> {
 /// Returns a histogram's summary as a program reads it.
 pub fn latency(snapshot: &LatencySnapshot) -> Value {
     let at = |share| snapshot.percentile_ns(share);
-    json!({ "timed": snapshot.count, "average_ns": snapshot.average_ns(), "p50_ns": at(0.5), "p99_ns": at(0.99), "ns_max": snapshot.ns_max })
+    json!({ "timed": snapshot.timed, "average_ns": snapshot.average_ns(), "p50_ns": at(0.5), "p99_ns": at(0.99), "ns_max": snapshot.ns_max })
 }
 
 /// Sorts by a key and keeps the first `top`.

@@ -1,45 +1,103 @@
-//! How fast the data path is on a device that costs nothing but the processor; to be compared with the same of a build that counts nothing:
+//! What counting and timing cost, on a device that costs nothing but the processor, or on a device or image of at least 128 MiB whose content is lost:
 //!
 //! ```sh
-//! cargo build --release -p bedplate-fs --example statistics_cost && cp target/release/examples/statistics_cost counted
-//! cargo build --release -p bedplate-fs --example statistics_cost --features uncounted && cp target/release/examples/statistics_cost uncounted
-//! for round in $(seq 30); do ./counted; ./uncounted; done
+//! cargo run --release -p bedplate-fs --features statistics-switch --example statistics_cost -- 30
+//! cargo run --release -p bedplate-fs --features statistics-switch --example statistics_cost -- 30 /dev/loop7
 //! ```
 //!
-//! One line a case: its name and 4 KiB operations a second.
+//! The same threads work without a pause, for as many seconds a case as said, while the statistics are switched on and off every few milliseconds: the two rates
+//! of a pair of windows come from the same processor, the same memory and the same moment. (Two builds, one after the other, differ by ten times what is looked for.)
+//!
+//! One line a case: its name, 4 KiB operations a second, their rate with statistics over that without (mean of all pairs, the slowest and fastest tenth left
+//! out), its standard error, and the number of pairs.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use block::{AlignedBuf, BlockDevice, MemoryDevice, QueueOptions};
+use block::{AlignedBuf, BlockDevice, DeviceOptions, MemoryDevice, QueueOptions};
 use fs::{File, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Queue, QueueCompletion, Result};
 
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 16 << 10;
-const WINDOW: Duration = Duration::from_millis(250);
+const WINDOW: Duration = Duration::from_millis(4);
 const DEPTH: usize = 128;
 
 fn main() -> Result<()> {
-    let device: Arc<dyn BlockDevice> = MemoryDevice::new(128 << 20);
+    let seconds = std::env::args().nth(1).and_then(|said| said.parse().ok()).unwrap_or(10);
+    let device: Arc<dyn BlockDevice> = match std::env::args().nth(2) {
+        Some(path) => block::open(path, &DeviceOptions::default())?,
+        None => MemoryDevice::new(128 << 20),
+    };
     FileSystem::format(&device, None, &FormatOptions::default())?;
     let fs = FileSystem::mount(device, None, MountOptions { mode: IoMode::Concurrent, ..MountOptions::default() })?;
     let file = Arc::new(fs.open("/file", &OpenOptions::create())?);
     let chunk = AlignedBuf::zeroed(1 << 20);
     (0..BLOCKS * BLOCK as u64).step_by(chunk.len()).try_for_each(|at| file.write_at(&chunk, at).map(drop))?;
-    for write in [false, true] {
-        for threads in [1, 16] {
-            println!("{}-threads-{threads} {:.0}", name(write), by_threads(&file, threads, write)?);
+    for (name, write) in [("read", false), ("write", true)] {
+        for threads in [1, 2, 16] {
+            let case = format!("{name}-threads-{threads}");
+            compare(&case, seconds, threads, |run, seed| by_call(&file, write, run, seed))?;
         }
-        println!("{}-depth-{DEPTH} {:.0}", name(write), by_queue(&fs, &file, write)?);
+        let case = format!("{name}-depth-{DEPTH}");
+        compare(&case, seconds, 1, |run, _| by_queue(&fs, &file, write, run))?;
     }
     drop(file);
     fs.unmount()
 }
 
-fn name(write: bool) -> &'static str {
-    if write { "write" } else { "read" }
+/// What a worker is told, and tells.
+#[repr(align(128))]
+#[derive(Default)]
+struct Run {
+    stop: AtomicBool,
+    done: AtomicU64,
+}
+
+impl Run {
+    fn add(&self, done: u64) {
+        self.done.store(self.done.load(Relaxed) + done, Relaxed);
+    }
+}
+
+fn compare(case: &str, seconds: u64, threads: usize, work: impl Fn(&Run, u64) -> Result<()> + Sync) -> Result<()> {
+    let runs: Vec<Run> = (0..threads).map(|_| Run::default()).collect();
+    let done = || runs.iter().map(|run| run.done.load(Relaxed)).sum::<u64>();
+    let window = |counting: bool| {
+        fs::statistics_switch(counting);
+        let (before, began) = (done(), Instant::now());
+        std::thread::sleep(WINDOW);
+        (done() - before) as f64 / began.elapsed().as_secs_f64()
+    };
+    let mut pairs = Vec::new();
+    std::thread::scope(|scope| {
+        let work = &work;
+        let running: Vec<_> = runs.iter().zip(1..).map(|(run, seed)| scope.spawn(move || work(run, seed))).collect();
+        let began = Instant::now();
+        std::thread::sleep(50 * WINDOW);
+        while began.elapsed() < Duration::from_secs(seconds) {
+            // The first of a pair is the one that was last in the pair before.
+            let counted_first = pairs.len() % 2 == 0;
+            let (first, second) = (window(counted_first), window(!counted_first));
+            pairs.push(if counted_first { (first, second) } else { (second, first) });
+        }
+        fs::statistics_switch(true);
+        runs.iter().for_each(|run| run.stop.store(true, Relaxed));
+        running.into_iter().try_for_each(|thread| thread.join().expect("a worker does not panic"))
+    })?;
+    report(case, &pairs);
+    Ok(())
+}
+
+fn report(case: &str, pairs: &[(f64, f64)]) {
+    let mut ratios: Vec<f64> = pairs.iter().map(|(counted, uncounted)| counted / uncounted).collect();
+    ratios.sort_by(f64::total_cmp);
+    let kept = &ratios[ratios.len() / 10..ratios.len() - ratios.len() / 10];
+    let mean = kept.iter().sum::<f64>() / kept.len() as f64;
+    let error = (kept.iter().map(|ratio| (ratio - mean).powi(2)).sum::<f64>()).sqrt() / kept.len() as f64;
+    let rate = pairs.iter().map(|(counted, _)| counted).sum::<f64>() / pairs.len() as f64;
+    println!("{case:16} {rate:9.0}/s  {mean:.4} ± {error:.4}  {} pairs", pairs.len());
 }
 
 /// Places of one thread, all over the file.
@@ -52,52 +110,37 @@ impl Places {
     }
 }
 
-fn by_threads(file: &File, threads: u64, write: bool) -> Result<f64> {
-    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
-    let began = Instant::now();
-    std::thread::scope(|scope| {
-        let work = |seed: u64| -> Result<()> {
-            let (mut places, mut buf, mut count) = (Places(seed), AlignedBuf::zeroed(BLOCK), 0_u64);
-            while !stop.load(Relaxed) {
-                if write {
-                    file.write_at(&buf, places.next())?
-                } else {
-                    file.read_at(&mut buf, places.next())? as u64
-                };
-                count += 1;
-            }
-            done.fetch_add(count, Relaxed);
-            Ok(())
-        };
-        let running: Vec<_> = (0..threads).map(|seed| scope.spawn(move || work(seed))).collect();
-        std::thread::sleep(WINDOW);
-        stop.store(true, Relaxed);
-        running.into_iter().try_for_each(|thread| thread.join().expect("a worker does not panic"))
-    })?;
-    Ok(done.load(Relaxed) as f64 / began.elapsed().as_secs_f64())
+fn by_call(file: &File, write: bool, run: &Run, seed: u64) -> Result<()> {
+    let (mut places, mut buf) = (Places(seed), AlignedBuf::zeroed(BLOCK));
+    while !run.stop.load(Relaxed) {
+        if write {
+            file.write_at(&buf, places.next()).map(drop)?;
+        } else {
+            file.read_at(&mut buf, places.next()).map(drop)?;
+        }
+        run.add(1);
+    }
+    Ok(())
 }
 
-fn by_queue(fs: &FileSystem, file: &Arc<File>, write: bool) -> Result<f64> {
+fn by_queue(fs: &FileSystem, file: &Arc<File>, write: bool, run: &Run) -> Result<()> {
     let mut queue = Queue::new(fs, &QueueOptions { depth_max: DEPTH, buffers: 0, buffer_bytes: 0 })?;
-    let (mut places, mut done, mut count) = (Places(7), Vec::<QueueCompletion>::new(), 0_u64);
+    let (mut places, mut done) = (Places(7), Vec::<QueueCompletion>::new());
     let mut free: Vec<AlignedBuf> = (0..DEPTH).map(|_| AlignedBuf::zeroed(BLOCK)).collect();
-    let began = Instant::now();
     loop {
-        // The clock is read once a turn, not once an operation: it would be most of the cost.
-        let open = began.elapsed() < WINDOW;
+        let open = !run.stop.load(Relaxed);
         if !open && queue.in_flight() == 0 {
-            break;
+            return Ok(());
         }
         while open && let Some(buf) = free.pop() {
             let queued = if write { queue.write(file, buf, places.next(), 0) } else { queue.read(file, buf, places.next(), 0) };
             queued.expect("as many buffers as places");
         }
         queue.complete(1, &mut done)?;
+        run.add(done.len() as u64);
         for completion in done.drain(..) {
             completion.result?;
-            count += 1;
             free.extend(completion.buf);
         }
     }
-    Ok(count as f64 / began.elapsed().as_secs_f64())
 }

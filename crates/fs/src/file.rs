@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use crate::inode::Inode;
 use crate::io::{Ask, Io};
-use crate::latency::Timed;
+use crate::latency::{Timed, Timing};
 use crate::mode::OpenClass;
 use crate::state::Fs;
 use crate::{AllocateMode, Attr, CounterSnapshot, Error, ErrorKind, ExtentInfo, InodeNo, IoMode, OpenOptions, Result};
@@ -52,9 +51,9 @@ impl File {
 
     /// Ends a read or write that may be one of those timed.
     #[inline]
-    pub(crate) fn timed(&self, what: Timed, began: Option<Instant>) {
-        if let Some(began) = began {
-            self.fs.sampler.end(&self.inode.latencies, what, began);
+    pub(crate) fn timed(&self, what: Timed, timing: Option<Timing>) {
+        if let Some(timing) = timing {
+            self.fs.sampler.end(&self.inode.latencies, what, timing);
         }
     }
 
@@ -94,9 +93,9 @@ impl File {
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.may_read()?;
         self.note_read();
-        let began = self.fs.sampler.begin();
+        let timing = self.fs.sampler.begin();
         let len = self.io().read(self.class, buf, offset)?;
-        self.timed(Timed::Read, began);
+        self.timed(Timed::Read, timing);
         Ok(len)
     }
     /// Writes all of `buf` at `offset` (at the end, when opened with `append`); returns the offset it was written at.
@@ -105,9 +104,9 @@ impl File {
     /// `NoSpace`, `TooLarge`, `Io`, `ReadOnly`; `NotPermitted` when not open for writing. After an error any block-sized part may have been written.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<u64> {
         self.may_write()?;
-        let began = self.fs.sampler.begin();
+        let timing = self.fs.sampler.begin();
         let at = self.io().write(self.class, buf, if self.append { None } else { Some(offset) })?;
-        self.timed(Timed::Write, began);
+        self.timed(Timed::Write, timing);
         if self.data_sync {
             self.io().sync_written(at, buf.len() as u64)?;
         }

@@ -170,13 +170,13 @@ impl Inode {
 
     /// Returns the counters.
     pub(crate) fn snapshot(&self) -> CounterSnapshot {
-        self.data.lock.beside().complete(&self.counters.snapshot())
+        self.data.steady.tally.complete(&self.counters.snapshot())
     }
 
     /// Lets all that is counted begin anew.
     pub(crate) fn reset_statistics(&self) {
         self.counters.reset();
-        self.data.lock.beside().reset();
+        self.data.steady.tally.reset();
         self.latencies.reset();
     }
 

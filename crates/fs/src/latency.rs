@@ -2,11 +2,13 @@
 //!
 //! ```text
 //!   begin: count down ──> 0? ──> clock read, draw the next distance (1 ‥ 2n−1, n on average)
-//!   end:   timed? ──> clock read ──> histogram of the file (if it has one) and of the file system
+//!   end:   timed? ──> clock read ──> histogram of the file (if it has one) and of the file system, n times
 //! ```
 //!
-//! Two clock reads cost a tenth of a read of a memory device, so one I/O in n is timed (the tunable `latency-sample`; 0: none). The distance is
-//! drawn, because a program that goes round its files would else have the same one timed for ever. Syncs are timed each: they cost more.
+//! Timing costs a third of a read of a memory device, so a thread times one I/O about each [`PACE`], whatever that is in I/Os: each of a disk, one in n of
+//! memory; at least one in as many as the tunable `latency-sample` says (0: none). What is timed stands for the n I/Os it was drawn from, so slow times do not weigh
+//! more than fast ones. The distance is drawn, because a program that goes round its files would else have the same one timed for ever. Syncs are
+//! timed each: they cost more.
 //!
 //! - I-LAT-1: histograms of files take bounded memory in the whole process, [`FILE_HISTOGRAMS_MAX`]; a file beyond that has none of its own.
 
@@ -18,8 +20,12 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// Of how many reads and writes one is timed by default.
-pub(crate) const SAMPLE_DEFAULT: u32 = 128;
+use crate::stats::counting;
+
+/// Of how many reads and writes at least one is timed by default.
+pub(crate) const SAMPLE_DEFAULT: u32 = 512;
+/// How much time of a thread one timed I/O may stand for: with many threads that time at once, some thousand times what it costs.
+const PACE: Duration = Duration::from_millis(1);
 /// How many I/Os a thread lets pass while nothing is timed before it looks again whether that has changed.
 const IDLE: u32 = 1024;
 /// The most histograms of single files; each takes 4 KiB.
@@ -37,6 +43,32 @@ thread_local! {
     /// I/Os to go until one is timed; 0: this thread has drawn none yet.
     static TO_GO: Cell<u32> = const { Cell::new(0) };
     static SEED: Cell<u32> = const { Cell::new(0x9e37_79b9) };
+    static DRAWN: Cell<Drawn> = const { Cell::new(Drawn { at: None, distance: 0, mean: 1 }) };
+}
+
+/// What a thread drew last.
+#[derive(Clone, Copy)]
+struct Drawn {
+    /// When; `None` while nothing is timed.
+    at: Option<Instant>,
+    /// How many I/Os were to pass.
+    distance: u32,
+    /// How many they are on average.
+    mean: u32,
+}
+
+/// An I/O under way that is timed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timing {
+    pub(crate) began: Instant,
+    /// How many I/Os it is one of.
+    stands_for: u32,
+}
+
+/// Returns of how many I/Os one is to be timed, when so many took a thread so long.
+fn paced(ios: u32, took: Duration) -> u32 {
+    let mean = u128::from(ios) * PACE.as_nanos() / took.as_nanos().max(1);
+    u32::try_from(mean).unwrap_or(u32::MAX).max(1)
 }
 
 /// What was timed.
@@ -64,31 +96,38 @@ pub(crate) struct Histogram {
     buckets: [AtomicU64; BUCKETS],
     sum_ns: AtomicU64,
     ns_max: AtomicU64,
+    timed: AtomicU64,
 }
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { buckets: [const { AtomicU64::new(0) }; BUCKETS], sum_ns: AtomicU64::new(0), ns_max: AtomicU64::new(0) }
+        let [sum_ns, ns_max, timed] = Default::default();
+        Self { buckets: [const { AtomicU64::new(0) }; BUCKETS], sum_ns, ns_max, timed }
     }
 }
 
 impl Histogram {
-    fn record(&self, took: Duration) {
+    /// Counts a duration as often as said.
+    fn record(&self, took: Duration, stands_for: u32) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX >> 1);
-        self.buckets[bucket_of(ns)].fetch_add(1, Relaxed);
-        self.sum_ns.fetch_add(ns, Relaxed);
-        self.ns_max.fetch_max(ns, Relaxed);
+        self.buckets[bucket_of(ns)].fetch_add(stands_for.into(), Relaxed);
+        self.sum_ns.fetch_add(ns.saturating_mul(stands_for.into()), Relaxed);
+        self.timed.fetch_add(1, Relaxed);
+        if ns > self.ns_max.load(Relaxed) {
+            self.ns_max.fetch_max(ns, Relaxed);
+        }
     }
 
     fn reset(&self) {
-        self.buckets.iter().chain([&self.sum_ns, &self.ns_max]).for_each(|value| value.store(0, Relaxed));
+        self.buckets.iter().chain([&self.sum_ns, &self.ns_max, &self.timed]).for_each(|value| value.store(0, Relaxed));
     }
 
     fn snapshot(&self) -> LatencySnapshot {
         let filled = |(at, count): (usize, &AtomicU64)| Some((at as u32, count.load(Relaxed))).filter(|(_, count)| *count > 0);
         let buckets: Vec<(u32, u64)> = self.buckets.iter().enumerate().filter_map(filled).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();
-        LatencySnapshot { count, sum_ns: self.sum_ns.load(Relaxed), ns_max: self.ns_max.load(Relaxed), buckets }
+        let value = |value: &AtomicU64| value.load(Relaxed);
+        LatencySnapshot { timed: value(&self.timed), count, sum_ns: value(&self.sum_ns), ns_max: value(&self.ns_max), buckets }
     }
 }
 
@@ -130,13 +169,13 @@ impl FileLatencies {
         }
     }
 
-    fn record(&self, what: Timed, took: Duration) {
+    fn record(&self, what: Timed, took: Duration, stands_for: u32) {
         let place = self.of(what);
         if let Some(histogram) = place.get() {
-            return histogram.0.record(took);
+            return histogram.0.record(took, stands_for);
         }
         if let Some(histogram) = OfFile::take() {
-            histogram.0.record(took);
+            histogram.0.record(took, stands_for);
             // Of two threads that were first at once, one loses a sample.
             drop(place.set(histogram));
         }
@@ -166,7 +205,7 @@ impl Sampler {
         Self { every: AtomicU32::new(every), read: Histogram::default(), write: Histogram::default(), sync: Histogram::default() }
     }
 
-    /// Of how many reads and writes one is timed; 0: none.
+    /// Of how many reads and writes at least one is timed; 0: none.
     pub(crate) fn every(&self) -> u32 {
         self.every.load(Relaxed)
     }
@@ -178,8 +217,8 @@ impl Sampler {
 
     /// Begins a read or write; `Some` for the one in n that is timed.
     #[inline]
-    pub(crate) fn begin(&self) -> Option<Instant> {
-        if cfg!(feature = "uncounted") {
+    pub(crate) fn begin(&self) -> Option<Timing> {
+        if !counting() {
             return None;
         }
         TO_GO.with(|to_go| match to_go.get() {
@@ -192,13 +231,17 @@ impl Sampler {
     }
 
     #[cold]
-    fn draw(&self, to_go: &Cell<u32>) -> Option<Instant> {
+    fn draw(&self, to_go: &Cell<u32>) -> Option<Timing> {
         let every = self.every();
         let first = to_go.get() == 0;
+        let before = DRAWN.get();
         if every == 0 {
             to_go.set(IDLE);
+            DRAWN.set(Drawn { at: None, ..before });
             return None;
         }
+        let began = Instant::now();
+        let mean = before.at.map_or(1, |at| paced(before.distance, began - at)).min(every);
         let random = SEED.with(|seed| {
             let mut x = seed.get();
             x ^= x << 13;
@@ -207,27 +250,29 @@ impl Sampler {
             seed.set(x);
             x
         });
-        to_go.set(1 + random % every.saturating_mul(2).saturating_sub(1));
-        // A thread's first I/O is not typical: it is timed only where all are.
-        (every == 1 || !first).then(Instant::now)
+        let distance = 1 + random % mean.saturating_mul(2).saturating_sub(1);
+        to_go.set(distance);
+        DRAWN.set(Drawn { at: Some(began), distance, mean });
+        // A thread's first I/O is not typical: it is timed only where all are. After a time without timing, nobody knows what one stands for.
+        (every == 1 || !first && before.at.is_some()).then_some(Timing { began, stands_for: before.mean })
     }
 
     /// Begins a sync: each is timed, unless nothing is.
-    pub(crate) fn begin_sync(&self) -> Option<Instant> {
-        (self.every() != 0).then(Instant::now)
+    pub(crate) fn begin_sync(&self) -> Option<Timing> {
+        (self.every() != 0).then(|| Timing { began: Instant::now(), stands_for: 1 })
     }
 
     /// Ends what [`begin`](Self::begin) began.
     #[cold]
-    pub(crate) fn end(&self, file: &FileLatencies, what: Timed, began: Instant) {
-        let took = began.elapsed();
-        file.record(what, took);
+    pub(crate) fn end(&self, file: &FileLatencies, what: Timed, timing: Timing) {
+        let took = timing.began.elapsed();
+        file.record(what, took, timing.stands_for);
         match what {
             Timed::Read => &self.read,
             Timed::Write => &self.write,
             Timed::Sync => &self.sync,
         }
-        .record(took);
+        .record(took, timing.stands_for);
     }
 
     pub(crate) fn reset(&self) {
@@ -261,7 +306,9 @@ impl Latencies {
 /// A histogram of durations; single values are exact, the whole is not atomic.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencySnapshot {
-    /// How many durations.
+    /// How many operations were timed.
+    pub timed: u64,
+    /// How many durations: those that were timed, each as often as the operations it stands for.
     pub count: u64,
     /// Their sum in nanoseconds.
     pub sum_ns: u64,
@@ -305,6 +352,7 @@ impl LatencySnapshot {
         let mut buckets: BTreeMap<u32, u64> = self.buckets.drain(..).collect();
         other.buckets.iter().for_each(|(bucket, count)| *buckets.entry(*bucket).or_default() += count);
         self.buckets = buckets.into_iter().collect();
+        self.timed += other.timed;
         self.count += other.count;
         self.sum_ns += other.sum_ns;
         self.ns_max = self.ns_max.max(other.ns_max);
@@ -313,12 +361,13 @@ impl LatencySnapshot {
     /// Returns what came since an earlier snapshot of the same histogram (all of it, after a reset). The longest stays that of the whole.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        if earlier.count > self.count {
+        if earlier.timed > self.timed || earlier.count > self.count {
             return self.clone();
         }
         let before = |bucket: u32| earlier.buckets.iter().find(|(other, _)| *other == bucket).map_or(0, |(_, count)| *count);
         let buckets: Vec<_> = self.buckets.iter().map(|&(b, n)| (b, n.saturating_sub(before(b)))).filter(|(_, n)| *n > 0).collect();
-        Self { count: self.count - earlier.count, sum_ns: self.sum_ns.saturating_sub(earlier.sum_ns), ns_max: self.ns_max, buckets }
+        let timed = self.timed - earlier.timed;
+        Self { timed, count: self.count - earlier.count, sum_ns: self.sum_ns.saturating_sub(earlier.sum_ns), ns_max: self.ns_max, buckets }
     }
 }
 
@@ -328,7 +377,7 @@ mod tests {
 
     fn histogram(values: impl IntoIterator<Item = u64>) -> LatencySnapshot {
         let histogram = Histogram::default();
-        values.into_iter().for_each(|ns| histogram.record(Duration::from_nanos(ns)));
+        values.into_iter().for_each(|ns| histogram.record(Duration::from_nanos(ns), 1));
         histogram.snapshot()
     }
 
@@ -366,16 +415,16 @@ mod tests {
     #[test]
     fn an_interval_is_what_came_since() {
         let histogram = Histogram::default();
-        histogram.record(Duration::from_micros(10));
+        histogram.record(Duration::from_micros(10), 1);
         let earlier = histogram.snapshot();
-        histogram.record(Duration::from_micros(300));
-        histogram.record(Duration::from_micros(10));
+        histogram.record(Duration::from_micros(300), 1);
+        histogram.record(Duration::from_micros(10), 1);
         let interval = histogram.snapshot().since(&earlier);
         assert_eq!((interval.count, interval.sum_ns), (2, 310_000));
         assert_eq!(interval.buckets.iter().map(|(_, n)| n).sum::<u64>(), 2);
         assert_eq!((interval.count_up_to(20_000), interval.count_up_to(400_000)), (1, 2));
         histogram.reset();
-        histogram.record(Duration::from_micros(1));
+        histogram.record(Duration::from_micros(1), 1);
         let fresh = histogram.snapshot();
         assert_eq!(fresh.since(&earlier).count, 0, "as many as before: nothing tells a reset from a standstill");
         assert_eq!(LatencySnapshot { count: 9, ..earlier }.count, 9);
@@ -398,6 +447,33 @@ mod tests {
     }
 
     #[test]
+    fn slow_operations_are_timed_each_and_fast_ones_stand_for_those_between() {
+        let sampler = Sampler::new(SAMPLE_DEFAULT);
+        let told = |rounds: u32, pause: Duration| {
+            let timings = (0..rounds).filter_map(|_| {
+                std::thread::sleep(pause);
+                sampler.begin()
+            });
+            timings.fold((0, 0), |(timed, stood), timing| (timed + 1, stood + timing.stands_for))
+        };
+        let (timed, stood) = told(50, 2 * PACE);
+        assert!(timed >= 48 && stood <= 52, "each but the thread's first: {timed} for {stood}");
+        let (timed, stood) = told(4_000_000, Duration::ZERO);
+        assert!(timed < 400_000, "{timed}");
+        assert!((3_600_000..4_400_000).contains(&stood), "{stood}, and not 4,000,000");
+    }
+
+    #[test]
+    fn a_duration_weighs_as_much_as_it_stands_for() {
+        let histogram = Histogram::default();
+        histogram.record(Duration::from_micros(1), 99);
+        histogram.record(Duration::from_micros(400), 1);
+        let told = histogram.snapshot();
+        assert_eq!((told.timed, told.count, told.sum_ns, told.ns_max), (2, 100, 499_000, 400_000));
+        assert!(told.percentile_ns(0.98).unwrap() < 2_000 && told.percentile_ns(1.0).unwrap() > 390_000, "{told:?}");
+    }
+
+    #[test]
     fn a_program_that_goes_round_its_files_has_all_of_them_timed() {
         let sampler = Sampler::new(64);
         let mut timed = [0; 64];
@@ -416,12 +492,12 @@ mod tests {
     #[test]
     fn i_lat_1_histograms_of_files_are_bounded() {
         let files: Vec<FileLatencies> = (0..FILE_HISTOGRAMS_MAX + 10).map(|_| FileLatencies::default()).collect();
-        files.iter().for_each(|file| file.record(Timed::Read, Duration::from_micros(1)));
+        files.iter().for_each(|file| file.record(Timed::Read, Duration::from_micros(1), 1));
         let with = files.iter().filter(|file| file.snapshot().read.count > 0).count();
         assert!(with <= FILE_HISTOGRAMS_MAX);
         drop(files);
         let again = FileLatencies::default();
-        again.record(Timed::Read, Duration::from_micros(1));
+        again.record(Timed::Read, Duration::from_micros(1), 1);
         assert_eq!(again.snapshot().read.count, 1);
     }
 }

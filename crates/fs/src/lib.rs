@@ -68,6 +68,8 @@ pub use planted::{PlantedBug, plant};
 pub use queue::{Queue, QueueCompletion};
 pub use report::{CheckReport, Finding, FindingKind, FormatReport, FsInfo, LogInfo, RecoveryReport};
 pub use salvage::{LostRange, Salvage, SalvagedEntry};
+#[cfg(feature = "statistics-switch")]
+pub use stats::statistics_switch;
 pub use stats::{CounterSnapshot, Reason};
 pub use tune::{TUNABLES, Takes, Tunable, TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy, Unit};
 pub use types::{

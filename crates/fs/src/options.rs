@@ -63,7 +63,7 @@ pub struct MountOptions {
     pub sync_interval: Duration,
     /// Cap in bytes of the metadata tree's cache.
     pub metadata_cache_bytes: u64,
-    /// Of how many reads and writes one is timed for the latency histograms: 1 times all, 0 none.
+    /// Of how many reads and writes at least one is timed for the latency histograms: 1 times all, 0 none.
     pub latency_sample: u32,
     /// How many bytes of a file are wanted in one run of the volume, where neither it nor its directory says; 0: whatever comes.
     pub extent_size_bytes: u64,

@@ -4,6 +4,34 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
 
+/// Whether anything is counted or timed.
+#[cfg(not(feature = "statistics-switch"))]
+pub(crate) const fn counting() -> bool {
+    true
+}
+
+#[cfg(feature = "statistics-switch")]
+pub(crate) use switch::counting;
+#[cfg(feature = "statistics-switch")]
+pub use switch::statistics_switch;
+
+#[cfg(feature = "statistics-switch")]
+mod switch {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    static COUNTING: AtomicBool = AtomicBool::new(true);
+
+    #[inline]
+    pub(crate) fn counting() -> bool {
+        COUNTING.load(Relaxed)
+    }
+
+    /// Switches counting and timing on or off for all file systems of the process, to measure what they cost.
+    pub fn statistics_switch(counting: bool) {
+        COUNTING.store(counting, Relaxed);
+    }
+}
+
 /// Why an I/O was not served the way its mode asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[repr(usize)]
@@ -152,7 +180,7 @@ counters! {
 
 impl Counters {
     pub(crate) fn add(counter: &AtomicU64, n: u64) {
-        if !cfg!(feature = "uncounted") {
+        if counting() {
             counter.fetch_add(n, Relaxed);
         }
     }

@@ -104,7 +104,11 @@ fn counters(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
     let reasons = Reason::ALL.map(|reason| ([("reason", reason.name())], info.counters.reason(reason)));
     out.counters("not_as_asked", "Reads and writes that were not served as their mode asks, by reason", reasons)?;
     let latencies = [("read", &info.latencies.read), ("write", &info.latencies.write), ("sync", &info.latencies.sync)];
-    out.histograms("operation_seconds", "How long operations took; of reads and writes a sample, one in latency-sample", latencies)
+    out.histograms(
+        "operation_seconds",
+        "How long operations took; of fast reads and writes a sample is timed, each counted for those it stands for",
+        latencies,
+    )
 }
 
 fn machinery(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {

@@ -112,7 +112,7 @@ impl<'a> Io<'a> {
     /// Counts a read through the cache: under hits or misses, of which `reads` is a sum when asked for.
     #[inline]
     fn count_cached_read(self, hit: bool, len: usize) {
-        self.state().lock.beside().count_cached_read(hit, len);
+        self.state().steady.tally.count_cached_read(hit, len);
     }
 
     /// Reads through the cache; `None` when the file is not served that way (any more).
@@ -162,7 +162,7 @@ impl<'a> Io<'a> {
             }
         }
         self.wrote_in_place();
-        self.state().lock.beside().count_indirect();
+        self.state().steady.tally.count_indirect();
         Ok(Some(at))
     }
 

@@ -26,17 +26,25 @@ use crate::{Error, FileBlock, Result};
 /// A closed file's map stays in memory up to this many extents.
 const EXTENTS_KEPT: usize = 4096;
 
+/// What every read and write looks at and hardly any changes: a cache line that all processors keep, away from the locks that they take from each other.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub(crate) struct Steady {
+    /// How the file is served, [`Service::encode`](crate::mode::Service::encode); 0 before the first open. Changes under `order` and `lock`, both exclusive.
+    pub(crate) service: AtomicU8,
+    pub(crate) tally: Tally,
+}
+
 /// Everything about an inode's data: locks, extent map, opens. Ranks are in `docs/locks.md`.
 #[derive(Debug, Default)]
 pub(crate) struct FileState {
     /// Rank 1.5: the opens; held over a change of the service.
     pub(crate) opens: Mutex<OpenTable>,
-    /// How the file is served, [`Service::encode`](crate::mode::Service::encode); 0 before the first open. Changes under `order` and `lock`, both exclusive.
-    pub(crate) service: AtomicU8,
+    pub(crate) steady: Steady,
     /// Rank 1.7: orders the library cache's reads and writes.
     pub(crate) order: InodeLock,
-    /// Rank 2. What every read and write needs in order to count lies beside it: one cache line to fetch and no second.
-    pub(crate) lock: InodeLock<Tally>,
+    /// Rank 2.
+    pub(crate) lock: InodeLock,
     /// Rank 2a: bytes, for `direct`.
     pub(crate) ranges: RangeLock,
     /// Rank 2b: file blocks that a writer under the shared inode lock fills (I-IO-2).

@@ -70,12 +70,11 @@ use std::sync::atomic::Ordering;
 use crate::inode::Inode;
 use crate::lock::{Exclusive, Help, Shared};
 use crate::state::Fs;
-use crate::tally::Tally;
 
 /// The inode lock, held shared: the map's written extents stay.
-type Held<'a> = Shared<'a, Tally>;
+type Held<'a> = Shared<'a>;
 /// The inode lock, held exclusive.
-type Alone<'a> = Exclusive<'a, Tally>;
+type Alone<'a> = Exclusive<'a>;
 
 /// The data path of one inode: what every function here works on.
 #[derive(Clone, Copy)]

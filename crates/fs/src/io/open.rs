@@ -56,12 +56,12 @@ pub(crate) fn mode_changed(fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
 impl Io<'_> {
     /// Returns how the file is served now. Stable while a hold of the inode lock lasts.
     pub(crate) fn service(self) -> Service {
-        Service::decode(self.state().service.load(Ordering::Acquire))
+        Service::decode(self.state().steady.service.load(Ordering::Acquire))
     }
 
     /// As [`service`](Self::service), also of a file that was never open.
     pub(crate) fn service_if_any(self) -> Option<Service> {
-        Some(self.state().service.load(Ordering::Acquire)).filter(|byte| *byte != 0).map(Service::decode)
+        Some(self.state().steady.service.load(Ordering::Acquire)).filter(|byte| *byte != 0).map(Service::decode)
     }
 
     /// Ends an open.
@@ -100,7 +100,7 @@ impl Io<'_> {
         }
         let file_mode = self.inode.attr_lock().row.io_mode;
         let next = opens.service(file_mode, self.fs.tuning.mode());
-        let before = self.state().service.load(Ordering::Acquire);
+        let before = self.state().steady.service.load(Ordering::Acquire);
         if before == next.encode() {
             return Ok(());
         }
@@ -122,7 +122,7 @@ impl Io<'_> {
             cached.pause();
         }
         let held = self.state().lock.exclusive(self.fs);
-        self.state().service.store(next.encode(), Ordering::Release);
+        self.state().steady.service.store(next.encode(), Ordering::Release);
         drop(held);
         if let Some(cached) = self.cached_if_any().filter(|_| uses_cache(next.path)) {
             cached.resume();

@@ -39,22 +39,23 @@ impl Io<'_> {
     }
 
     fn read_uncached(self, class: OpenClass, buf: &mut [u8], offset: u64) -> Result<Option<usize>> {
-        let held = &self.state().lock.shared(self.fs);
+        let held = self.state().lock.shared(self.fs);
         let service = self.service();
         if uses_cache(service.path) {
             return Ok(None);
         }
         self.count_mixed(service, class);
+        self.count_read(buf.len());
         let range = offset..offset.saturating_add(buf.len() as u64);
-        let _range = (service.path == IoMode::Direct && !range.is_empty()).then(|| self.state().ranges.lock(range, Sharing::Shared, self.fs));
-        let len = self.read_mapped(held, buf, offset, self.inode.size.load(Ordering::Acquire))?;
-        self.count_read(len);
+        let locked = (service.path == IoMode::Direct && !range.is_empty()).then(|| self.state().ranges.lock(range, Sharing::Shared, self.fs));
+        let len = self.read_mapped(&held, buf, offset, self.inode.size.load(Ordering::Acquire))?;
+        drop((locked, held));
         Ok(Some(len))
     }
 
     /// Counts a read that went past the cache.
     pub(crate) fn count_read(self, bytes: usize) {
-        self.state().lock.beside().count_read(bytes);
+        self.state().steady.tally.count_read(bytes);
     }
 
     /// Counts I/O that asked for something else than the cache and is served as `cached` because of other opens.
@@ -141,7 +142,7 @@ impl Io<'_> {
     pub(super) fn count_misaligned(self, buf: &[u8], offset: u64, len: usize) {
         let (grid, counters) = (&self.fs.grid, &self.inode.counters);
         Counters::add(&counters.misaligned, 1);
-        self.state().lock.beside().count_indirect();
+        self.state().steady.tally.count_indirect();
         if !grid.on_sector(offset) {
             counters.reason(Reason::UnalignedOffset);
         }

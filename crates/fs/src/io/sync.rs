@@ -7,7 +7,7 @@ use super::Io;
 use crate::Result;
 use crate::cache::CachedFile;
 use crate::inode::Inode;
-use crate::latency::Timed;
+use crate::latency::{Timed, Timing};
 use crate::planted::{PlantedBug, planted};
 use crate::state::Fs;
 use crate::stats::Counters;
@@ -55,11 +55,11 @@ impl Io<'_> {
     /// Counts a sync and what it waits for.
     fn timed(self, sync: impl FnOnce(&mut Waits<'_>) -> Result<()>) -> Result<()> {
         Counters::add(&self.inode.counters.syncs, 1);
-        let mut waits = Waits { io: self, began: self.fs.sampler.begin_sync() };
+        let mut waits = Waits { io: self, timing: self.fs.sampler.begin_sync() };
         sync(&mut waits)?;
-        if let Some(began) = waits.began {
-            Counters::add(&self.inode.counters.sync_wait_ns, nanoseconds(began));
-            self.fs.sampler.end(&self.inode.latencies, Timed::Sync, began);
+        if let Some(timing) = waits.timing {
+            Counters::add(&self.inode.counters.sync_wait_ns, nanoseconds(timing.began));
+            self.fs.sampler.end(&self.inode.latencies, Timed::Sync, timing);
         }
         Ok(())
     }
@@ -68,14 +68,14 @@ impl Io<'_> {
 /// What a sync waits for, in turn.
 struct Waits<'a> {
     io: Io<'a>,
-    began: Option<Instant>,
+    timing: Option<Timing>,
 }
 
 impl Waits<'_> {
     /// The file's dirty pages are written; the log and the flush remain. A file without a cache waits for no pages.
     fn pages_written(&mut self) {
-        if let Some(began) = self.began.filter(|_| self.io.has_cache()) {
-            Counters::add(&self.io.inode.counters.sync_pages_ns, nanoseconds(began));
+        if let Some(timing) = self.timing.filter(|_| self.io.has_cache()) {
+            Counters::add(&self.io.inode.counters.sync_pages_ns, nanoseconds(timing.began));
         }
     }
 }

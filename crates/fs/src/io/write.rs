@@ -138,7 +138,7 @@ impl Io<'_> {
     }
 
     pub(crate) fn count_write(self, bytes: usize) {
-        self.state().lock.beside().count_write(bytes);
+        self.state().steady.tally.count_write(bytes);
     }
 
     /// Writes under the shared inode lock; `false` when that needs the exclusive one (nothing was written then).

@@ -19,10 +19,10 @@ use super::{HELP_AFTER, Help};
 
 pub(super) const WRITER: u64 = 1 << 63;
 
-/// The per-file lock whose sharing rules the I/O mode sets. `T` lies beside its state: what every holder touches anyway.
+/// The per-file lock whose sharing rules the I/O mode sets.
 #[derive(Debug, Default)]
-pub(crate) struct InodeLock<T = ()> {
-    pub(super) hot: Hot<T>,
+pub(crate) struct InodeLock {
+    pub(super) state: State,
     pub(super) gate: Mutex<Gate>,
     /// Readers wait here for the phase to end.
     readers: Condvar,
@@ -32,13 +32,10 @@ pub(crate) struct InodeLock<T = ()> {
     drained: Condvar,
 }
 
-/// Begins a cache line, with the state first.
+/// Alone on its cache line: every holder writes it, so whatever lay beside it would be fetched anew each time.
 #[derive(Debug, Default)]
-#[repr(C, align(64))]
-pub(super) struct Hot<T> {
-    pub(super) state: AtomicU64,
-    beside: T,
-}
+#[repr(align(64))]
+pub(super) struct State(pub(super) AtomicU64);
 
 #[derive(Debug, Default)]
 pub(super) struct Gate {
@@ -52,33 +49,28 @@ pub(super) struct Gate {
 /// Shared hold of the inode lock for the duration of a call.
 #[must_use]
 #[derive(Debug)]
-pub(crate) struct Shared<'a, T = ()>(&'a InodeLock<T>);
+pub(crate) struct Shared<'a>(&'a InodeLock);
 
 /// Exclusive hold of the inode lock. Functions that need it take it as an argument.
 #[must_use]
 #[derive(Debug)]
-pub(crate) struct Exclusive<'a, T = ()>(&'a InodeLock<T>);
+pub(crate) struct Exclusive<'a>(&'a InodeLock);
 
-impl<T> Drop for Shared<'_, T> {
+impl Drop for Shared<'_> {
     fn drop(&mut self) {
         self.0.release_shared();
     }
 }
 
-impl<T> Drop for Exclusive<'_, T> {
+impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
         self.0.release_exclusive();
     }
 }
 
-impl<T> InodeLock<T> {
-    /// Returns what lies beside the lock.
-    pub(crate) fn beside(&self) -> &T {
-        &self.hot.beside
-    }
-
+impl InodeLock {
     /// Takes the lock shared.
-    pub(crate) fn shared(&self, help: &impl Help) -> Shared<'_, T> {
+    pub(crate) fn shared(&self, help: &impl Help) -> Shared<'_> {
         if !self.try_acquire_shared() {
             self.wait_shared(help);
         }
@@ -86,15 +78,15 @@ impl<T> InodeLock<T> {
     }
 
     /// Takes the lock exclusive.
-    pub(crate) fn exclusive(&self, help: &impl Help) -> Exclusive<'_, T> {
+    pub(crate) fn exclusive(&self, help: &impl Help) -> Exclusive<'_> {
         let mut gate = self.gate.lock();
         let mut waits = gate.turn;
         while gate.turn {
             gate = wait(&self.writers, gate, &self.gate, help);
         }
         gate.turn = true;
-        waits |= self.hot.state.fetch_or(WRITER, Ordering::SeqCst) != 0;
-        while self.hot.state.load(Ordering::SeqCst) != WRITER {
+        waits |= self.state.0.fetch_or(WRITER, Ordering::SeqCst) != 0;
+        while self.state.0.load(Ordering::SeqCst) != WRITER {
             gate = wait(&self.drained, gate, &self.gate, help);
         }
         drop(gate);
@@ -107,7 +99,7 @@ impl<T> InodeLock<T> {
     /// Takes the lock shared without a guard if no writer holds it or waits for it; [`release_shared`](Self::release_shared) ends it.
     /// For I/O in flight, whose hold ends with its completion.
     pub(crate) fn try_acquire_shared(&self) -> bool {
-        if self.hot.state.fetch_add(1, Ordering::SeqCst) & WRITER == 0 {
+        if self.state.0.fetch_add(1, Ordering::SeqCst) & WRITER == 0 {
             return true;
         }
         self.release_shared();
@@ -116,7 +108,7 @@ impl<T> InodeLock<T> {
 
     /// Returns whether anybody holds the lock, shared or exclusive, or waits to write.
     pub(crate) fn is_held(&self) -> bool {
-        self.hot.state.load(Ordering::Relaxed) != 0
+        self.state.0.load(Ordering::Relaxed) != 0
     }
 
     /// Takes the lock shared without a guard.
@@ -126,7 +118,7 @@ impl<T> InodeLock<T> {
 
     /// Ends a shared hold, from any thread.
     pub(crate) fn release_shared(&self) {
-        let before = self.hot.state.fetch_sub(1, Ordering::SeqCst);
+        let before = self.state.0.fetch_sub(1, Ordering::SeqCst);
         assert!(before & !WRITER > 0, "I-LCK-2: a shared hold is released once");
         if before == WRITER + 1 {
             // The writer checks the count under the gate, so it either sees 0 or is already waiting when this notifies.
@@ -140,7 +132,7 @@ impl<T> InodeLock<T> {
         let mut gate = self.gate.lock();
         if !gate.turn {
             // The writer left in between. It cannot come back while the gate is held.
-            self.hot.state.fetch_add(1, Ordering::SeqCst);
+            self.state.0.fetch_add(1, Ordering::SeqCst);
             return;
         }
         help.waits();
@@ -155,8 +147,8 @@ impl<T> InodeLock<T> {
         let mut gate = self.gate.lock();
         assert!(gate.turn, "I-LCK-1: only the writer whose turn it is lets readers in again");
         // The readers that waited hold the lock from here on; each only has to notice.
-        self.hot.state.fetch_add(std::mem::take(&mut gate.waiting_readers), Ordering::SeqCst);
-        self.hot.state.fetch_and(!WRITER, Ordering::SeqCst);
+        self.state.0.fetch_add(std::mem::take(&mut gate.waiting_readers), Ordering::SeqCst);
+        self.state.0.fetch_and(!WRITER, Ordering::SeqCst);
         gate.turn = false;
         gate.phase += 1;
         self.readers.notify_all();

@@ -10,14 +10,13 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
 
 use block::{AlignedBuf, Completion, DeviceQueue, Request, RequestKind};
 
 use super::QueueCompletion;
 use crate::cache::DirectWrite;
 use crate::io::{Filling, Io, Planned, Segments};
-use crate::latency::Timed;
+use crate::latency::{Timed, Timing};
 use crate::lock::Sharing;
 use crate::state::Fs;
 use crate::{Error, ErrorKind, File, Result};
@@ -63,7 +62,7 @@ struct InFlight {
     /// What becomes readable when the device is done.
     filling: Option<Filling>,
     told: Option<DirectWrite>,
-    began: Option<Instant>,
+    timing: Option<Timing>,
 }
 
 /// An operation that holds all it needs to go to the device.
@@ -294,7 +293,7 @@ impl Engine {
 
     /// Hands an operation to the device. There is a slot for it: the queue counts what is in flight.
     fn push(&mut self, op: Op, ready: Ready, told: Option<DirectWrite>) {
-        let began = self.fs.sampler.begin();
+        let timing = self.fs.sampler.begin();
         let Ready { segments, range, filling } = ready;
         let (offset, len) = (op.offset, op.bytes().len());
         let slot = self.free.pop().expect("no more operations are queued than there are slots");
@@ -303,7 +302,7 @@ impl Engine {
         let ticket = self.pushed << SLOT_BITS | slot as u64;
         let request = Request { token: ticket, kind, buf: op.buf, first: segments.first, rest: segments.rest };
         assert!(self.device.push(request).is_ok(), "the device queue is as deep as this one");
-        self.slots[slot] = Some(InFlight { ticket, kind: op.kind, file: op.file, token: op.token, offset, len, range, filling, told, began });
+        self.slots[slot] = Some(InFlight { ticket, kind: op.kind, file: op.file, token: op.token, offset, len, range, filling, told, timing });
     }
 
     fn finish(&mut self, completion: Completion) {
@@ -326,7 +325,7 @@ impl Engine {
         }
         let result = moved.map(|()| {
             io.queued_done(op.kind == Kind::Write, in_place, op.len);
-            op.file.timed(if op.kind == Kind::Write { Timed::Write } else { Timed::Read }, op.began);
+            op.file.timed(if op.kind == Kind::Write { Timed::Write } else { Timed::Read }, op.timing);
             op.len
         });
         io.state().lock.release_shared();

@@ -171,7 +171,7 @@ pub const TUNABLES: [TunableInfo; 15] = {
             (0, u32::MAX as u64),
             Live,
             "latency-sample=",
-            "one read or write in so many is timed; 1 times all, 0 none",
+            "at least one read or write in so many is timed; 1 times all, 0 none",
         ),
         row(
             Tunable::ExtentSize,

@@ -49,30 +49,32 @@ fn spawn_all(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
 
 /// Readers and writers; one reader's hold is ended by another thread, as I/O in flight does it (I-LCK-2).
 fn inode_lock(readers: usize, writers: usize) {
-    let lock: Arc<InodeLock<AtomicU64>> = Arc::new(InodeLock::default());
+    let shared: Arc<(InodeLock, AtomicU64)> = Arc::default();
     let reader = || {
-        let lock = Arc::clone(&lock);
+        let shared = Arc::clone(&shared);
         thread::spawn(move || {
-            drop((lock.shared(&Yields), visit(lock.beside(), Sharing::Shared, "I-LCK-1")));
+            let (lock, place) = &*shared;
+            drop((lock.shared(&Yields), visit(place, Sharing::Shared, "I-LCK-1")));
             if lock.try_acquire_shared() {
-                visit(lock.beside(), Sharing::Shared, "I-LCK-1");
-                let other = Arc::clone(&lock);
-                thread::spawn(move || other.release_shared()).join().expect("I-LCK-2");
+                visit(place, Sharing::Shared, "I-LCK-1");
+                let other = Arc::clone(&shared);
+                thread::spawn(move || other.0.release_shared()).join().expect("I-LCK-2");
             }
         })
     };
     let writer = || {
-        let lock = Arc::clone(&lock);
+        let shared = Arc::clone(&shared);
         thread::spawn(move || {
+            let (lock, place) = &*shared;
             for _ in 0..2 {
                 let _held = lock.exclusive(&Yields);
-                visit(lock.beside(), Sharing::Exclusive, "I-LCK-1");
+                visit(place, Sharing::Exclusive, "I-LCK-1");
             }
         })
     };
     let writers: Vec<_> = (0..writers).map(|_| writer()).collect();
     spawn_all((0..readers).map(|_| reader()).chain(writers));
-    assert!(!lock.is_held(), "everybody left");
+    assert!(!shared.0.is_held(), "everybody left");
 }
 
 /// I-LCK-1, I-LCK-2; and that nobody waits for ever, because the checker reports a deadlock.
