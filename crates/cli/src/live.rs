@@ -10,6 +10,7 @@
 //! | `user.bedplate.extent_count` | file | in how many extents it lies |
 //! | `user.bedplate.extents.OFFSET` | file | its extents from that offset on, JSON |
 //! | `user.bedplate.activity` | file | its counters and latencies, JSON |
+//! | `user.bedplate.trial_mode` | file | the mode it is on trial in; set again and again as long as the trial goes on |
 //! | `user.bedplate.trial` | file | what became of the last trial of another mode, JSON; may be set |
 //! | `user.bedplate.opens` | file | who has it open, JSON |
 //! | `user.bedplate.activities.N` | root | those of the files behind inode N, JSON |
@@ -46,6 +47,8 @@ const EXTENTS: &str = "user.bedplate.extents.";
 pub const ACTIVITY: &str = "user.bedplate.activity";
 /// What became of the last trial of another mode.
 pub const TRIAL: &str = "user.bedplate.trial";
+/// The mode that a file is on trial in.
+pub const TRIAL_MODE: &str = "user.bedplate.trial_mode";
 /// Who has a file open.
 pub const OPENS: &str = "user.bedplate.opens";
 /// Counters and latencies of files behind an inode number.
@@ -87,8 +90,10 @@ pub fn require_mount(path: &Path) -> Result<mounts::Mount> {
 
 /// Returns the failure of a mount whose daemon died.
 pub fn stale(path: &Path) -> Failure {
-    let path = path.display();
-    Failure::new("stale_mount", format!("{path} is left over from a mount whose daemon died: run 'bedplate unmount {path}', then mount it again"))
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mount = mounts::above(&absolute).ok().flatten().map_or_else(|| absolute.clone(), |mount| mount.dir);
+    let (path, mount) = (path.display(), mount.display());
+    Failure::new("stale_mount", format!("{path} is left over from a mount whose daemon died: run 'bedplate unmount {mount}', then mount it again"))
 }
 
 /// Returns an attribute's value; `None` where it is not set.
@@ -165,6 +170,16 @@ pub fn remove(path: &Path, name: &str) -> Result<()> {
     }
 }
 
-fn refused(doing: &str, name: &str, path: &Path, error: Errno) -> Failure {
-    if mounts::is_stale(&error.into()) { stale(path) } else { Failure::system(&format!("{doing} {name} of"), path, &error.into()) }
+/// Returns the failure of an attribute that the system refused.
+pub fn refused(doing: &str, name: &str, path: &Path, error: Errno) -> Failure {
+    if mounts::is_stale(&error.into()) {
+        return stale(path);
+    }
+    match error {
+        Errno::ROFS => {
+            let why = "lies on a mount that is read-only, or turned so after a failed write ('bedplate info' tells): nothing of it can be changed";
+            Failure::new("read_only", format!("{} {why}", path.display()))
+        }
+        _ => Failure::system(&format!("{doing} {name} of"), path, &error.into()),
+    }
 }

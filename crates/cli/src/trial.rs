@@ -1,13 +1,17 @@
 //! A trial of another I/O mode on a live file: measured before and during, kept or taken back, and remembered with the file.
 
+use std::cell::OnceCell;
 use std::fmt;
-use std::path::Path;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
-use bedplate::{FileActivity, LatencySnapshot, Timestamp};
+use bedplate::{FileActivity, IoMode, LatencySnapshot, Timestamp};
+use rustix::fs::{Mode, OFlags, XattrFlags, setxattr};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::condition::{Of, Quantity, Statistic, change};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::live;
 use crate::text;
 use crate::watch::short;
@@ -19,7 +23,7 @@ const TIMED_MIN: u64 = 30;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It is under way, or its command was killed: the file is still in the mode that was tried.
+    /// It is under way.
     Running,
     /// The new mode stays.
     Kept,
@@ -140,17 +144,109 @@ impl Measured {
 
 /// Returns the last trial of a file.
 pub fn of_file(path: &Path) -> Result<Option<Trial>> {
-    live::get_as(path, live::TRIAL)
+    let mut trial: Option<Trial> = live::get_as(path, live::TRIAL)?;
+    if let Some(trial) = trial.as_mut().filter(|trial| trial.verdict == Verdict::Running)
+        && live::get(path, live::TRIAL_MODE)?.is_none()
+    {
+        (trial.verdict, trial.reason) = (Verdict::Reverted, "its command or the mount was killed meanwhile".to_owned());
+    }
+    Ok(trial)
+}
+
+/// A file that is tried: the same one, whatever becomes of its name.
+pub struct OnTrial {
+    shown: PathBuf,
+    /// Opened by its name only, which no program sees and no mode depends on.
+    file: OwnedFd,
+    /// Where the system has it.
+    at: PathBuf,
+    mode_tried: OnceCell<String>,
+}
+
+impl OnTrial {
+    /// Takes a file on a mount.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|e| Failure::system("open", path, &e.into()))?;
+        let at = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        Ok(Self { shown: path.to_owned(), file, at, mode_tried: OnceCell::new() })
+    }
+
+    /// Returns the mode that is set on it.
+    pub fn mode(&self) -> Result<Option<String>> {
+        Ok(self.told(live::get(&self.at, live::MODE))?.filter(|mode| !mode.is_empty()))
+    }
+
+    /// Sets a mode on it.
+    pub fn set_mode(&self, mode: &str) -> Result<()> {
+        self.told(live::set(&self.at, live::MODE, mode))
+    }
+
+    /// Returns the mode it is served in.
+    pub fn served(&self) -> Result<String> {
+        self.told(live::get(&self.at, live::EFFECTIVE_MODE))?.ok_or_else(|| self.is_no_file())
+    }
+
+    /// Returns what it did so far.
+    pub fn look(&self) -> Result<FileActivity> {
+        self.told(live::get_as(&self.at, live::ACTIVITY))?.ok_or_else(|| self.is_no_file())
+    }
+
+    /// Remembers a trial with it.
+    pub fn store(&self, trial: &Trial) -> Result<()> {
+        let text = serde_json::to_string(trial).map_err(|e| Failure::new("io", format!("the trial cannot be written as JSON: {e}")))?;
+        self.told(live::set(&self.at, live::TRIAL, &text))
+    }
+
+    /// Lets it be served in a mode for as long as [`go_on`](Self::go_on) is called.
+    pub fn begin(&self, mode: IoMode) -> Result<()> {
+        let value = format!("{} {}", mode.name(), std::process::id());
+        match setxattr(&self.at, live::TRIAL_MODE, value.as_bytes(), XattrFlags::CREATE) {
+            Ok(()) => {
+                self.mode_tried.get_or_init(|| value);
+                Ok(())
+            }
+            Err(Errno::BUSY) => {
+                let message = format!("{} is on another trial already: wait until that has ended", self.shown.display());
+                Err(Failure::new("busy", message))
+            }
+            Err(error) => self.told(Err(live::refused("set", live::TRIAL_MODE, &self.at, error))),
+        }
+    }
+
+    /// Tells the mount that the trial, if there is one, goes on.
+    pub fn go_on(&self) -> Result<()> {
+        let Some(value) = self.mode_tried.get() else { return Ok(()) };
+        let gone =
+            |why: &str| Failure::new("interrupted", format!("{} {why}: there is nothing to judge, and it is served as before", self.shown.display()));
+        if rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_nlink == 0) {
+            return Err(gone("was removed or replaced meanwhile"));
+        }
+        match setxattr(&self.at, live::TRIAL_MODE, value.as_bytes(), XattrFlags::REPLACE) {
+            Ok(()) => Ok(()),
+            Err(Errno::NODATA) => Err(gone("is not on trial any more, because this command was held up, or somebody ended it")),
+            Err(error) => self.told(Err(live::refused("set", live::TRIAL_MODE, &self.at, error))),
+        }
+    }
+
+    /// Lets it be served as what is set on it.
+    pub fn end(&self) -> Result<()> {
+        self.told(live::remove(&self.at, live::TRIAL_MODE))
+    }
+
+    fn is_no_file(&self) -> Failure {
+        Failure::usage(format!("{} is not a file: a trial needs one", self.shown.display()))
+    }
+
+    /// Names the file as its user did.
+    fn told<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|failure| match failure.kind.as_str() {
+            "stale_mount" => live::stale(&self.shown),
+            _ => Failure { message: failure.message.replace(&*self.at.to_string_lossy(), &self.shown.to_string_lossy()), ..failure },
+        })
+    }
 }
 
 impl Trial {
-    /// Remembers it with the file.
-    pub fn store(&self, path: &Path) -> Result<()> {
-        let text =
-            serde_json::to_string(self).map_err(|e| crate::failure::Failure::new("io", format!("the trial cannot be written as JSON: {e}")))?;
-        live::set(path, live::TRIAL, &text)
-    }
-
     /// Tells of it in one line.
     pub fn line(&self) -> String {
         let verdict = match self.verdict {

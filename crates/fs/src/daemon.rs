@@ -88,9 +88,14 @@ impl Drop for Daemon {
 
 fn run(poke: &Poke, fs: &Weak<Fs>) {
     let mut reported = None;
-    let interval = || fs.upgrade().map(|fs| fs.tuning.sync_interval());
+    let interval = || {
+        let fs = fs.upgrade()?;
+        let interval = fs.tuning.sync_interval();
+        Some(fs.trials.first_ends_in().map_or(interval, |ends| ends.min(interval)))
+    };
     while interval().is_some_and(|interval| poke.wait(interval)) {
         let Some(fs) = fs.upgrade() else { return };
+        fs.end_overdue_trials();
         let Err(e) = turn(&fs, fs.tuning.sync_interval()) else { continue };
         let latched = fs.meta.failed().is_some();
         match reported.replace(latched) {

@@ -202,7 +202,7 @@ impl File {
     /// Returns the mode this open asks for, after precedence; follows a live change of the file's mode unless the open named one.
     #[must_use]
     pub fn requested_mode(&self) -> IoMode {
-        self.class.requested(self.inode.attr_lock().row.io_mode, self.fs.tuning.mode())
+        self.class.requested(self.fs.file_mode(&self.inode), self.fs.tuning.mode())
     }
     /// Returns the mode that this open itself names, and whether it carried `O_DIRECT`.
     #[must_use]

@@ -38,6 +38,7 @@ mod state;
 mod stats;
 mod superblock;
 mod tally;
+mod trial;
 mod tune;
 mod types;
 

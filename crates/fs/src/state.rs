@@ -19,6 +19,7 @@ use crate::meta::{Committed, MetaStore};
 use crate::mover::Mover;
 use crate::row::{RowChange, Table, inode_key};
 use crate::space::Space;
+use crate::trial::Trials;
 use crate::tune::{Tuning, cache_options};
 use crate::{Epoch, Error, ErrorKind, InodeNo, Lsn, MountOptions, RecoveryReport, Result, Timestamp};
 
@@ -69,6 +70,8 @@ pub(crate) struct Fs {
     pub(crate) hand_over: OnceLock<HandOver>,
     /// Rank 0.5: one at a time deletes checkpoints because the volume is full.
     pub(crate) room: Mutex<()>,
+    /// Files that are served in another mode for a while.
+    pub(crate) trials: Trials,
     /// What happens to checkpoints when the volume is full, and what did.
     pub(crate) keeping: Keeping,
     /// Rank 1.2: shared by opens, exclusive while a checkpoint is made, deleted or rolled back to.
@@ -146,6 +149,7 @@ impl Fs {
             keeper: Poke::default(),
             hand_over: OnceLock::new(),
             room: Mutex::new(()),
+            trials: Trials::default(),
             keeping: Keeping::default(),
             freeze: RwLock::new(()),
             sharing: Sharing::new(parts.epoch),

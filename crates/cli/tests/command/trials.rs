@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -100,6 +101,87 @@ fn an_interrupted_trial_puts_the_file_back() {
     bedplate(["stat", text(&file)]).succeeds().says("taken back: the trial was interrupted");
 }
 
+fn pid_of(dir: &Path) -> Pid {
+    let mut value = [0; 16];
+    let len = rustix::fs::getxattr(dir, "user.bedplate.pid", &mut value[..]).unwrap();
+    Pid::from_raw(std::str::from_utf8(&value[..len]).unwrap().parse().unwrap()).unwrap()
+}
+
+/// Starts a trial of `direct` on a file that is served as `concurrent`, and returns when it is measured in the new mode.
+fn on_trial(file: &Path, length: &str, condition: &str) -> Child {
+    let mut trial = command(["mode", "try", text(file), "direct", "--for", length, "--keep-if", condition]);
+    let mut running = trial.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let began = std::time::Instant::now();
+    while !bedplate(["mode", text(file)]).succeeds().stdout().contains("served as direct") {
+        assert!(began.elapsed().as_secs() < 60 && running.try_wait().unwrap().is_none(), "it never switched");
+    }
+    running
+}
+
+fn ended(running: Child) -> (Option<i32>, String) {
+    let output = running.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+}
+
+/// S-113. A trial whose command was killed left the file in the mode that was tried, for good; so did one whose file was renamed meanwhile.
+#[test]
+fn s_113_whatever_ends_a_trial_the_file_is_served_as_before() {
+    if !can_mount("trials that end early") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, dir) = scratch.mounted("mode=concurrent,latency-sample=1,sync=1d");
+    let file = dir.join("f");
+    std::fs::write(&file, pattern(1 << 20)).unwrap();
+    let load = Load::on(&file);
+
+    let mut killed = on_trial(&file, "3s", "operations > 0");
+    bedplate(["mode", "try", text(&file), "cached", "--for", "10ms"]).fails(1, "is on another trial already");
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let began = std::time::Instant::now();
+    while !bedplate(["mode", text(&file)]).succeeds().stdout().contains("not set, served as concurrent") {
+        assert!(began.elapsed().as_secs() < 60, "it stayed in the mode that was tried");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    bedplate(["explain", text(&file)]).succeeds().says("taken back: its command or the mount was killed");
+
+    let (renamed, running) = (dir.join("renamed"), on_trial(&file, "1s", "operations > 0"));
+    std::fs::rename(&file, &renamed).unwrap();
+    let (code, told) = ended(running);
+    assert!(code == Some(0) && told.contains("direct is kept"), "{code:?} {told}");
+    bedplate(["mode", text(&renamed)]).succeeds().says("direct, served as direct");
+    bedplate(["mode", text(&renamed), "inherit"]).succeeds();
+
+    let running = on_trial(&renamed, "1s", "operations > 0");
+    bedplate(["mode", text(&renamed), "concurrent+cache"]).succeeds();
+    let (code, told) = ended(running);
+    assert!(code == Some(0) && told.contains("the file's mode was set to concurrent+cache meanwhile, and stays so"), "{code:?} {told}");
+    bedplate(["mode", text(&renamed)]).succeeds().says("concurrent+cache, served as concurrent+cache");
+    bedplate(["mode", text(&renamed), "inherit"]).succeeds();
+
+    let running = on_trial(&renamed, "3s", "operations > 0");
+    drop(load);
+    std::fs::rename(&renamed, dir.join("gone")).unwrap();
+    std::fs::remove_file(dir.join("gone")).unwrap();
+    let (code, told) = ended(running);
+    assert!(code == Some(1) && told.contains("renamed was removed or replaced meanwhile"), "{code:?} {told}");
+
+    std::fs::write(&file, pattern(1 << 20)).unwrap();
+    let load = Load::on(&file);
+    let running = on_trial(&file, "3s", "operations > 0");
+    drop(load);
+    kill_process(pid_of(&dir), Signal::KILL).unwrap();
+    let (code, told) = ended(running);
+    assert!(code == Some(1) && told.contains(&format!("run 'bedplate unmount {}'", text(&dir))), "{code:?} {told}");
+    bedplate(["mount", text(&image), text(&dir), "-o", "mode=concurrent"]).succeeds();
+    bedplate(["mode", text(&file)]).succeeds().says("not set, served as concurrent");
+    bedplate(["explain", text(&file)]).succeeds().says("taken back: its command or the mount was killed");
+    bedplate(["unmount", text(&dir)]).succeeds();
+    bedplate(["mount", text(&image), text(&dir), "-o", "ro"]).succeeds();
+    bedplate(["mode", "try", text(&file), "direct"]).fails(1, "is read-only");
+}
+
 #[test]
 fn a_trial_that_cannot_be_is_refused_in_a_sentence() {
     let scratch = Scratch::new();
@@ -109,6 +191,7 @@ fn a_trial_that_cannot_be_is_refused_in_a_sentence() {
     trial(&[text(&file), "fast"]).fails(2, "fast");
     trial(&[text(&file), "direct", "--keep-if", "p98 < 1%"]).fails(2, "'p98' is not measured");
     trial(&[text(&file), "direct", "--for", "soon"]).fails(2, "soon");
+    trial(&[&format!("{}:/x", text(&file)), "direct"]).fails(2, "is not mounted");
     if !can_mount("a trial of a directory") {
         return;
     }

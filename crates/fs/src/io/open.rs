@@ -98,8 +98,7 @@ impl Io<'_> {
             // Served as before until the next open says otherwise: nothing to gain from a switch now.
             return Ok(());
         }
-        let file_mode = self.inode.attr_lock().row.io_mode;
-        let next = opens.service(file_mode, self.fs.tuning.mode());
+        let next = opens.service(self.fs.file_mode(self.inode), self.fs.tuning.mode());
         let before = self.state().steady.service.load(Ordering::Acquire);
         if before == next.encode() {
             return Ok(());

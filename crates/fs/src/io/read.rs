@@ -60,7 +60,7 @@ impl Io<'_> {
 
     /// Counts I/O that asked for something else than the cache and is served as `cached` because of other opens.
     pub(super) fn count_mixed(self, service: Service, class: OpenClass) {
-        if service.mixed && class.requested(self.inode.attr_lock().row.io_mode, self.fs.tuning.mode()) != IoMode::Cached {
+        if service.mixed && class.requested(self.fs.file_mode(self.inode), self.fs.tuning.mode()) != IoMode::Cached {
             self.inode.counters.reason(Reason::MixedOpen);
         }
     }

@@ -12,6 +12,7 @@
 //! | `extents.OFFSET` | files | its extents from that offset on, as many as fit, JSON | no |
 //! | `activity` | files | its counters and latencies, JSON | no |
 //! | `opens` | files | who has it open and what came of it, JSON | no |
+//! | `trial_mode` | files | the mode it is on trial in, whatever is set | begins a trial (`XATTR_CREATE`) or lets it go on (`XATTR_REPLACE`) for ten seconds: a mode and the holder's number; removing it ends it |
 //! | `trial` | files | what became of the last trial of another mode, JSON | stores it |
 //! | `reset` | files, the root | no | any value: counters and latencies begin anew |
 //! | `activities.N` | the root | those of the files behind inode N, as many as fit, with their paths, JSON; for those who may manage the mount | no |
@@ -25,6 +26,7 @@
 //! | `request.TOKEN…` | the root | parts of requests and of answers: [`requests`](super::requests) | a request about checkpoints or tunables: [`control`](crate::control) |
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fs::{FileKind, InodeNo, IoMode, OpenOptions};
 
@@ -40,6 +42,8 @@ const PREFIX: &[u8] = b"user.bedplate.";
 /// The one that is stored under its own name.
 const TRIAL: &[u8] = b"user.bedplate.trial";
 const TRIAL_BYTES_MAX: usize = 8 << 10;
+/// How long a file stays in a mode on trial when nobody says that the trial goes on.
+const TRIAL_TIME: Duration = Duration::from_secs(10);
 /// Extents that fit into one value of 64 KiB: each takes at most 140 bytes.
 const EXTENTS_MAX: usize = 460;
 
@@ -69,6 +73,7 @@ impl Shared {
                 b"mode" => self.set_mode(ino, value),
                 b"untorn" => self.set_untorn(ino, value),
                 b"extsize" => self.set_extent_size(ino, value),
+                b"trial_mode" => self.set_trial_mode(ino, value, flags),
                 b"trial" => self.set_trial(ino, value),
                 b"reset" if ino == InodeNo::ROOT => Ok(self.fs.reset_statistics(None)?),
                 b"reset" => Ok(self.fs.reset_statistics(Some(ino))?),
@@ -88,6 +93,7 @@ impl Shared {
         match name.strip_prefix(PREFIX) {
             Some(b"mode") if self.fs.attr(ino)?.io_mode.is_none() => Err(Errno::NODATA),
             Some(b"mode") => Ok(self.fs.set_io_mode(ino, None)?),
+            Some(b"trial_mode") => self.fs.end_trial(ino)?.then_some(()).ok_or(Errno::NODATA),
             Some(b"untorn") if self.fs.untorn(ino)?.is_none() => Err(Errno::NODATA),
             Some(b"untorn") => Ok(self.fs.set_untorn(ino, None)?),
             Some(b"extsize") if self.fs.extent_size(ino)?.is_none() => Err(Errno::NODATA),
@@ -131,6 +137,7 @@ impl Shared {
             b"extsize" => Ok(self.fs.extent_size(ino)?.ok_or(Errno::NODATA)?.to_string().into()),
             b"effective_mode" => Ok(self.some_open(ino)?.effective_mode().name().into()),
             b"counters" => json(&self.some_open(ino)?.counters()),
+            b"trial_mode" => Ok(self.fs.trial_mode(ino).ok_or(Errno::NODATA)?.name().into()),
             b"trial" => Ok(self.fs.get_xattr(ino, TRIAL)?),
             b"activity" => {
                 self.need_file(ino)?;
@@ -176,6 +183,17 @@ impl Shared {
         let text = str::from_utf8(value).map_err(|_| Errno::INVAL)?.trim_end_matches(['\0', '\n']);
         let mode = if text.is_empty() { None } else { Some(text.parse::<IoMode>().map_err(|_| Errno::INVAL)?) };
         Ok(self.fs.set_io_mode(ino, mode)?)
+    }
+
+    /// Begins a trial of a mode, or lets one go on.
+    fn set_trial_mode(&self, ino: InodeNo, value: &[u8], flags: i32) -> Answer<()> {
+        let (mode, holder) = str::from_utf8(value).ok().and_then(|text| text.split_once(' ')).ok_or(Errno::INVAL)?;
+        let (mode, holder) = (mode.parse::<IoMode>().map_err(|_| Errno::INVAL)?, holder.parse().map_err(|_| Errno::INVAL)?);
+        match flags {
+            libc::XATTR_CREATE => Ok(self.fs.begin_trial(ino, mode, holder, TRIAL_TIME)?),
+            libc::XATTR_REPLACE => Ok(self.fs.renew_trial(ino, holder, TRIAL_TIME)?),
+            _ => Err(Errno::INVAL),
+        }
     }
 
     fn need_file(&self, ino: InodeNo) -> Answer<()> {
