@@ -13,7 +13,7 @@ pub use fs::{
     MoverReport, MoverState, NewFile, OpenOptions, Pressure, Queue, QueueCompletion, Reason, RecoveryReport, RenameMode, Result, RollbackOptions,
     RollbackReport, Salvage, SalvagedEntry, Schedule, ScheduleRun, SetAttr, SpacePolicy, Statfs, TUNABLES, Takes, Timestamp, Tunable, TunableInfo,
     TunableSet, TunableState, TuneOptions, TunedBy, Unit, Untorn, format_duration, format_size, format_time, parse_duration, parse_size,
-    split_mode_suffix,
+    readable_name, split_mode_suffix,
 };
 pub use volume::{
     Arrangement, Config as GroupConfig, Difference, Error as GroupError, ErrorKind as GroupErrorKind, FOREGROUND_PERCENT_DEFAULT,

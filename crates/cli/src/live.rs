@@ -82,10 +82,22 @@ pub fn require_mount(path: &Path) -> Result<mounts::Mount> {
         return Err(if mounts::is_stale(&error) { stale(path) } else { Failure::system("look at", path, &error) });
     }
     let canonical = mounts::canonical(path)?;
-    mounts::above(&canonical)?.ok_or_else(|| {
+    let mount = mounts::above(&canonical)?.ok_or_else(|| {
         let what = "does not lie on a Bedplate mount: name a file of a mounted volume, or VOLUME:/PATH of one that is not mounted";
         Failure::new("not_a_mount", format!("{} {what}", path.display()))
-    })
+    })?;
+    refuse_aside(&mount, path)?;
+    Ok(mount)
+}
+
+/// Refuses a checkpoint that the daemon of its volume shows beside it: that daemon answers on the volume's own mount.
+fn refuse_aside(mount: &mounts::Mount, path: &Path) -> Result<()> {
+    let source = mount.source.to_string_lossy();
+    let Some((volume, checkpoint)) = source.rsplit_once('#').filter(|_| matches!(get(&mount.dir, PID), Ok(None))) else { return Ok(()) };
+    let shown = mounts::ours()?.into_iter().find(|other| other.source == Path::new(volume)).map(|other| other.dir);
+    let there = shown.map_or_else(|| "the mount of its volume".to_owned(), |dir| format!("{}", dir.join(".checkpoints").join(checkpoint).display()));
+    let path = path.display();
+    Err(Failure::new("not_a_mount", format!("{path} lies on a checkpoint that is mounted beside its volume, to be read only: ask about {there}")))
 }
 
 /// Returns the failure of a mount whose daemon died.

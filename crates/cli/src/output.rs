@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
+use crate::text;
 
 /// The place a command's results go to.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +71,7 @@ impl Output {
             let document = json!({ "error": { "kind": failure.kind, "message": failure.message, "exit_code": failure.exit as u8 } });
             writeln!(io::stdout().lock(), "{document:#}")
         } else {
-            writeln!(io::stderr().lock(), "bedplate: {}", harmless(&failure.message))
+            writeln!(io::stderr().lock(), "bedplate: {}", text::one_line(&failure.message))
         };
         // Nobody is left to be told that telling failed; the exit code still says it.
         drop(told);

@@ -1,5 +1,7 @@
 //! Requests to a volume, mounted or not: to the daemon that serves it, or carried out here.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -33,6 +35,11 @@ pub enum Reach {
 }
 
 impl Target {
+    /// Returns what the user named.
+    pub fn named(&self) -> &Path {
+        &self.volume
+    }
+
     /// Finds out whether it is mounted.
     pub fn reach(&self) -> Result<Reach> {
         let mount = match mounts::of_volume(&self.volume)? {
@@ -74,15 +81,28 @@ impl Reach {
         }
     }
 
-    /// Adds who has files of the mount open.
-    pub fn with_holders(&self, mut failure: Failure) -> Failure {
+    /// Adds who has files open, of all the mount or below a path from the volume's root.
+    pub fn with_holders(&self, mut failure: Failure, inside: Option<&Path>) -> Failure {
         if let Self::Mounted(mount) = self
             && failure.kind == "busy"
         {
-            let holders = holders(&mount.dir);
+            let inside = inside.map_or(Path::new(""), |path| path.strip_prefix("/").unwrap_or(path));
+            let holders = holders(&mount.dir.join(inside));
             if !holders.is_empty() {
-                failure.message = format!("{} (files of the mount are open in {})", failure.message, holders.join(", "));
+                failure.message = format!("{} (open in {})", failure.message, holders.join(", "));
             }
+        }
+        failure
+    }
+
+    /// Says how paths are taken, where one was not found.
+    pub fn with_places(&self, mut failure: Failure) -> Failure {
+        if let Self::Mounted(mount) = self
+            && failure.kind == "not_found"
+            && failure.message.contains("does not exist")
+        {
+            let dir = mount.dir.display();
+            failure.message = format!("{}; paths are those below {dir}, or from the root of the volume", failure.message);
         }
         failure
     }
@@ -178,13 +198,22 @@ fn snake(kind: &str) -> String {
     text
 }
 
-/// Returns the processes that have files below a directory open, as far as this user may see.
+/// Returns the processes that have files below a directory, or the file itself, open or mapped, as far as this user may see.
 fn holders(dir: &Path) -> Vec<String> {
+    let is_open = |process: &Path| {
+        let Ok(files) = std::fs::read_dir(process.join("fd")) else { return false };
+        let is_ours = |target: PathBuf| target.starts_with(dir) && !target.is_dir();
+        files.flatten().any(|file| std::fs::read_link(file.path()).is_ok_and(is_ours))
+    };
+    let is_mapped = |process: &Path| {
+        let maps = std::fs::read(process.join("maps")).unwrap_or_default();
+        let path_of = |line: &[u8]| line.iter().position(|byte| *byte == b'/').map(|at| PathBuf::from(OsStr::from_bytes(&line[at..])));
+        maps.split(|byte| *byte == b'\n').filter_map(path_of).any(|path| path.starts_with(dir))
+    };
     let mut found = Vec::new();
     let Ok(processes) = std::fs::read_dir("/proc") else { return found };
     for process in processes.flatten().filter(|entry| entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit())) {
-        let Ok(files) = std::fs::read_dir(process.path().join("fd")) else { continue };
-        if files.flatten().any(|file| std::fs::read_link(file.path()).is_ok_and(|target| target.starts_with(dir))) {
+        if is_open(&process.path()) || is_mapped(&process.path()) {
             let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
             if name.trim() != "bedplate" {
                 found.push(format!("{} ({})", name.trim(), process.file_name().to_string_lossy()));

@@ -1,5 +1,9 @@
 //! Small pieces of text that several commands print.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 use bedplate::FileKind;
 
 /// Returns `1 record`, `2 records`.
@@ -38,6 +42,31 @@ pub fn permissions(kind: FileKind, mode: u32) -> String {
     text
 }
 
+/// Returns a name so that it takes one line and does nothing to a terminal, whatever it holds.
+pub fn name(name: impl AsRef<OsStr>) -> String {
+    one_line(&bedplate::readable_name(name.as_ref().as_bytes()))
+}
+
+/// Writes a path into a document, which holds text only.
+pub fn readable<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&bedplate::readable_name(path.as_os_str().as_bytes()))
+}
+
+/// Returns a path as a word that a shell reads.
+pub fn quoted(path: &Path) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%=".contains(c);
+    match path.to_str() {
+        Some(text) if !text.is_empty() && !text.starts_with('-') && text.chars().all(plain) => text.to_owned(),
+        Some(text) if !text.contains(char::is_control) => format!("'{}'", text.replace('\'', r"'\''")),
+        _ => format!("$'{}'", path.as_os_str().as_bytes().escape_ascii()),
+    }
+}
+
+/// Returns a text with its control characters, ends of lines among them, written out.
+pub fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
 /// Lays rows out in columns; the columns named in `right` are flushed right.
 pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -64,6 +93,18 @@ mod tests {
         assert_eq!(permissions(FileKind::File, 0o644), "-rw-r--r--");
         assert_eq!(permissions(FileKind::Directory, 0o1777), "drwxrwxrwt");
         assert_eq!(permissions(FileKind::File, 0o4601), "-rwS-----x");
+    }
+
+    #[test]
+    fn a_name_takes_one_line() {
+        assert_eq!(name(OsStr::from_bytes(b"a\nb\x1b[2J\xff \xc3\xa4")), "a\\nb\\u{1b}[2J\\xff ä");
+    }
+
+    #[test]
+    fn a_shell_reads_the_same_path() {
+        for (path, word) in [("/mnt/a-b.1", "/mnt/a-b.1"), ("/a b", "'/a b'"), ("it's", r"'it'\''s'"), ("a\nb", "$'a\\nb'"), ("-x", "'-x'")] {
+            assert_eq!(quoted(Path::new(path)), word);
+        }
     }
 
     #[test]

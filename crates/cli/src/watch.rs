@@ -44,8 +44,14 @@ impl Scope {
         let mut scope = Self { files: Vec::new(), below: Vec::new() };
         if paths.is_empty() {
             // A checkpoint that is mounted beside its volume has no process of its own to ask.
-            let volumes = mounts::ours()?.into_iter().filter(|mount| !matches!(live::get(&mount.dir, live::PID), Ok(None)));
-            scope.below = volumes.map(|mount| (mount, PathBuf::from("/"))).collect();
+            for mount in mounts::ours()? {
+                match live::get(&mount.dir, live::PID) {
+                    Ok(None) => {}
+                    // One that is dead or somebody else's hides no other.
+                    Err(failure) if failure.kind == "stale_mount" || failure.kind == "not_permitted" => tracing::warn!("{}", failure.message),
+                    _ => scope.below.push((mount, PathBuf::from("/"))),
+                }
+            }
             if scope.below.is_empty() {
                 return Err(Failure::new("not_a_mount", "no volume is mounted here: mount one with 'bedplate mount', or name a file of a mount"));
             }
@@ -81,7 +87,7 @@ impl Scope {
         let mut seen = Seen::new();
         for file in &self.files {
             let activity = live::get_as(file, live::ACTIVITY)?;
-            seen.extend(activity.map(|activity| (file.display().to_string(), activity)));
+            seen.extend(activity.map(|activity| (bedplate::readable_name(file.as_os_str().as_encoded_bytes()), activity)));
         }
         for (mount, dir) in &self.below {
             let mut next = Some(0);
@@ -114,7 +120,11 @@ impl Scope {
             } else {
                 let of_directory = Self { files: Vec::new(), below: vec![(mount.clone(), dir.clone())] };
                 for path in of_directory.look()?.keys() {
-                    live::set(Path::new(path), live::RESET, "1")?;
+                    match live::set(Path::new(path), live::RESET, "1") {
+                        // It was removed meanwhile.
+                        Err(failure) if failure.kind == "not_found" => {}
+                        set => set?,
+                    }
                 }
             }
         }
@@ -319,7 +329,7 @@ fn cells(row: &Row, Layout { long, per, block_size, .. }: Layout) -> Vec<String>
         cells.push(short(latencies.sync.percentile_ns(0.99)));
         cells.push(row.activity.effective_mode.map_or_else(|| "-".to_owned(), |mode| mode.to_string()));
     }
-    cells.push(row.path.clone());
+    cells.push(text::one_line(&row.path));
     cells
 }
 

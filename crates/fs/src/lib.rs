@@ -62,7 +62,7 @@ pub use filesystem::FileSystem;
 pub use io::{DefragStep, Fragmentation};
 pub use latency::{Latencies, LatencySnapshot};
 pub use mover::{MovedFile, MoverReport, MoverState};
-pub use names::split_mode_suffix;
+pub use names::{readable_name, split_mode_suffix};
 pub use options::{FormatOptions, InodeLockSetting, MountOptions, OpenOptions};
 #[cfg(feature = "planted-bugs")]
 pub use planted::{PlantedBug, plant};

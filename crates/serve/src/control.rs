@@ -30,7 +30,7 @@ pub enum Request {
         /// Its name.
         name: Vec<u8>,
         /// Paths from the root of the volume.
-        paths: Vec<PathBuf>,
+        paths: Vec<Vec<u8>>,
         /// Nothing but a person removes it.
         keep: bool,
         /// A program makes it.
@@ -99,19 +99,19 @@ pub enum Request {
         /// The name of the checkpoint.
         name: Vec<u8>,
         /// A path from the root of the volume; `None`: everything.
-        path: Option<PathBuf>,
+        path: Option<Vec<u8>>,
         /// Also what is open.
         force: bool,
     },
     /// Tells how scattered a file is.
     Fragmentation {
         /// Its path from the root of the volume.
-        path: PathBuf,
+        path: Vec<u8>,
     },
     /// Moves the next scattered part of a file together.
     Defragment {
         /// Its path from the root of the volume.
-        path: PathBuf,
+        path: Vec<u8>,
         /// The file offset in bytes to begin at.
         from: u64,
         /// Also what checkpoints need.
@@ -172,9 +172,10 @@ pub fn answer(fs: &FileSystem, request: &Request) -> fs::Result<(Value, Changed)
     let plain = |value: Value| Ok((value, Changed::default()));
     match request {
         Request::Create { name, paths, keep, automatic } => {
-            let scope = if paths.is_empty() { CheckpointScope::Everything } else { CheckpointScope::Paths(paths.clone()) };
+            let scope =
+                if paths.is_empty() { CheckpointScope::Everything } else { CheckpointScope::Paths(paths.iter().map(|path| path_of(path)).collect()) };
             let made: CheckpointInfo = fs.create_checkpoint(name, &CheckpointOptions { scope, automatic: *automatic, kept: *keep })?;
-            plain(json(&made)?)
+            plain(json(&listed(made))?)
         }
         Request::List { after } => plain(json(&list(fs, *after))?),
         Request::Held { epochs } => plain(json(&held(fs, epochs)?)?),
@@ -197,13 +198,13 @@ pub fn answer(fs: &FileSystem, request: &Request) -> fs::Result<(Value, Changed)
             fs.delete_checkpoint(name)?;
             plain(Value::Null)
         }
-        Request::Fragmentation { path } => plain(json(&fs.fragmentation(fs.resolve(path)?.ino)?)?),
-        Request::Defragment { path, from, unshare } => plain(json(&fs.defragment(fs.resolve(path)?.ino, *from, *unshare)?)?),
-        Request::Keep { name, keep } => plain(json(&fs.keep_checkpoint(name, *keep)?)?),
+        Request::Fragmentation { path } => plain(json(&fs.fragmentation(fs.resolve(path_of(path))?.ino)?)?),
+        Request::Defragment { path, from, unshare } => plain(json(&fs.defragment(fs.resolve(path_of(path))?.ino, *from, *unshare)?)?),
+        Request::Keep { name, keep } => plain(json(&listed(fs.keep_checkpoint(name, *keep)?))?),
         Request::Tunables => plain(json(&fs.tunables())?),
         Request::Tune(change) => plain(json(&fs.tune(change)?)?),
         Request::Rollback { name, path, force } => {
-            let report = fs.rollback(name, &RollbackOptions { path: path.clone(), force: *force })?;
+            let report = fs.rollback(name, &RollbackOptions { path: path.as_deref().map(path_of), force: *force })?;
             Ok((json(&report)?, Changed { inodes: report.inodes, names: report.names }))
         }
         Request::Clone { checkpoint, path, target } => {
@@ -242,18 +243,22 @@ pub struct Listed {
 #[must_use]
 pub fn list(fs: &FileSystem, after: u32) -> Vec<Listed> {
     let mut left = LISTED_BYTES_MAX;
-    let mut listed = Vec::new();
+    let mut found = Vec::new();
     for info in fs.checkpoints().into_iter().filter(|checkpoint| checkpoint.epoch.0 > after) {
-        let name_bytes = std::str::from_utf8(&info.name).is_err().then(|| info.name.clone());
-        let checkpoint = Listed { info: with_some_paths(info), name_bytes };
+        let checkpoint = listed(info);
         let len = serde_json::to_vec(&checkpoint).map_or(0, |text| text.len() + 1);
-        if len > left && !listed.is_empty() {
+        if len > left && !found.is_empty() {
             break;
         }
         left = left.saturating_sub(len);
-        listed.push(checkpoint);
+        found.push(checkpoint);
     }
-    listed
+    found
+}
+
+fn listed(info: CheckpointInfo) -> Listed {
+    let name_bytes = std::str::from_utf8(&info.name).is_err().then(|| info.name.clone());
+    Listed { info: with_some_paths(info), name_bytes }
 }
 
 /// Cuts a list of paths that is too long, and says so.
@@ -382,7 +387,7 @@ mod tests {
 
     #[test]
     fn requests_and_answers_survive_the_way() {
-        let request = Request::Rollback { name: b"odd \xff".to_vec(), path: Some("/a b".into()), force: true };
+        let request = Request::Rollback { name: b"odd \xff".to_vec(), path: Some(b"/a \xff".to_vec()), force: true };
         let text = serde_json::to_vec(&request).unwrap();
         assert!(matches!(serde_json::from_slice(&text).unwrap(), Request::Rollback { name, force: true, .. } if name == b"odd \xff"));
         assert!(serde_json::from_str::<Request>("{\"request\":\"explode\"}").is_err());

@@ -21,6 +21,7 @@ use crate::failure::{Failure, Result};
 use crate::live;
 use crate::output::Output;
 use crate::reach::{Reach, Target};
+use crate::text;
 use database::Database;
 use show::Checkpoint;
 
@@ -148,9 +149,13 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     match &arguments.action {
         Action::Create { target, name, paths, keep, database, database_timeout } => {
             let reach = target.reach()?;
-            let paths = paths.iter().map(|path| reach.inside(path)).collect();
+            let paths = paths.iter().map(|path| in_bytes(reach.inside(path))).collect();
+            if database.is_some() {
+                // Whoever uses the database is not made to wait for nothing.
+                show::refuse_taken(&reach, name, output)?;
+            }
             let request = Request::Create { name: bytes(name), paths, keep: *keep, automatic: false };
-            let create = || reach.ask::<Checkpoint>(&request, Access::ReadWrite, output);
+            let create = || reach.ask::<Checkpoint>(&request, Access::ReadWrite, output).map_err(|failure| reach.with_places(failure));
             output.show(&match database {
                 Some(database) => database.around(*database_timeout, create)?,
                 None => create()?,
@@ -170,10 +175,12 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         }
         Action::Rollback { target, name, path, force } => {
             let reach = target.reach()?;
-            let path = path.as_ref().map(|path| reach.inside(path));
-            let request = Request::Rollback { name: bytes(name), path, force: *force };
-            let done = reach.ask::<RolledBack>(&request, Access::ReadWrite, output).map_err(|failure| reach.with_holders(failure))?;
-            output.show(&done)
+            let inside = path.as_ref().map(|path| reach.inside(path));
+            let request = Request::Rollback { name: bytes(name), path: inside.clone().map(in_bytes), force: *force };
+            let explained = |failure| reach.with_places(reach.with_holders(failure, inside.as_deref()));
+            let done = reach.ask::<RolledBack>(&request, Access::ReadWrite, output).map_err(explained)?;
+            let path = path.as_deref().filter(|_| done.existed);
+            output.show(&RolledBack { undo_command: Some(undo_command(target, &done.undo, path)), ..done })
         }
         Action::Diff { target, diff } => diff.run(&target.reach()?, output),
         Action::Clone { target, clone } => clone.run(&target.reach()?, output),
@@ -184,6 +191,16 @@ fn bytes(name: &OsString) -> Vec<u8> {
     name.clone().into_vec()
 }
 
+fn in_bytes(path: PathBuf) -> Vec<u8> {
+    path.into_os_string().into_vec()
+}
+
+/// Returns what undoes a rollback; of a path that was not there before, only a rollback of everything does.
+fn undo_command(target: &Target, undo: &str, path: Option<&Path>) -> String {
+    let words = [target.named(), Path::new(undo)].into_iter().chain(path);
+    format!("bedplate checkpoint rollback {}", words.map(text::quoted).collect::<Vec<_>>().join(" "))
+}
+
 #[derive(Serialize)]
 struct Deleted {
     deleted: Vec<String>,
@@ -192,6 +209,10 @@ struct Deleted {
 #[derive(Serialize, serde::Deserialize)]
 struct RolledBack {
     undo: String,
+    /// What a person types to undo it.
+    #[serde(default)]
+    undo_command: Option<String>,
+    existed: bool,
     rows: u64,
 }
 
@@ -232,21 +253,25 @@ fn mount(target: &Target, name: &OsString, dir: &Path, output: &Output) -> Resul
 }
 
 fn delete(reach: &Reach, names: &[OsString], output: &Output) -> Result<()> {
+    // One that is not there must not be found out when others are gone.
+    let checkpoints = show::all(reach, output)?;
+    names.iter().try_for_each(|name| show::find(&checkpoints, name).map(drop))?;
     for name in names {
         reach.ask::<Value>(&Request::Delete { name: bytes(name) }, Access::ReadWrite, output)?;
     }
-    output.show(&Deleted { deleted: names.iter().map(|name| name.to_string_lossy().into_owned()).collect() })
+    output.show(&Deleted { deleted: names.iter().map(|name| bedplate::readable_name(name.as_encoded_bytes())).collect() })
 }
 
 impl fmt::Display for Deleted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "deleted {}", self.deleted.join(", "))
+        write!(f, "deleted {}", text::one_line(&self.deleted.join(", ")))
     }
 }
 
 impl fmt::Display for RolledBack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rolled back, {} rows of the metadata changed; to undo it, roll back to {}", self.rows, self.undo)
+        let undo = self.undo_command.as_ref().unwrap_or(&self.undo);
+        write!(f, "rolled back, {} rows of the metadata changed; to undo it: {}", self.rows, text::one_line(undo))
     }
 }
 
@@ -263,6 +288,6 @@ impl fmt::Display for PolicyShown {
 
 impl fmt::Display for Mounted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "mounted on {}, read-only; 'bedplate unmount' ends it", self.mounted.display())
+        write!(f, "mounted on {}, read-only; 'bedplate unmount' ends it", text::name(&self.mounted))
     }
 }

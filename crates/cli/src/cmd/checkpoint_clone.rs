@@ -14,6 +14,7 @@ use crate::device::Access;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::reach::Reach;
+use crate::text;
 
 /// What to clone, and where to.
 #[derive(Debug, Args)]
@@ -27,6 +28,7 @@ pub struct CloneArguments {
 #[derive(Serialize, Deserialize)]
 struct Cloned {
     #[serde(default)]
+    #[serde(serialize_with = "text::readable")]
     path: PathBuf,
     inodes: u64,
     extents: u64,
@@ -37,7 +39,7 @@ impl CloneArguments {
     pub(super) fn run(&self, reach: &Reach, output: &Output) -> Result<()> {
         let (checkpoint, path) = split(&self.source)?;
         let request = Request::Clone { checkpoint, path: bytes(reach.inside(&path)), target: bytes(reach.inside_new(&self.new_path)) };
-        let done: Cloned = reach.ask(&request, Access::ReadWrite, output)?;
+        let done: Cloned = reach.ask(&request, Access::ReadWrite, output).map_err(|failure| reach.with_places(failure))?;
         output.show(&Cloned { path: self.new_path.clone(), ..done })
     }
 }
@@ -63,7 +65,8 @@ fn split(source: &OsStr) -> Result<(Option<Vec<u8>>, PathBuf)> {
 impl fmt::Display for Cloned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, inodes, extents, shared_bytes } = self;
-        write!(f, "{}: {inodes} files and directories, {} shared in {extents} extents", path.display(), format_size(*shared_bytes))
+        let (what, extents) = (text::count_in(*inodes, "file or directory", "files and directories"), text::count(*extents, "extent"));
+        write!(f, "{}: {what}, {} shared in {extents}", text::name(path), format_size(*shared_bytes))
     }
 }
 

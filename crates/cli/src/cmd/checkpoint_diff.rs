@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use bedplate::{ChangedKind, ChangedRange, CheckpointDifference, DifferenceKind, format_size};
 use clap::Args;
 use serde::Serialize;
-use serve::control::{self, Changes, Request};
+use serve::control::{Changes, Request};
 
 use crate::device::Access;
 use crate::failure::Result;
 use crate::output::Output;
 use crate::reach::Reach;
+use crate::text;
 
 /// What to compare.
 #[derive(Debug, Args)]
@@ -77,7 +78,7 @@ struct Name {
 
 impl From<CheckpointDifference> for Name {
     fn from(difference: CheckpointDifference) -> Self {
-        let shown = |path: &[u8]| control::path_of(path).to_string_lossy().into_owned();
+        let shown = |path: &[u8]| bedplate::readable_name(path);
         let CheckpointDifference { path, kind, from, changed_bytes, resized, attributes, .. } = difference;
         let (text, from) = (shown(&path), from.as_deref().map(shown));
         let path_bytes = (text.as_bytes() != path).then_some(path);
@@ -87,6 +88,7 @@ impl From<CheckpointDifference> for Name {
 
 #[derive(Serialize)]
 struct Blocks {
+    #[serde(serialize_with = "text::readable")]
     path: PathBuf,
     size_before_bytes: Option<u64>,
     size_bytes: u64,
@@ -110,9 +112,9 @@ impl fmt::Display for Name {
             DifferenceKind::Renamed => "renamed",
             DifferenceKind::Changed => "changed",
         };
-        write!(f, "{kind:<8} {}", self.path.escape_debug())?;
+        write!(f, "{kind:<8} {}", text::one_line(&self.path))?;
         if let Some(from) = &self.from {
-            write!(f, " from {}", from.escape_debug())?;
+            write!(f, " from {}", text::one_line(from))?;
         }
         let mut what = Vec::new();
         if self.changed_bytes > 0 {
@@ -127,7 +129,7 @@ impl fmt::Display for Name {
 impl fmt::Display for Blocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes: u64 = self.ranges.iter().map(|range| range.len).sum();
-        write!(f, "{}: {} of {} changed", self.path.display(), format_size(bytes), format_size(self.size_bytes))?;
+        write!(f, "{}: {} of {} changed", text::name(&self.path), format_size(bytes), format_size(self.size_bytes))?;
         match self.size_before_bytes {
             None => writeln!(f, ", it was not there before")?,
             Some(before) if before != self.size_bytes => writeln!(f, ", it had {}", format_size(before))?,

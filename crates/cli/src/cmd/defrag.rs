@@ -1,6 +1,7 @@
 //! `bedplate defrag FILE|DIR|VOLUME`
 
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use crate::output::Output;
 use crate::progress;
 use crate::reach::{ask_here, ask_mount};
 use crate::session::{Devices, Volume};
+use crate::text;
 
 /// Move files that lie scattered on the volume together, while they are in use
 ///
@@ -61,6 +63,7 @@ enum Source<'a> {
 
 #[derive(Debug, Serialize)]
 struct Defragmented {
+    #[serde(serialize_with = "text::readable")]
     path: PathBuf,
     before: Fragmentation,
     after: Fragmentation,
@@ -135,7 +138,7 @@ impl Source<'_> {
                 if !dir.is_dir() {
                     return Ok(None);
                 }
-                let failed = |e: std::io::Error| Failure::system("list", &dir, &e);
+                let failed = |e: std::io::Error| if mounts::is_stale(&e) { live::stale(&dir) } else { Failure::system("list", &dir, &e) };
                 let mut names = Vec::new();
                 for entry in std::fs::read_dir(&dir).map_err(failed)? {
                     let entry = entry.map_err(failed)?;
@@ -169,7 +172,7 @@ impl Source<'_> {
         let mut pace = Pace { began: Instant::now(), moved: 0, rate: arguments.rate };
         for path in self.files(path)? {
             report.files_looked_at += 1;
-            let before: Fragmentation = self.ask(&Request::Fragmentation { path: path.clone() })?;
+            let before: Fragmentation = self.ask(&Request::Fragmentation { path: path.as_os_str().as_bytes().to_vec() })?;
             if before.runs > 1 {
                 report.files.push(self.file(path, before, arguments, &mut pace, output)?);
             }
@@ -185,14 +188,14 @@ impl Source<'_> {
         let mut bar = progress::Bytes::new(output, done.path.display().to_string(), before.bytes);
         let (mut from, unshare) = (Some(0), arguments.unshare);
         while let Some(at) = from {
-            let step: DefragStep = self.ask(&Request::Defragment { path: done.path.clone(), from: at, unshare })?;
+            let step: DefragStep = self.ask(&Request::Defragment { path: done.path.as_os_str().as_bytes().to_vec(), from: at, unshare })?;
             done.moved_bytes += step.moved_bytes;
             done.stuck_bytes += step.stuck_bytes;
             bar.advance(step.next.map_or(0, |next| next - at));
             pace.wait(step.moved_bytes);
             from = step.next;
         }
-        done.after = self.ask(&Request::Fragmentation { path: done.path.clone() })?;
+        done.after = self.ask(&Request::Fragmentation { path: done.path.as_os_str().as_bytes().to_vec() })?;
         Ok(done)
     }
 }
@@ -224,7 +227,7 @@ pub(super) fn told(state: &Fragmentation) -> String {
 
 impl fmt::Display for Defragmented {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path.display(), told(&self.before))?;
+        write!(f, "{}: {}", text::name(&self.path), told(&self.before))?;
         if self.moved_bytes > 0 {
             write!(f, ", now {}; {} moved", told(&self.after), format_size(self.moved_bytes))?;
         }

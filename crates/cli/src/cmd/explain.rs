@@ -13,6 +13,7 @@ use super::checkpoint::show::Held;
 use super::defrag_report;
 use super::explain_databases::{self, Advice};
 use super::explain_findings::{self, Finding, Told};
+use super::explain_pages;
 use crate::failure::{Failure, Result};
 use crate::live;
 use crate::mounts::{self, Mount};
@@ -133,7 +134,7 @@ fn of_file(path: &Path, info: &Value) -> Result<OfFile> {
         extent_bytes_average: told.extent_bytes_average(),
         extent_bytes_wanted: live::get(path, live::EXTENT_SIZE)?.and_then(|text| text.parse().ok()),
         findings: explain_findings::of(&told),
-        databases: advice(path, told.activity.effective_mode)?,
+        databases: advice_of_file(path, told.activity.effective_mode)?,
         opens: told.opens,
         activity: told.activity,
     })
@@ -165,6 +166,9 @@ fn mode_from(path: &Path, told: &Told, info: &Value) -> Result<String> {
     if told.activity.mixed {
         return Ok("conflicting opens, until the last of them goes".to_owned());
     }
+    if live::get(path, live::TRIAL_MODE)?.is_some() {
+        return Ok("the trial that is under way".to_owned());
+    }
     if let Some(open) = told.opens.iter().find(|open| open.named_mode.is_some()) {
         return Ok(format!("the name by which {open} opened it"));
     }
@@ -182,6 +186,30 @@ fn mode_from(path: &Path, told: &Told, info: &Value) -> Result<String> {
 fn advice(path: &Path, mode: Option<IoMode>) -> Result<Vec<Advice>> {
     let untorn = live::get(path, live::UNTORN)?.and_then(|text| super::untorn::read(&text));
     Ok(explain_databases::of(&path.display().to_string(), untorn, mode))
+}
+
+/// As [`advice`], of a single file: a server has many.
+fn advice_of_file(path: &Path, mode: Option<IoMode>) -> Result<Vec<Advice>> {
+    let only = "; that is this file: 'bedplate explain' of the server's directory tells of all";
+    let of_one = |advice: Advice| if advice.gives_up() { Advice { why: format!("{}{only}", advice.why), ..advice } } else { advice };
+    Ok(advice(path, mode)?.into_iter().map(of_one).collect())
+}
+
+/// As [`advice`], of all that a directory holds and will hold.
+fn advice_of_directory(path: &Path, info: &Value) -> Result<Vec<Advice>> {
+    let mount_mode = info.get("mode").and_then(Value::as_str).and_then(|mode| mode.parse().ok());
+    let own = advice(path, mode_of_new_files(path, info)?)?;
+    if !own.iter().any(Advice::gives_up) {
+        return Ok(own);
+    }
+    let below = explain_pages::below(path, mount_mode)?;
+    let shown = path.display().to_string();
+    let guarded = |advice: Advice| match advice.database {
+        "PostgreSQL" => advice.unless_torn(&shown, below.postgresql.as_ref(), "8k"),
+        "InnoDB" => advice.unless_torn(&shown, below.innodb.as_ref(), "16k"),
+        _ => advice,
+    };
+    Ok(own.into_iter().map(guarded).collect())
 }
 
 fn of_mount(path: &Path, mount: &Mount, info: &Value) -> Result<OfMount> {
@@ -209,7 +237,7 @@ fn of_mount(path: &Path, mount: &Mount, info: &Value) -> Result<OfMount> {
         lock_waits: at("/lock_waits"),
         syncs: at("/log/syncs"),
         flushes: at("/log/flushes"),
-        databases: advice(path, mode_of_new_files(path, info)?)?,
+        databases: advice_of_directory(path, info)?,
         files,
     })
 }

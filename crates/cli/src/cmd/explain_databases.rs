@@ -4,9 +4,9 @@ use bedplate::{IoMode, Untorn, format_size};
 use serde::Serialize;
 
 /// A page of PostgreSQL, unless it was built with another.
-const POSTGRESQL_PAGE: u32 = 8 << 10;
+pub const POSTGRESQL_PAGE: u32 = 8 << 10;
 /// A page of InnoDB by default.
-const INNODB_PAGE: u32 = 16 << 10;
+pub const INNODB_PAGE: u32 = 16 << 10;
 /// The smallest page InnoDB can be made with.
 const INNODB_PAGE_MIN: u32 = 4 << 10;
 
@@ -19,6 +19,47 @@ pub struct Advice {
     pub setting: String,
     /// Why.
     pub why: String,
+}
+
+/// What can tear below a directory whose new files cannot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Torn {
+    /// One of them.
+    at: String,
+    /// How many files and directories there are.
+    pub count: u64,
+    /// Some of them are served as cached.
+    pub cached: bool,
+    /// It lies on no mount of ours, or may not be looked at.
+    pub unknown: bool,
+}
+
+impl Torn {
+    /// Begins to count with a file or directory.
+    pub fn new(at: &std::path::Path) -> Self {
+        Self { at: at.display().to_string(), count: 0, cached: false, unknown: false }
+    }
+}
+
+impl Advice {
+    /// Keeps the guard up where something below the directory `path` can tear.
+    pub fn unless_torn(self, path: &str, torn: Option<&Torn>, unit: &str) -> Self {
+        let guard = match self.setting.as_str() {
+            "full_page_writes = off" => "full_page_writes = on",
+            "innodb_doublewrite = OFF" => "innodb_doublewrite = ON",
+            _ => return self,
+        };
+        let Some(Torn { at, count, cached, unknown }) = torn else { return self };
+        let more = if *count > 1 { format!(" and of {} more files and directories", count - 1) } else { String::new() };
+        let why = match (unknown, cached) {
+            (true, _) => format!("nothing is known of the pages in {at}: it lies on no Bedplate mount, or you may not look at it"),
+            (_, true) => format!(
+                "the pages of {at}{more} can tear: some are served as cached (bedplate mode), or set before: bedplate untorn -R {path} {unit}"
+            ),
+            _ => format!("the pages of {at}{more} can tear, what was there before included: bedplate untorn -R {path} {unit}"),
+        };
+        Self { setting: guard.to_owned(), why, ..self }
+    }
 }
 
 /// Returns the lines for a file, or for what is created in a directory, that is served in `mode` (`None`: not known).
@@ -68,6 +109,13 @@ fn sqlite() -> Advice {
     let why =
         "its journal keeps transactions of several pages whole, which pages that do not tear cannot: journal_mode = OFF loses data on any storage";
     Advice { database: "SQLite", setting: "PRAGMA journal_mode = WAL".to_owned(), why: why.to_owned() }
+}
+
+impl Advice {
+    /// Returns whether it gives a guard up.
+    pub fn gives_up(&self) -> bool {
+        self.setting.to_ascii_lowercase().ends_with("= off")
+    }
 }
 
 #[cfg(test)]

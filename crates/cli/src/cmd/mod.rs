@@ -16,6 +16,7 @@ mod defrag_report;
 mod explain;
 mod explain_databases;
 mod explain_findings;
+mod explain_pages;
 mod extsize;
 mod format;
 mod get;

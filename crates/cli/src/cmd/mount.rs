@@ -163,6 +163,9 @@ impl Plan {
                 _ => rest.push(option),
             }
         }
+        if metrics_files > 0 && metrics.is_none() {
+            return Err(Failure::usage("mount option 'metrics-files' counts with 'metrics=' only: say where metrics are asked for"));
+        }
         let mut settings = MountSettings::parse(&rest.join(","))?;
         if degraded && !settings.is_read_only() {
             let what = "degraded goes with ro, which writes to no member: to go on without the missing ones for good, run";

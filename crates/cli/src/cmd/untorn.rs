@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use bedplate::{FileSystem, Untorn, format_size};
+use bedplate::{FileSystem, IoMode, Untorn, format_size};
 use clap::Args;
 use serde::Serialize;
 
 use super::mark::{Mark, Wanted};
+use crate::address::Place;
 use crate::failure::Result;
 use crate::live;
 use crate::output::Output;
@@ -37,6 +38,8 @@ struct Told {
     by: Option<&'static str>,
     /// How many files and directories below it were set too.
     below: u64,
+    /// It is served as cached, where the unit has no effect.
+    torn_all_the_same: bool,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
@@ -49,7 +52,11 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     };
     let (untorn, below) = mark.apply(&arguments.file, arguments.size, arguments.recursive, &arguments.devices, output)?;
     let by = untorn.map(|untorn| if untorn.by_device { "device" } else { "redirect" });
-    output.show(&Told { path: arguments.file.clone(), untorn_bytes: untorn.map(|untorn| untorn.bytes), by, below })
+    let torn_all_the_same = match Place::parse(&arguments.file) {
+        Place::Live(path) if untorn.is_some() && !path.is_dir() => live::get(&path, live::EFFECTIVE_MODE)?.as_deref() == Some(IoMode::Cached.name()),
+        _ => false,
+    };
+    output.show(&Told { torn_all_the_same, path: arguments.file.clone(), untorn_bytes: untorn.map(|untorn| untorn.bytes), by, below })
 }
 
 /// Reads what a mount answers: `8192 redirect`.
@@ -63,6 +70,9 @@ impl fmt::Display for Told {
         match (self.untorn_bytes, self.by) {
             (Some(bytes), Some(by)) => write!(f, "{}: {} untorn, by {by}", self.path, format_size(bytes.into()))?,
             _ => write!(f, "{}: what the device writes untorn by itself", self.path)?,
+        }
+        if self.torn_all_the_same {
+            write!(f, "; but it is served as cached, where pages can tear all the same: bedplate mode {} concurrent", self.path)?;
         }
         if self.below > 0 { write!(f, "; so are {} files and directories in it", self.below) } else { Ok(()) }
     }

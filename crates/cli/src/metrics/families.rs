@@ -195,7 +195,7 @@ impl Source {
         if !unknown.is_empty() {
             names.extend(self.fs.paths_of(&unknown).unwrap_or_default());
         }
-        files.iter().filter_map(|file| Some((String::from_utf8_lossy(&names.get(&file.ino)?.path).into_owned(), file))).collect()
+        files.iter().filter_map(|file| Some((bedplate::readable_name(&names.get(&file.ino)?.path), file))).collect()
     }
 }
 

@@ -309,8 +309,11 @@ fn s_84_a_database_is_bracketed_and_always_released() {
     };
     create("one", &program("good", "exit 0"), "60s").succeeds().says("one");
     assert_eq!(journaled(), "freeze thaw");
-    // The checkpoint fails: released all the same.
+    // Nobody waits for a checkpoint that cannot be.
     create("one", &program("good", "exit 0"), "60s").fails(1, "exists");
+    assert_eq!(journaled(), "");
+    // The checkpoint fails: released all the same.
+    bedplate(["checkpoint", "create", text(&image), "none", "/none", "--database", &program("good", "exit 0")]).fails(1, "'none' does not exist");
     assert_eq!(journaled(), "freeze thaw");
     create("two", &program("bad", "echo 'no such table' >&2; exit 3"), "60s").fails(1, "no such table");
     assert_eq!(journaled(), "freeze thaw");

@@ -19,6 +19,7 @@ mod metrics;
 mod mounted;
 mod quickstart;
 mod restricted;
+mod sentences;
 mod trials;
 mod tuning;
 mod user;

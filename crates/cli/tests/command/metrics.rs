@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use crate::harness::{Scratch, bedplate, can_mount, text};
 
 /// Asks once; returns the head and the body.
-fn ask(mut stream: impl Read + Write, request: &str) -> (String, String) {
+pub fn ask(mut stream: impl Read + Write, request: &str) -> (String, String) {
     write!(stream, "{request} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

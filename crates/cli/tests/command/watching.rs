@@ -99,6 +99,43 @@ fn explain_gives_databases_the_lines_that_hold() {
     bedplate(["explain", text(&path)]).succeeds().says("full_page_writes = on  -- it is served as cached");
 }
 
+/// S-114. A unit that was set on a directory with a cluster in it gave up full_page_writes, while all its tables could still tear.
+#[test]
+fn s_114_no_guard_is_given_up_where_a_data_file_can_tear() {
+    if !can_mount("lines for a whole directory") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (_, dir) = scratch.mounted("mode=concurrent");
+    let (base, wal) = (dir.join("pg/base/5"), dir.join("pg/pg_wal"));
+    for dir in [&base, &wal, &dir.join("pg/pg_tblspc"), &dir.join("my")] {
+        std::fs::create_dir_all(dir).unwrap();
+    }
+    for file in
+        [base.join("16384"), base.join("16384_vm"), wal.join("000000010000000000000001"), dir.join("pg/postgresql.conf"), dir.join("my/t.ibd")]
+    {
+        std::fs::write(file, pattern(8192)).unwrap();
+    }
+    let (pg, my) = (dir.join("pg"), dir.join("my"));
+    let [on, off] = ["full_page_writes = on  -- ", "full_page_writes = off"];
+    bedplate(["untorn", text(&pg), "8k"]).succeeds();
+    bedplate(["explain", text(&pg)]).succeeds().says(on).says(" and of 3 more files and directories can tear").says("untorn -R ");
+    bedplate(["untorn", "-R", text(&pg), "8k"]).succeeds();
+    bedplate(["untorn", "-R", text(&wal), "none"]).succeeds();
+    bedplate(["explain", text(&pg)]).succeeds().says(off);
+    bedplate(["explain", text(&base.join("16384"))]).succeeds().says(off).says("of the server's directory tells of all");
+    bedplate(["mode", text(&base.join("16384_vm")), "cached"]).succeeds();
+    bedplate(["explain", text(&pg)]).succeeds().says(on).says("16384_vm can tear: some are served as cached");
+    bedplate(["mode", text(&base.join("16384_vm")), "inherit"]).succeeds();
+    bedplate(["untorn", text(&base), "none"]).succeeds();
+    bedplate(["explain", text(&pg)]).succeeds().says(on).says("base/5 can tear");
+    bedplate(["untorn", text(&base), "8k"]).succeeds();
+    std::os::unix::fs::symlink("/usr", dir.join("pg/pg_tblspc/16400")).unwrap();
+    bedplate(["explain", text(&pg)]).succeeds().says(on).says("pg_tblspc/16400: it lies on no Bedplate mount");
+    bedplate(["untorn", text(&my), "16k"]).succeeds();
+    bedplate(["explain", text(&my)]).succeeds().says(off).says("innodb_doublewrite = ON  -- the pages of ").says("t.ibd can tear");
+}
+
 #[test]
 fn iostat_counts_from_report_to_report_and_from_a_reset() {
     if !can_mount("intervals of iostat") {

@@ -124,6 +124,8 @@ pub struct RollbackReport {
     pub undo: String,
     /// Rows of the metadata that changed.
     pub rows: u64,
+    /// Whether what was rolled back was there before, so that undoing it needs nothing but its path.
+    pub existed: bool,
     /// The inodes that changed, for front ends that keep something of them.
     #[serde(skip)]
     pub inodes: BTreeSet<InodeNo>,
@@ -133,7 +135,7 @@ pub struct RollbackReport {
 }
 
 fn as_text<S: serde::Serializer>(name: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&String::from_utf8_lossy(name))
+    serializer.serialize_str(&crate::readable_name(name))
 }
 
 impl Checkpoint {
@@ -144,7 +146,7 @@ impl Checkpoint {
             created: self.row.created,
             automatic: self.row.automatic,
             kept: self.row.kept,
-            paths: self.row.paths.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect(),
+            paths: self.row.paths.iter().map(|path| crate::readable_name(path)).collect(),
         }
     }
 }

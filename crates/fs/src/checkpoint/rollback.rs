@@ -24,6 +24,9 @@ use crate::row::{InodeRow, RowChange, Table, inode_key, split_key};
 use crate::state::Fs;
 use crate::{Error, ErrorKind, InodeNo, Result, Timestamp};
 
+/// How deep directories are told of.
+const DEPTH_MAX: usize = 4096;
+
 /// The rows that are to change, by table and key.
 pub(super) type Changes = BTreeMap<(Table, Vec<u8>), Option<Vec<u8>>>;
 
@@ -41,14 +44,20 @@ impl Fs {
                 _ => None,
             };
             let open = self.refuse_open(files, subtree.as_ref(), options.force)?;
+            let mut elsewhere = None;
             let changes = self.meta.reading(|rows| match &subtree {
                 None => of_everything(rows, &checkpoint, &open),
-                Some(subtree) => subtree.changes(rows, &checkpoint, &open),
-            })?;
+                Some(subtree) => subtree.changes(rows, &checkpoint, &open, &mut elsewhere),
+            });
+            let changes = match (elsewhere, &options.path) {
+                (Some(ino), Some(path)) => return Err(self.elsewhere(ino, path)?),
+                _ => changes?,
+            };
+            let existed = subtree.as_ref().is_none_or(Subtree::exists);
             let undo = format!("before-rollback-{}", self.epoch().0);
             let automatic = CheckpointOptions { scope: CheckpointScope::Everything, automatic: true, kept: false };
             self.commit_checkpoint(undo.as_bytes(), &automatic, None, Timestamp::now(), &[])?;
-            self.commit_rollback(undo, changes)
+            self.commit_rollback(undo, existed, changes)
         };
         let (report, lsn) = self.with_room(|| self.frozen_and_forgetting(put_back))?;
         drop(held);
@@ -63,30 +72,43 @@ impl Fs {
         if open.is_empty() || force {
             return Ok(open);
         }
-        let shown: Vec<String> = open.iter().take(3).map(|ino| self.path_of(*ino)).collect::<Result<_>>()?;
+        let shown: Vec<String> = open.iter().take(3).map(|ino| self.path_of(*ino, None)).collect::<Result<_>>()?;
         let more = if open.len() > 3 { format!(" and {} more", open.len() - 3) } else { String::new() };
         let message = format!("open files stand in the way of the rollback: {}{more}; close them, or force it", shown.join(", "));
         Err(Error::new(ErrorKind::Busy, message))
     }
 
-    /// Returns a path of a live inode, for people.
-    fn path_of(&self, ino: InodeNo) -> Result<String> {
-        let mut names: BTreeMap<InodeNo, (InodeNo, Vec<u8>)> = BTreeMap::new();
-        self.meta.scan_all(Table::Dentry, |key, value| {
-            let (dir, name) = split_key(key)?;
-            names.insert(crate::row::DentryRow::decode(value)?.ino, (dir, name.to_vec()));
-            Ok(ControlFlow::Continue(()))
-        })?;
-        let (mut at, mut path) = (ino, String::new());
-        while let Some((dir, name)) = names.remove(&at) {
-            path = format!("/{}{path}", name.escape_ascii());
-            at = dir;
-        }
-        Ok(if path.is_empty() { format!("inode {}", ino.0) } else { path })
+    /// Says that a part of `path` has a name elsewhere by now, and which.
+    fn elsewhere(&self, ino: InodeNo, path: &Path) -> Result<Error> {
+        let (path, now) = (path.display(), self.path_of(ino, Some(path))?);
+        let message = format!("what was in {path} has got the name {now} since: copy it from .checkpoints, move {now} back, or roll back everything");
+        Ok(Error::new(ErrorKind::Invalid, message))
     }
 
-    fn commit_rollback(&self, undo: String, changes: Changes) -> Result<(RollbackReport, crate::Lsn)> {
-        let mut report = RollbackReport { undo, rows: changes.len() as u64, inodes: BTreeSet::new(), names: Vec::new() };
+    /// Returns a path of a live inode, for people; where it has several, one that does not lie below `below`.
+    fn path_of(&self, ino: InodeNo, below: Option<&Path>) -> Result<String> {
+        let mut names: BTreeMap<InodeNo, Vec<(InodeNo, Vec<u8>)>> = BTreeMap::new();
+        self.meta.scan_all(Table::Dentry, |key, value| {
+            let (dir, name) = split_key(key)?;
+            names.entry(crate::row::DentryRow::decode(value)?.ino).or_default().push((dir, name.to_vec()));
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let path_by = |first: &(InodeNo, Vec<u8>)| {
+            let (mut parts, mut at) = (Vec::new(), Some(first));
+            // A directory has one name. Damage makes this no endless way.
+            while let Some((dir, name)) = at.filter(|_| parts.len() < DEPTH_MAX) {
+                parts.push(crate::readable_name(name));
+                at = names.get(dir).and_then(|names| names.first());
+            }
+            parts.iter().rev().map(|part| format!("/{part}")).collect::<String>()
+        };
+        let paths: Vec<String> = names.get(&ino).into_iter().flatten().map(path_by).collect();
+        let wanted = paths.iter().find(|path| below.is_none_or(|below| !Path::new(path).starts_with(below)));
+        Ok(wanted.or(paths.first()).map_or_else(|| format!("inode {}", ino.0), |path| path.escape_debug().to_string()))
+    }
+
+    fn commit_rollback(&self, undo: String, existed: bool, changes: Changes) -> Result<(RollbackReport, crate::Lsn)> {
+        let mut report = RollbackReport { undo, existed, rows: changes.len() as u64, inodes: BTreeSet::new(), names: Vec::new() };
         for (table, key) in changes.keys() {
             let (ino, rest) = split_key(key)?;
             report.inodes.insert(ino);

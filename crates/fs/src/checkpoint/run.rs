@@ -75,6 +75,9 @@ impl Fs {
     /// Adds a schedule, or replaces the one of its name: when that last had its turn stays. Durable when it returns.
     pub(crate) fn set_schedule(&self, schedule: &Schedule) -> Result<()> {
         schedule.validate()?;
+        for path in &schedule.paths {
+            self.resolve(path)?;
+        }
         self.begin_change()?;
         self.with_room(|| self.need_space())?;
         let mut turns = self.turns.lock();
@@ -159,7 +162,7 @@ impl Fs {
         let too_many = made.len().saturating_sub(schedule.keep as usize);
         for checkpoint in &made[..too_many] {
             match self.remove_checkpoint(&checkpoint.row.name, |found| found.epoch == checkpoint.epoch && found.is_removable()) {
-                Ok(()) => run.deleted.push(String::from_utf8_lossy(&checkpoint.row.name).into_owned()),
+                Ok(()) => run.deleted.push(crate::readable_name(&checkpoint.row.name)),
                 Err(error) if matches!(error.kind, ErrorKind::Busy | ErrorKind::NotFound) => {}
                 Err(error) => return Err(error),
             }

@@ -34,12 +34,23 @@ impl Subtree {
         let relative = path.strip_prefix("/").unwrap_or(path);
         let mut past = Path::new("/.checkpoints").join(std::ffi::OsStr::from_bytes(&checkpoint.row.name));
         past.push(relative);
-        let then = fs.resolve(&past)?;
+        let then = fs.resolve(&past).map_err(|error| match error.kind {
+            ErrorKind::NotFound => {
+                let name = checkpoint.row.name.escape_ascii();
+                Error::new(ErrorKind::NotFound, format!("{shown} was not there when checkpoint '{name}' was made, or not under this name"))
+            }
+            _ => error,
+        })?;
         if !fs.is_of(then.ino, checkpoint.epoch) || !matches!(then.kind, FileKind::File | FileKind::Directory) {
             let message = format!("{shown} was neither a file nor a directory then: roll back what it leads to, or all of it");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let leaf = fs.walk(path, true)?;
+        let leaf = fs.walk(path, true).map_err(|error| match error.kind {
+            ErrorKind::NotFound => {
+                Error::new(ErrorKind::NotFound, format!("the directory of {shown} is not there now ({}): roll that back instead", error.message))
+            }
+            _ => error,
+        })?;
         fs.need_live(leaf.dir)?;
         let now = fs.find(leaf.dir, &leaf.name)?;
         let root = DentryRow { ino: fs.place(then.ino)?.ino, kind: then.kind };
@@ -57,15 +68,30 @@ impl Subtree {
         })
     }
 
+    /// Returns whether there is something now.
+    pub(super) fn exists(&self) -> bool {
+        !self.now.is_empty()
+    }
+
     /// Returns whether a live inode is within, now or then.
     pub(super) fn holds(&self, ino: InodeNo) -> bool {
         self.now.contains_key(&ino) || self.then.contains_key(&ino)
     }
 
-    /// The rows that a rollback changes.
-    pub(super) fn changes(&self, rows: &State, checkpoint: &Checkpoint, open: &BTreeSet<InodeNo>) -> Result<Changes> {
+    /// The rows that a rollback changes; `elsewhere` becomes an inode that has a name outside by now, where it fails because of that.
+    pub(super) fn changes(
+        &self,
+        rows: &State,
+        checkpoint: &Checkpoint,
+        open: &BTreeSet<InodeNo>,
+        elsewhere: &mut Option<InodeNo>,
+    ) -> Result<Changes> {
         let mut changes = Changes::new();
         for (ino, (kind, names)) in &self.then {
+            if self.is_elsewhere(rows, *ino, *kind)? {
+                *elsewhere = Some(*ino);
+                return Err(Error::new(ErrorKind::Invalid, format!("inode {} has a name outside of what is rolled back by now", ino.0)));
+            }
             self.turn_back(rows, checkpoint.epoch, (*ino, *kind, *names), &mut changes)?;
         }
         for (ino, (kind, names)) in self.now.iter().filter(|(ino, _)| !self.then.contains_key(*ino)) {
@@ -75,20 +101,20 @@ impl Subtree {
         Ok(changes)
     }
 
-    /// Makes the rows of one inode what they were.
-    fn turn_back(&self, rows: &State, epoch: Epoch, (ino, kind, names): (InodeNo, FileKind, u32), changes: &mut Changes) -> Result<()> {
+    /// Returns whether an inode has a name outside.
+    fn is_elsewhere(&self, rows: &State, ino: InodeNo, kind: FileKind) -> Result<bool> {
         let live = rows.get(Table::Inode, &inode_key(ino))?.map(|row| InodeRow::decode(&row)).transpose()?;
         let here = self.now.get(&ino).map_or(0, |(_, names)| *names);
-        let elsewhere = match &live {
+        Ok(match live {
             Some(row) if kind == FileKind::Directory => here == 0 && row.nlink > 0,
             Some(row) => row.nlink > here,
             None => false,
-        };
-        if elsewhere {
-            let message =
-                format!("inode {} has a name outside of what is rolled back by now: copy it from .checkpoints, or roll back everything", ino.0);
-            return Err(Error::new(ErrorKind::Invalid, message));
-        }
+        })
+    }
+
+    /// Makes the rows of one inode what they were.
+    fn turn_back(&self, rows: &State, epoch: Epoch, (ino, kind, names): (InodeNo, FileKind, u32), changes: &mut Changes) -> Result<()> {
+        let live = rows.get(Table::Inode, &inode_key(ino))?.map(|row| InodeRow::decode(&row)).transpose()?;
         for table in [Table::Dentry, Table::Extent, Table::Xattr] {
             let (now, then) = (of_inode(rows, None, table, ino)?, of_inode(rows, Some(epoch), table, ino)?);
             for key in now.keys().filter(|key| !then.contains_key(*key)) {

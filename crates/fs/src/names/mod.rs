@@ -12,7 +12,7 @@ mod rename;
 mod xattr;
 
 pub(crate) use make::{MODE_BITS, target_is_possible};
-pub use path::split_mode_suffix;
+pub use path::{readable_name, split_mode_suffix};
 pub(crate) use xattr::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 
 use std::sync::Arc;

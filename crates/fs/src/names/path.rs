@@ -25,6 +25,17 @@ pub fn split_mode_suffix(name: &[u8]) -> (&[u8], Option<IoMode>) {
     (name, None)
 }
 
+/// Returns a name or path as text. Bytes that are no UTF-8 become `\xff`, so that different names stay different.
+#[must_use]
+pub fn readable_name(name: &[u8]) -> String {
+    let mut text = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        text.push_str(chunk.valid());
+        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+    }
+    text
+}
+
 /// A path led to its last component.
 pub(crate) struct Leaf {
     pub(crate) dir: InodeNo,
@@ -156,6 +167,12 @@ fn in_path(path: &Path, mut error: Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_differ_are_read_differently() {
+        assert_eq!(readable_name("ümläut\n".as_bytes()), "ümläut\n");
+        assert_eq!([b"a\xff", b"a\xfe"].map(|name| readable_name(name)), ["a\\xff", "a\\xfe"]);
+    }
 
     #[test]
     fn suffixes_name_modes() {

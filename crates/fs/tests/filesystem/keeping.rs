@@ -417,7 +417,11 @@ fn s_80_one_schedule_that_fails_stops_no_other() {
     let device = device(64 << 20, 512);
     format(&device, 4096);
     let fs = mount_as(&device, IoMode::Concurrent);
-    begin(&fs, &Schedule { name: "broken".into(), paths: vec!["/missing".into()], ..hourly(2) }, hour(0, 0));
+    let of_one = Schedule { name: "broken".into(), paths: vec!["/missing".into()], ..hourly(2) };
+    assert_eq!(fs.set_schedule(&of_one).unwrap_err().kind, ErrorKind::NotFound, "a slip of the pen is found out at once");
+    put(&fs, "/missing", 0, 4096, 1, IoMode::Concurrent).unwrap();
+    begin(&fs, &of_one, hour(0, 0));
+    fs.remove("/missing").unwrap();
     begin(&fs, &hourly(2), hour(0, 0));
     let run = fs.run_schedules(hour(1, 1)).unwrap();
     assert!(run.made.len() == 1 && run.failures.len() == 1 && run.failures[0].contains("'broken'"), "{run:?}");

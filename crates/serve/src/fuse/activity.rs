@@ -150,7 +150,7 @@ impl Shared {
         if !unknown.is_empty() {
             known.extend(self.fs.paths_of(&unknown)?);
         }
-        let path = |ino: &InodeNo| Some((ino.0, String::from_utf8_lossy(&known.get(ino)?.path).into_owned()));
+        let path = |ino: &InodeNo| Some((ino.0, fs::readable_name(&known.get(ino)?.path)));
         Ok(inodes.iter().filter_map(path).collect())
     }
 }

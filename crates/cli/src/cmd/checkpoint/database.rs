@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, plain};
 
 /// What the helper writes once the database waits.
 const READY: &str = "bedplate-ready";
@@ -129,6 +129,13 @@ impl Database {
 
 impl Bracket {
     fn begin(database: &Database, patience: Duration) -> Result<Self> {
+        if let Database::Sqlite(path) = database {
+            // The shell of SQLite would make an empty database and hold that.
+            std::fs::metadata(path).map_err(|error| {
+                let message = format!("cannot find the database {path}: {}; no checkpoint was made", plain(&error));
+                Failure::new("not_found", message)
+            })?;
+        }
         let (mut command, first) = database.helper();
         let program = command.get_program().to_string_lossy().into_owned();
         // A process group of its own: what ends this command at the terminal must not end the helper before it has released the database.
@@ -136,7 +143,7 @@ impl Bracket {
         let mut child = command.spawn().map_err(|error| {
             Failure::new(
                 "unavailable",
-                format!("cannot run '{program}', which asks {} to wait: {error}; install it, or leave --database out", database.name()),
+                format!("cannot run '{program}', which asks {} to wait: {}; install it, or leave --database out", database.name(), plain(&error)),
             )
         })?;
         let (sender, lines) = channel();

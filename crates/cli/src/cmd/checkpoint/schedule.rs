@@ -88,7 +88,7 @@ pub fn run(action: &Action, output: &Output) -> Result<()> {
             for (name, every_s, keep) in rules(name, *every, *keep)? {
                 let paths = paths.iter().map(|path| reach.inside(path)).collect();
                 let request = Request::SetSchedule { name, every_s, keep, paths };
-                reach.ask::<Value>(&request, Access::ReadWrite, output)?;
+                reach.ask::<Value>(&request, Access::ReadWrite, output).map_err(|failure| reach.with_places(failure))?;
             }
             list(&reach, output)
         }
@@ -125,7 +125,11 @@ fn rules(name: &str, every: Option<Duration>, keep: Option<u32>) -> Result<Vec<(
             },
             _ => Err(wrong_rule(rule)),
         };
-        return name.split(',').map(rule).collect();
+        let rules = name.split(',').map(rule).collect::<Result<Vec<_>>>()?;
+        if let Some(twice) = rules.iter().enumerate().find(|(at, (name, ..))| rules[..*at].iter().any(|(other, ..)| other == name)) {
+            return Err(Failure::usage(format!("'{}' is given twice", twice.1.0)));
+        }
+        return Ok(rules);
     }
     let (every_s, keep) = match (every, keep, known(name)) {
         (Some(every), Some(keep), _) => (every.as_secs(), keep),
@@ -143,7 +147,7 @@ impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown: Vec<_> = self.paths.iter().map(|path| path.display().to_string()).collect();
         let of = if shown.is_empty() { "everything".to_owned() } else { shown.join(", ") };
-        let last = self.last.map_or_else(|| "not yet".to_owned(), |last| format_time(Timestamp(last)));
+        let last = self.last.map_or_else(|| "not yet".to_owned(), |last| format!("{} UTC", format_time(Timestamp(last))));
         write!(f, "{}: every {}, keeps {}, of {of}, last {last}", self.name.escape_debug(), period(self.every_s), self.keep)
     }
 }
@@ -200,7 +204,7 @@ mod tests {
         let minutes = Duration::from_secs(900);
         assert_eq!(rules("often", Some(minutes), Some(3)).unwrap(), [("often".to_owned(), 900, 3)]);
         assert_eq!(rules("hourly", None, Some(3)).unwrap(), [("hourly".to_owned(), 3600, 3)]);
-        for wrong in ["often", "often 3", "hourly x", "hourly 3 4", "hourly 3,,daily 2"] {
+        for wrong in ["often", "often 3", "hourly x", "hourly 3 4", "hourly 3,,daily 2", "hourly 3, hourly 4"] {
             assert_eq!(read(wrong), Err("usage".to_owned()), "{wrong}");
         }
     }

@@ -12,6 +12,7 @@ use crate::device::Access;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::reach::Reach;
+use crate::text;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Checkpoint {
@@ -103,6 +104,14 @@ pub fn find<'a>(checkpoints: &'a [Checkpoint], name: &OsString) -> Result<&'a Ch
     checkpoints.iter().find(|checkpoint| same(checkpoint)).ok_or_else(missing)
 }
 
+/// Refuses a name that a checkpoint has.
+pub fn refuse_taken(reach: &Reach, name: &OsString, output: &Output) -> Result<()> {
+    match find(&all(reach, output)?, name) {
+        Ok(_) => Err(Failure::new("exists", format!("a checkpoint '{}' exists", text::name(name)))),
+        Err(_) => Ok(()),
+    }
+}
+
 pub fn list(reach: &Reach, space: bool, output: &Output) -> Result<()> {
     let mut listing = Listing { checkpoints: all(reach, output)?, held_bytes: None, warning: None };
     if space {
@@ -127,7 +136,7 @@ pub fn would_free(reach: &Reach, names: &[OsString], output: &Output) -> Result<
     let checkpoints = all(reach, output)?;
     let epochs = names.iter().map(|name| Ok(find(&checkpoints, name)?.epoch)).collect::<Result<_>>()?;
     let bytes = held(reach, epochs, output)?.alone_bytes;
-    output.show(&WouldFree { would_free: names.iter().map(|name| name.to_string_lossy().into_owned()).collect(), bytes })
+    output.show(&WouldFree { would_free: names.iter().map(|name| bedplate::readable_name(name.as_bytes())).collect(), bytes })
 }
 
 impl fmt::Display for Checkpoint {
@@ -138,12 +147,12 @@ impl fmt::Display for Checkpoint {
             (false, true) => " (automatic)",
             (false, false) => "",
         };
-        let of = if self.paths.is_empty() { "everything".to_owned() } else { self.paths.join(", ") };
+        let of = if self.paths.is_empty() { "everything".to_owned() } else { text::one_line(&self.paths.join(", ")) };
         let name = match &self.name_bytes {
             Some(bytes) => bytes.escape_ascii().to_string(),
             None => self.name.escape_debug().to_string(),
         };
-        write!(f, "{name}: {}, of {of}{flags}", format_time(Timestamp(self.created)))?;
+        write!(f, "{name}: {} UTC, of {of}{flags}", format_time(Timestamp(self.created)))?;
         self.alone_bytes.map_or(Ok(()), |bytes| write!(f, ", holds {} alone", format_size(bytes)))
     }
 }
@@ -170,6 +179,6 @@ impl fmt::Display for Shown<'_> {
 
 impl fmt::Display for WouldFree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "deleting {} would free {}; nothing was deleted", self.would_free.join(", "), format_size(self.bytes))
+        write!(f, "deleting {} would free {}; nothing was deleted", text::one_line(&self.would_free.join(", ")), format_size(self.bytes))
     }
 }
