@@ -19,8 +19,12 @@ pub(crate) struct Assembly {
     pub places: Vec<Option<usize>>,
     /// Members that the configuration counts as failed and whose device is back: what they missed is known.
     pub returned: Vec<usize>,
+    /// Members that the configuration counts as failed and whose device holds something older than when they failed.
+    pub older: Vec<usize>,
     /// Members that should be there and are not.
     pub missing: Vec<usize>,
+    /// Those of them of which an older copy is there, with its name.
+    pub outdated: Vec<(usize, String)>,
 }
 
 /// Puts a group together.
@@ -36,9 +40,22 @@ pub(crate) fn assemble(found: &[Found]) -> Result<Assembly> {
     for device in found {
         same_group(newest, device)?;
     }
-    let mut assembly = Assembly { places: vec![None; config.members.len()], returned: Vec::new(), missing: Vec::new(), config };
+    if let Some((one, other)) = estranged(found) {
+        return Err(diverged(one, other));
+    }
+    let mut assembly = Assembly {
+        places: vec![None; config.members.len()],
+        returned: Vec::new(),
+        older: Vec::new(),
+        missing: Vec::new(),
+        outdated: Vec::new(),
+        config,
+    };
     for (at, device) in found.iter().enumerate() {
         place(&mut assembly, found, at, device)?;
+    }
+    if let Some((_, what)) = assembly.outdated.iter().find(|(index, _)| assembly.places[*index].is_some()) {
+        return Err(Error::new(ErrorKind::Duplicated, format!("group {}: a member is there twice: {what}", assembly.config.name)));
     }
     let config = &assembly.config;
     let needed = |index: &usize| matches!(config.members[*index].state, MemberState::Active | MemberState::Stale);
@@ -56,6 +73,16 @@ fn same_group(newest: &Found, device: &Found) -> Result<()> {
         return Err(diverged(newest, device));
     }
     Ok(())
+}
+
+/// Returns two of which one failed, as the other knows, and was opened without that one later: whose label is the newer says nothing then.
+fn estranged(found: &[Found]) -> Option<(&Found, &Found)> {
+    let failed = |one: &Found, of: &Found| {
+        let members = &of.label.config.members;
+        members.iter().find(|member| member.id == one.label.member && member.state == MemberState::Failed).map(|member| member.since)
+    };
+    let went_on = |one: &Found, of: &Found| failed(one, of).is_some_and(|since| since <= one.label.config.event) && failed(of, one).is_some();
+    found.iter().find_map(|one| Some((one, found.iter().find(|other| went_on(one, other))?)))
 }
 
 fn diverged(newest: &Found, device: &Found) -> Error {
@@ -108,7 +135,12 @@ fn place(assembly: &mut Assembly, found: &[Found], at: usize, device: &Found) ->
             let newest = found.iter().max_by_key(|device| device.label.config.event).unwrap_or(device);
             return Err(diverged(newest, device));
         }
-        assembly.returned.push(index);
+        if device.label.config.event >= member.knew { assembly.returned.push(index) } else { assembly.older.push(index) }
+    } else if config.volume_on(index).is_some() && device.label.config.event < config.settled && member.since <= config.settled {
+        // Every member had this event when the group was open, so this is what the member was before. One that came later need not have it.
+        let (name, event, settled) = (&device.name, device.label.config.event, config.settled);
+        assembly.outdated.push((index, format!("{name} is an older copy of it: its label is of event {event}, and it had {settled}")));
+        return Ok(());
     }
     assembly.places[index] = Some(at);
     Ok(())
@@ -120,8 +152,15 @@ mod tests {
     use crate::{Extent, Id, Layout, Mirror, Role, VolumeConfig};
 
     fn config(event: u64) -> Config {
-        let member =
-            |n: u8| Member { id: Id([n; 16]), path: format!("/dev/{n}"), size_bytes: 8 << 20, state: MemberState::Active, since: 1, guest: None };
+        let member = |n: u8| Member {
+            id: Id([n; 16]),
+            path: format!("/dev/{n}"),
+            size_bytes: 8 << 20,
+            state: MemberState::Active,
+            since: 1,
+            knew: 0,
+            guest: None,
+        };
         let extent = |member| Layout::Extent(Extent { member, start: 4 << 20, len: 4 << 20 });
         let layout = Layout::Mirror(Mirror::new(vec![extent(0), extent(1)]));
         let volumes = vec![VolumeConfig { role: Role::Data, region_bytes: 1 << 20, layout, relayout: None }];
@@ -129,6 +168,7 @@ mod tests {
             id: Id([99; 16]),
             name: "tank".into(),
             event,
+            settled: 0,
             clean: true,
             foreground_percent: crate::FOREGROUND_PERCENT_DEFAULT,
             data_start: 4 << 20,

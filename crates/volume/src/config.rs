@@ -28,6 +28,8 @@ pub struct Member {
     pub state: MemberState,
     /// The event at which it entered that state.
     pub since: u64,
+    /// Of one that failed, the last event that it is known to have had: the dirty region logs name what it missed after that. 0: not known.
+    pub knew: u64,
     /// The room of other members that it lies in, where it has no device of its own.
     pub guest: Option<Guest>,
 }
@@ -76,6 +78,8 @@ pub struct Config {
     pub name: String,
     /// How often the configuration changed.
     pub event: u64,
+    /// The last event that reached every member that had not failed by then; 0 where nobody noted it.
+    pub settled: u64,
     /// Whether the group was closed in order: nothing needs to be resynchronised but what failed members missed.
     pub clean: bool,
     /// What the latency of reads, writes and flushes may grow to while members are copied, moved or compared, in hundredths of what it is without;
@@ -159,6 +163,7 @@ impl VolumeConfig {
 pub(crate) struct Head {
     pub id: Id,
     pub event: u64,
+    pub settled: u64,
     pub clean: bool,
     pub foreground_percent: u16,
 }
@@ -178,8 +183,9 @@ impl Config {
 
     /// Moves a member to a state, at the next event.
     pub(crate) fn set_state(&mut self, index: usize, state: MemberState) {
-        self.members[index].state = state;
-        self.members[index].since = self.event + 1;
+        let knew = if state == MemberState::Failed { self.settled } else { 0 };
+        let member = &mut self.members[index];
+        (member.state, member.since, member.knew) = (state, self.event + 1, knew);
     }
 
     /// Returns whether every byte of every volume has a copy on an active member other than those `lost`.
@@ -224,12 +230,17 @@ impl Config {
         if version > 3 {
             schedule::encode(self.scrub.as_ref(), out);
         }
+        if version > 4 {
+            self.members.iter().for_each(|member| out.extend(member.knew.to_le_bytes()));
+        }
     }
 
     /// Returns the version of the label that is able to say all this: the oldest, so that older software reads what it is able to.
     pub(crate) fn version(&self) -> u32 {
         let parity = |volume: &VolumeConfig| volume.relayout.as_ref().is_some_and(|relayout| relayout.has_parity(&volume.layout));
-        if self.scrub.is_some() {
+        if self.members.iter().any(|member| member.knew > 0) {
+            5
+        } else if self.scrub.is_some() {
             4
         } else if self.reserve_bytes > 0 || self.members.iter().any(|member| member.guest.is_some()) || self.volumes.iter().any(parity) {
             3
@@ -238,6 +249,12 @@ impl Config {
         } else {
             1
         }
+    }
+
+    /// Returns how many events ago all members that had not failed knew of one; 0 where that is not known.
+    pub(crate) fn events_since_settled(&self) -> u32 {
+        let since = self.event.checked_sub(self.settled).filter(|_| self.settled > 0);
+        since.and_then(|since| u32::try_from(since).ok()).unwrap_or(0)
     }
 
     /// Says whether a volume is between two layouts.
@@ -267,8 +284,11 @@ impl Config {
             reserve_bytes = reader.u64("the reserve")?;
         }
         let scrub = if version > 3 { schedule::decode(reader)? } else { None };
-        let Head { id, event, clean, foreground_percent } = head;
-        let config = Self { id, name, event, clean, foreground_percent, data_start, reserve_bytes, scrub, members, volumes };
+        for member in members.iter_mut().filter(|_| version > 4) {
+            member.knew = reader.u64("the last event that a member had")?;
+        }
+        let Head { id, event, settled, clean, foreground_percent } = head;
+        let config = Self { id, name, event, settled, clean, foreground_percent, data_start, reserve_bytes, scrub, members, volumes };
         config.fault().map_or(Ok(config), |what| Err(Fault::new(start, what)))
     }
 
@@ -351,7 +371,7 @@ fn decode_member(reader: &mut Reader<'_>) -> Result<Member, Fault> {
     let code = reader.u8("the state of a member")?;
     let state = MemberState::ALL.iter().find(|(_, known)| *known == code).map(|(state, _)| *state);
     let state = state.ok_or_else(|| Fault::new(at, format!("{code} is no state of a member")))?;
-    Ok(Member { id, size_bytes, since, state, path: reader.text("the path of a member")?, guest: None })
+    Ok(Member { id, size_bytes, since, state, path: reader.text("the path of a member")?, knew: 0, guest: None })
 }
 
 fn decode_volume(reader: &mut Reader<'_>) -> Result<VolumeConfig, Fault> {

@@ -173,6 +173,10 @@ impl Group {
         }
         refuse_missing(&assembly, options)?;
         let inner = Arc::new(open(&assembly, &devices, options)?);
+        if !options.read_only {
+            let older = assembly.older.iter().filter_map(|index| Some((*index, &devices[assembly.places[*index]?])));
+            older.into_iter().try_for_each(|(index, device)| inner.take_back(index, device))?;
+        }
         let background = options.background && !options.read_only;
         let thread = if background { Some(crate::background::start(&inner)?) } else { None };
         Ok(Self { open: Arc::new(Closer { inner, thread: Mutex::new(thread), closed: Mutex::new(false) }) })
@@ -392,7 +396,9 @@ impl Inner {
         self.shared.change(|config| {
             config.clean = true;
             Ok(())
-        })
+        })?;
+        // And once more, so that the labels say that all members had this: what any of them was before is an older copy from now on.
+        self.shared.change(|_| Ok(()))
     }
 }
 
@@ -410,14 +416,25 @@ fn refuse_missing(assembly: &Assembly, options: &ImportOptions) -> Result<()> {
         let gone = names(&|index| {
             assembly.missing.contains(&index) || config.members[index].state != MemberState::Active && config.volume_on(index).is_some()
         });
-        let message = format!("group {} is not whole without {gone}: nothing was written; connect one of them and import again", config.name);
+        let older: String = assembly.outdated.iter().map(|(_, what)| format!("; {what}")).collect();
+        let message = format!("group {} is not whole without {gone}{older}: nothing was written; connect one of them and import again", config.name);
         return Err(Error::new(ErrorKind::Broken, message));
     }
     if options.degraded {
         return Ok(());
     }
-    let message =
-        format!("group {}: {missing} was not found, and the others hold everything: connect it, or import degraded to go on without it", config.name);
+    let (group, older) = (&config.name, assembly.outdated.iter().map(|(_, what)| what.as_str()).collect::<Vec<_>>().join(", and "));
+    if !older.is_empty() {
+        let message = format!(
+            "group {group}: {missing}: {older}; the others hold everything: connect the right device, or import degraded to go on without it; \
+             an import after that fills the older copy anew"
+        );
+        return Err(Error::new(ErrorKind::Outdated, message));
+    }
+    let (were, them) = if assembly.missing.len() == 1 { ("was", "it") } else { ("were", "them") };
+    let message = format!(
+        "group {group}: {missing} {were} not found, and the others hold everything: connect {them}, or import degraded to go on without {them}"
+    );
     Err(Error::new(ErrorKind::Missing, message))
 }
 

@@ -28,7 +28,7 @@ pub(crate) const DATA_START_MIN: u64 = 4 << 20;
 
 const MAGIC: &[u8; 8] = b"BEDPGRUP";
 /// The newest version. A label is of the oldest version that is able to say what it says, so that older software reads every other.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// Magic, version, checksum and length stand before what only this version knows.
 const HEAD_BYTES: usize = 72;
 /// Events are counted: none that is further away ever was, and there is always a next one.
@@ -79,7 +79,8 @@ impl Label {
         // Labels of before have zero here, and older software ignores it.
         let foreground_percent = if self.config.foreground_percent == FOREGROUND_PERCENT_DEFAULT { 0 } else { self.config.foreground_percent };
         out.extend(foreground_percent.to_le_bytes());
-        out.extend([0; 6]);
+        out.extend(self.config.events_since_settled().to_le_bytes());
+        out.extend([0; 2]);
         assert_eq!(out.len(), HEAD_BYTES, "the head has its length");
         self.config.encode(&mut out);
         if out.len() > SLOT_BYTES {
@@ -127,8 +128,13 @@ impl Label {
             stated if stated >= FOREGROUND_PERCENT_MIN => stated,
             stated => return Err(Fault::new(64, format!("{stated} hundredths are no factor for the foreground")).into()),
         };
-        reader.take(6, "the rest of the head")?;
-        let head = Head { id: group, event, clean: flags & 1 != 0, foreground_percent };
+        let settled = match u64::from(reader.u32("the events since the last that reached all members")?) {
+            0 => 0,
+            since if since <= event => event - since,
+            since => return Err(Fault::new(66, format!("there were no {since} events")).into()),
+        };
+        reader.take(2, "the rest of the head")?;
+        let head = Head { id: group, event, settled, clean: flags & 1 != 0, foreground_percent };
         let config = Config::decode(&mut reader, version, head)?;
         if config.index_of(member).is_none() {
             return Err(Fault::new(40, "the group has no such member").into());

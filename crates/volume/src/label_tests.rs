@@ -12,14 +12,22 @@ fn config() -> Config {
     let size = 64 << 20;
     let extent = |member| Layout::Extent(Extent { member, start: DATA_START_MIN, len: 32 << 20 });
     let pair = |a, b| Layout::Mirror(Mirror::new(vec![extent(a), extent(b)]));
-    let member =
-        |n: u8| Member { id: Id([n; 16]), path: format!("/dev/disk{n}"), size_bytes: size, state: MemberState::Active, since: 1, guest: None };
+    let member = |n: u8| Member {
+        id: Id([n; 16]),
+        path: format!("/dev/disk{n}"),
+        size_bytes: size,
+        state: MemberState::Active,
+        since: 1,
+        knew: 0,
+        guest: None,
+    };
     let mut members: Vec<Member> = (1..=7).map(member).collect();
     members[6].state = MemberState::Spare;
     Config {
         id: Id([9; 16]),
         name: "tank".into(),
         event: 3,
+        settled: 0,
         clean: true,
         foreground_percent: crate::FOREGROUND_PERCENT_DEFAULT,
         data_start: DATA_START_MIN,
@@ -155,6 +163,31 @@ fn a_schedule_for_scrubs_comes_back_and_makes_the_label_one_of_version_4() {
     }
 }
 
+#[test]
+fn what_a_member_knew_when_it_failed_makes_the_label_one_of_version_5() {
+    let mut label = with_guest();
+    (label.config.event, label.config.settled) = (40, 39);
+    label.config.set_state(2, MemberState::Failed);
+    let bytes = label.encode().unwrap();
+    assert_eq!((bytes[8], Label::decode(&bytes), label.config.members[2].knew), (5, Ok(label.clone()), 39));
+    label.config.set_state(2, MemberState::Stale);
+    assert_eq!(label.encode().unwrap()[8], 3);
+    let mut early = label.encode().unwrap();
+    early[66..70].copy_from_slice(&41_u32.to_le_bytes());
+    let Err(Refusal::Corrupt(fault)) = Label::decode(&sealed(early)) else { panic!("41 events ago") };
+    assert!(fault.what.contains("41 events"), "{fault:?}");
+}
+
+/// What the fourth version wrote is read, and written again as it was.
+#[test]
+fn a_label_of_version_4_is_what_it_was() {
+    let mut label = with_guest();
+    label.config.scrub = Some(crate::ScrubSchedule { begun_s: Some(1_795_262_400), ..crate::ScrubSchedule::new(7 * 86_400, true) });
+    let stored = include_bytes!("../tests/labels/version-4.bin");
+    assert_eq!(Label::decode(stored), Ok(label.clone()));
+    assert_eq!(label.encode().unwrap(), stored);
+}
+
 /// What the third version wrote is read, and written again as it was.
 #[test]
 fn a_label_of_version_3_is_what_it_was() {
@@ -190,13 +223,13 @@ fn one_copy_is_enough_and_the_newer_counts() {
 fn a_newer_version_is_refused_by_name() {
     let device = MemoryDevice::new(8 << 20);
     let mut bytes = label().encode().unwrap();
-    bytes[8] = 5;
+    bytes[8] = 6;
     let mut buf = AlignedBuf::zeroed(4096);
     buf[..bytes.len()].copy_from_slice(&sealed(bytes));
     device.write_at(&buf, 0).unwrap();
     let error = Label::read(&*device).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NewerFormat);
-    assert!(error.message.contains("memory") && error.message.contains("version 5"), "{error}");
+    assert!(error.message.contains("memory") && error.message.contains("version 6"), "{error}");
 }
 
 /// I-LAB-1: a group that no label is able to name is refused.

@@ -116,6 +116,18 @@ impl Inner {
         })
     }
 
+    /// Takes a device back as the member that it was, although it holds something older than that had when it failed: all of it is copied.
+    pub fn take_back(&self, index: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        let id = self.shared.config().members[index].id;
+        let _members_stay = self.maintenance.lock();
+        self.take_place(index, |config, lives| {
+            lives[index] = Some(Live::new(id, Arc::clone(device), MemberState::Stale));
+            config.set_state(index, MemberState::Stale);
+            device.name().clone_into(&mut config.members[index].path);
+            Ok(())
+        })
+    }
+
     fn refuse_host(&self, config: &Config, index: usize) -> Result<()> {
         let guests = config.guests_of(index);
         guests.first().map_or(Ok(()), |guest| {
@@ -216,6 +228,7 @@ impl Inner {
             size_bytes: pieces.iter().map(|piece| piece.len).sum(),
             state: MemberState::Stale,
             since: config.event + 1,
+            knew: 0,
             guest: Some(Guest { was, pieces }),
         };
         let window = guest::window_on(config, &self.shared.lives(), &guest);

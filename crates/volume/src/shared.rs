@@ -162,7 +162,7 @@ impl Shared {
     /// Writes the labels of all members that are not failed, and only then lets the configuration count. Members whose label cannot be
     /// written leave with it.
     fn publish(&self, config: &mut Config, mut next: Config, lives: &Lives) -> Result<()> {
-        next.event = config.event + 1;
+        next.event += 1;
         loop {
             let mut lost = Vec::new();
             for (index, live) in lives.iter().enumerate() {
@@ -186,7 +186,7 @@ impl Shared {
             next.event += 1;
             for index in failed {
                 next.members[index].state = MemberState::Failed;
-                next.members[index].since = next.event;
+                (next.members[index].since, next.members[index].knew) = (next.event, config.settled);
             }
         }
         for (index, live) in lives.iter().enumerate() {
@@ -194,6 +194,7 @@ impl Shared {
                 live.set_state(next.members[index].state);
             }
         }
+        next.settled = next.event;
         *config = next;
         // I-GRP-1
         let known = |index: usize| lives[index].as_ref().is_none_or(|live| live.is_failed() == (config.members[index].state == MemberState::Failed));

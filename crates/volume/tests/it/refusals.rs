@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, DeviceOptions, SimulatedDevice};
+use block::{AlignedBuf, BlockDevice, DeviceOptions, Fault, FaultRule, MemoryDevice, SimulatedDevice, Trigger, WriteFault};
 use volume::{ErrorKind, Group, ImportOptions, Role, Shape};
 
 use super::bed::{Bed, MEMBER_BYTES, new_group, quiet};
@@ -92,6 +92,80 @@ fn a_member_that_was_replaced_while_away_is_outdated() {
     let error = refused_untouched(&bed, &bed.devices(), &quiet());
     assert!(error.kind == ErrorKind::Outdated && error.message.contains("member1"), "{error}");
     drop(Group::import(&[bed.device(2), bed.device(0)], &quiet()).unwrap());
+}
+
+/// S-62: a member that failed while the group was in use was opened alone later. Its events had leapt past those of the others by then, which were
+/// taken for members that had been away, and written over.
+#[test]
+fn s_62_a_member_that_failed_and_went_on_alone_is_refused_beside_the_others() {
+    for (shape, count) in [(Shape::Mirror, 2), (Shape::Mirror, 3)] {
+        let bed = Bed::new(count, 10);
+        bed.create(shape, count, 0);
+        let group = Group::import(&bed.devices(), &quiet()).unwrap();
+        let last = count - 1;
+        bed.members[last].inject(FaultRule::new(Fault::Write(WriteFault::Fail), Trigger::Always));
+        group.volume(Role::Data).unwrap().write_at(&AlignedBuf::from_slice(&[3; 512]), 0).unwrap();
+        drop(group);
+        let alone = MemoryDevice::from_snapshot(&bed.members[last].snapshot(), MemoryDevice::GEOMETRY);
+        drop(Group::import(&[Arc::clone(&alone) as _], &ImportOptions { degraded: true, ..quiet() }).unwrap());
+        let mut devices = bed.devices();
+        devices[last] = alone;
+        let error = refused_untouched(&bed, &devices, &quiet());
+        assert!(error.kind == ErrorKind::Diverged && error.message.contains("member0"), "{error}");
+    }
+}
+
+/// Writes 512 bytes of `fill` to every 64 KiB of the data.
+fn filled(group: &Group, fill: u8) {
+    let device = group.volume(Role::Data).unwrap();
+    (0..device.size_bytes()).step_by(64 << 10).for_each(|at| device.write_at(&AlignedBuf::from_slice(&[fill; 512]), at).unwrap());
+    device.flush().unwrap();
+}
+
+/// S-62: a disk that was put back from a snapshot of last week was taken for up to date, and what it held was read.
+#[test]
+fn s_62_an_older_copy_of_a_member_is_refused_and_filled_anew_once_the_group_went_on_without_it() {
+    for died_later in [false, true] {
+        for shape in [Shape::Mirror, Shape::Raid5] {
+            let bed = Bed::new(3, 9);
+            let count = if shape == Shape::Mirror { 2 } else { 3 };
+            volume::create(&new_group(shape, 2, bed.devices()[..count].to_vec(), Vec::new())).unwrap();
+            let devices = bed.devices()[..count].to_vec();
+            let group = Group::import(&devices, &quiet()).unwrap();
+            group.sync().unwrap();
+            filled(&group, 1);
+            drop(group);
+            let copy = bed.members[1].snapshot();
+            let group = Group::import(&devices, &quiet()).unwrap();
+            filled(&group, 2);
+            if died_later {
+                // What was written is in no log any more.
+                group.clean_up().unwrap();
+                group.clean_up().unwrap();
+                bed.members[1].inject(FaultRule::new(Fault::Write(WriteFault::Fail), Trigger::Always));
+                group.volume(Role::Data).unwrap().write_at(&AlignedBuf::from_slice(&[3; 512]), 0).unwrap();
+            }
+            drop(group);
+            let old: Arc<dyn BlockDevice> = MemoryDevice::from_snapshot(&copy, MemoryDevice::GEOMETRY);
+            let mut with_old = devices.clone();
+            with_old[1] = Arc::clone(&old);
+            if !died_later {
+                let error = refused_untouched(&bed, &with_old, &quiet());
+                assert!(error.kind == ErrorKind::Outdated && error.message.contains("older copy") && error.message.contains("member1"), "{error}");
+                drop(Group::import(&with_old, &ImportOptions { degraded: true, ..quiet() }).unwrap());
+            }
+            let group = Group::import(&with_old, &quiet()).unwrap();
+            group.sync().unwrap();
+            assert_eq!(group.scrub(false, &volume::Undecided, &mut |_| ()).unwrap().differences, [], "{shape:?}, died later: {died_later}");
+            drop(group);
+            // What it holds now is all that there is of its part.
+            with_old.remove(0);
+            let group = Group::import(&with_old, &ImportOptions { degraded: true, ..quiet() }).unwrap();
+            let mut read = AlignedBuf::zeroed(512);
+            group.volume(Role::Data).unwrap().read_at(&mut read, 512 << 10).unwrap();
+            assert_eq!(read[..], [2; 512]);
+        }
+    }
 }
 
 #[test]
