@@ -19,8 +19,8 @@ pub use volume::{
     Arrangement, Config as GroupConfig, Difference, Error as GroupError, ErrorKind as GroupErrorKind, FOREGROUND_PERCENT_DEFAULT,
     FOREGROUND_UNLIMITED, Foreground, Group, HEAD_BYTES, Id, ImportOptions, Innodb, Judge, Judges, Label, Layout, MEMBER_BYTES_MIN, Member,
     MemberState, MemberStatistics, NewGroup, OperationStatistics, PageFormat, PlexStatistics, Postgres, Relayout, RelayoutProgress, RelayoutState,
-    Role, ScrubReport, ScrubResult, ScrubSchedule, Shape, Sqlite, SyncProgress, Target, UNIT_BYTES_DEFAULT, Undecided, Volume, VolumeConfig,
-    VolumeOptions, VolumeStatistics, WeakGroup, create as create_group, page_formats,
+    Role, ScrubFinding, ScrubReport, ScrubResult, ScrubSchedule, Shape, Sqlite, SyncProgress, Target, UNIT_BYTES_DEFAULT, Undecided, Volume,
+    VolumeConfig, VolumeOptions, VolumeStatistics, WeakGroup, create as create_group, page_formats,
 };
 
 /// The example of the README, compiled with the documentation tests.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::SystemTime;
 
-use bedplate::{GroupConfig, ScrubReport, ScrubResult, ScrubSchedule, Timestamp, format_size, format_time};
+use bedplate::{GroupConfig, Id, ScrubFinding, ScrubReport, ScrubResult, ScrubSchedule, Timestamp, format_size, format_time};
 use serde::{Deserialize, Serialize};
 
 use crate::names::Names;
@@ -72,23 +72,27 @@ fn files(names: &Names, places: &[Range<u64>]) -> Option<String> {
     (!found.is_empty()).then(|| found.join(" or "))
 }
 
+impl fmt::Display for Differing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = self.file.clone().unwrap_or_else(|| if self.parity { "parity" } else { "no file" }.to_owned());
+        write!(f, "{} address {}, {} bytes ({place}): ", self.volume, self.address, self.len)?;
+        match (&self.right, &self.wrong, self.repaired) {
+            (Some(right), _, true) => write!(f, "{right} is right, the others are mended from it"),
+            (Some(right), _, false) => write!(f, "{right} is right"),
+            (None, Some((path, offset)), true) => write!(f, "{path} at byte {offset} was wrong, made again from the others"),
+            (None, Some((path, offset)), false) => write!(f, "{path} at byte {offset} is wrong"),
+            (None, None, _) => {
+                let copies: Vec<String> = self.copies.iter().map(|(path, offset)| format!("{path} at byte {offset}")).collect();
+                write!(f, "nobody knows which is right of {}; left as they are", copies.join(" and "))
+            }
+        }
+    }
+}
+
 impl fmt::Display for Scrubbed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for difference in &self.differences {
-            let place = difference.file.clone().unwrap_or_else(|| if difference.parity { "parity" } else { "no file" }.to_owned());
-            write!(f, "{} address {}, {} bytes ({place}): ", difference.volume, difference.address, difference.len)?;
-            match (&difference.right, difference.repaired) {
-                (Some(right), true) => writeln!(f, "{right} is right, the others are mended from it")?,
-                (Some(right), false) => writeln!(f, "{right} is right")?,
-                (None, repaired) if difference.wrong.is_some() => {
-                    let what = if repaired { "was wrong, made again from the others" } else { "is wrong" };
-                    difference.wrong.iter().try_for_each(|(path, offset)| writeln!(f, "{path} at byte {offset} {what}"))?;
-                }
-                (None, _) => {
-                    let copies: Vec<String> = difference.copies.iter().map(|(path, offset)| format!("{path} at byte {offset}")).collect();
-                    writeln!(f, "nobody knows which is right of {}; left as they are", copies.join(" and "))?;
-                }
-            }
+            writeln!(f, "{difference}")?;
         }
         if self.skipped_regions > 0 {
             writeln!(f, "{} were busy and not compared", text::count(self.skipped_regions, "region"))?;
@@ -110,6 +114,9 @@ pub struct ScrubStatus {
     /// How much the one that is under way has compared.
     pub compared_bytes: Option<u64>,
     pub last: Option<LastScrub>,
+    /// Some places at which the one that is under way found differences.
+    #[serde(default)]
+    pub found: Vec<Differing>,
 }
 
 /// A scrub that ended.
@@ -120,6 +127,42 @@ pub struct LastScrub {
     pub skipped_regions: u64,
     pub differences: u64,
     pub left: u64,
+    /// Some of the places, the first that were found.
+    #[serde(default)]
+    pub found: Vec<Differing>,
+}
+
+impl Differing {
+    /// Tells of a place that was found earlier; of members that left since by their identity.
+    fn of_finding(config: &GroupConfig, of: &ScrubFinding) -> Self {
+        let path = |id: Id| config.index_of(id).map_or_else(|| id.to_string(), |index| config.members[index].path.clone());
+        let copies: Vec<(String, u64)> = of.copies.iter().map(|(member, offset)| (path(*member), *offset)).collect();
+        let wrong = of.wrong.map(|wrong| (path(wrong), of.copies.iter().find(|(member, _)| *member == wrong).map_or(0, |(_, offset)| *offset)));
+        Self {
+            volume: of.role.name().into(),
+            address: of.range.start,
+            len: of.range.end - of.range.start,
+            file: of.lies.clone(),
+            copies,
+            unreadable: Vec::new(),
+            right: of.right.map(path),
+            wrong,
+            parity: of.parity,
+            repaired: of.repaired,
+        }
+    }
+}
+
+impl ScrubStatus {
+    /// Tells of a group's schedule.
+    pub fn of(config: &GroupConfig) -> Option<Self> {
+        let found =
+            |under_way: bool| config.findings.iter().filter(move |one| one.under_way == under_way).map(|one| Differing::of_finding(config, one));
+        let mut status: Self = config.scrub?.into();
+        status.found = found(true).collect();
+        status.last.iter_mut().for_each(|last| last.found = found(false).collect());
+        Some(status)
+    }
 }
 
 impl From<ScrubSchedule> for ScrubStatus {
@@ -136,6 +179,7 @@ impl From<ScrubSchedule> for ScrubStatus {
             skipped_regions: last.totals.skipped_regions,
             differences: last.totals.differences,
             left: last.totals.left,
+            found: Vec::new(),
         };
         Self {
             every_s: of.every_s,
@@ -145,6 +189,7 @@ impl From<ScrubSchedule> for ScrubStatus {
             begun_s: of.begun_s,
             compared_bytes: of.run.map(|run| run.totals.compared_bytes),
             last: of.last.map(last),
+            found: Vec::new(),
         }
     }
 }
@@ -165,12 +210,22 @@ impl fmt::Display for ScrubStatus {
             ("waiting", Some(next_s), _) => write!(f, "next {}", at(next_s))?,
             _ => write!(f, "due")?,
         }
+        for found in &self.found {
+            write!(f, "\n  found so far: {found}")?;
+        }
         let Some(last) = &self.last else { return Ok(()) };
         let found = text::count(last.differences, "difference");
-        write!(f, "; last ended {}: {} compared, {found}, {} left", at(last.ended_s), format_size(last.compared_bytes), last.left)?;
-        if last.left > 0 {
-            write!(f, " ('bedplate volume scrub' names them)")?;
+        let (lead, skipped) = (if self.found.is_empty() { "; " } else { "\n" }, last.skipped_regions);
+        write!(f, "{lead}last ended {}: {} compared, {found}, {} left", at(last.ended_s), format_size(last.compared_bytes), last.left)?;
+        if skipped > 0 {
+            write!(f, ", {} too busy to compare", text::count(skipped, "region"))?;
         }
-        Ok(())
+        for found in &last.found {
+            write!(f, "\n  found: {found}")?;
+        }
+        match last.differences.saturating_sub(last.found.len() as u64) {
+            0 => Ok(()),
+            more => write!(f, "\n  and {more} more: 'bedplate volume scrub' names what is left"),
+        }
     }
 }

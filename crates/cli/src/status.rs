@@ -261,7 +261,7 @@ impl Status {
             pending_seconds: None,
             foreground_percent: config.foreground_percent,
             foreground_found_percent: None,
-            scrub: config.scrub.map(Into::into),
+            scrub: ScrubStatus::of(config),
             volumes: volumes.collect(),
             members: members.collect(),
             notes: notes(config),

@@ -174,6 +174,7 @@ mod tests {
             data_start: 4 << 20,
             reserve_bytes: 0,
             scrub: None,
+            findings: Vec::new(),
             members: vec![member(1), member(2), member(3)],
             volumes,
         }

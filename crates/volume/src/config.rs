@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use crate::findings::{self, ScrubFinding};
 use crate::guest::{self, Guest};
 use crate::relayout::{Direction, Relayout};
 use crate::schedule::{self, ScrubSchedule};
@@ -12,6 +13,8 @@ use crate::{Concat, Extent, Id, Layout, Mirror, Raid5, Stripe};
 pub(crate) const MEMBERS_MAX: usize = 128;
 /// How many volumes a group may have: data, intent log.
 pub(crate) const VOLUMES_MAX: usize = 2;
+/// The roles as labels write them.
+pub(crate) const ROLES: [(Role, u8); 2] = [(Role::Data, 1), (Role::Log, 2)];
 /// The smallest region of the dirty region log.
 pub(crate) const REGION_BYTES_MIN: u64 = 64 << 10;
 
@@ -91,6 +94,8 @@ pub struct Config {
     pub reserve_bytes: u64,
     /// When copies are compared by themselves.
     pub scrub: Option<ScrubSchedule>,
+    /// What the last of them found, and the one that is under way: some places of each.
+    pub findings: Vec<ScrubFinding>,
     /// The members; a member's place here is its index in layouts.
     pub members: Vec<Member>,
     /// The volumes.
@@ -215,7 +220,7 @@ impl Config {
             put_text(out, &member.path);
         }
         for volume in &self.volumes {
-            out.push(if volume.role == Role::Data { 1 } else { 2 });
+            out.push(ROLES.iter().find(|(role, _)| *role == volume.role).map_or(0, |(_, code)| *code));
             out.extend(volume.region_bytes.to_le_bytes());
             encode_layout(&volume.layout, out);
         }
@@ -232,13 +237,14 @@ impl Config {
         }
         if version > 4 {
             self.members.iter().for_each(|member| out.extend(member.knew.to_le_bytes()));
+            findings::encode(&self.findings, out);
         }
     }
 
     /// Returns the version of the label that is able to say all this: the oldest, so that older software reads what it is able to.
     pub(crate) fn version(&self) -> u32 {
         let parity = |volume: &VolumeConfig| volume.relayout.as_ref().is_some_and(|relayout| relayout.has_parity(&volume.layout));
-        if self.members.iter().any(|member| member.knew > 0) {
+        if self.members.iter().any(|member| member.knew > 0) || !self.findings.is_empty() {
             5
         } else if self.scrub.is_some() {
             4
@@ -287,8 +293,9 @@ impl Config {
         for member in members.iter_mut().filter(|_| version > 4) {
             member.knew = reader.u64("the last event that a member had")?;
         }
+        let findings = if version > 4 { findings::decode(reader)? } else { Vec::new() };
         let Head { id, event, settled, clean, foreground_percent } = head;
-        let config = Self { id, name, event, settled, clean, foreground_percent, data_start, reserve_bytes, scrub, members, volumes };
+        let config = Self { id, name, event, settled, clean, foreground_percent, data_start, reserve_bytes, scrub, findings, members, volumes };
         config.fault().map_or(Ok(config), |what| Err(Fault::new(start, what)))
     }
 

@@ -140,6 +140,7 @@ fn plan(new: &NewGroup, devices: &[&Arc<dyn BlockDevice>]) -> Result<Config> {
         data_start: DATA_START_MIN,
         reserve_bytes: reserve,
         scrub: None,
+        findings: Vec::new(),
         members,
         volumes,
     };

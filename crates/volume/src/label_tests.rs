@@ -33,6 +33,7 @@ fn config() -> Config {
         data_start: DATA_START_MIN,
         reserve_bytes: 0,
         scrub: None,
+        findings: Vec::new(),
         members,
         volumes: vec![
             VolumeConfig {

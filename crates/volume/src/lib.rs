@@ -28,6 +28,7 @@ mod create;
 mod device;
 mod drl;
 mod error;
+mod findings;
 #[cfg(feature = "forge")]
 pub mod forge;
 mod group;
@@ -61,6 +62,7 @@ mod wire;
 pub use config::{Config, Member, MemberState, Role, VolumeConfig};
 pub use create::{MEMBER_BYTES_MIN, NewGroup, create};
 pub use error::{Error, ErrorKind, Result};
+pub use findings::{FINDINGS_MAX, ScrubFinding};
 pub use group::{Foreground, Group, ImportOptions, SyncProgress, WeakGroup};
 pub use guest::{Guest, Piece};
 pub use id::Id;

@@ -16,7 +16,7 @@ use crate::guest::{self, Guest, Piece};
 use crate::live::Live;
 use crate::regions::BEHIND;
 use crate::shared::Lives;
-use crate::{Config, Error, Id, Label, Layout, Member, MemberState, Result};
+use crate::{Config, Error, ErrorKind, Id, Label, Layout, Member, MemberState, Result};
 
 impl Inner {
     /// Adds a member without data: a spare, or an active one that brings room.
@@ -240,9 +240,9 @@ impl Inner {
             return self.give_up_host(config, &guest, error);
         }
         tracing::warn!(group = self.shared.name, failed = old.path, to = hosts.join(", "), "no spare stands in; it moves into free space");
-        self.take_place(index, |config, lives| {
+        let taken = self.take_place(index, |config, lives| {
             lives[index] = Some(Live::new(guest.id, window, MemberState::Stale));
-            config.members[index] = guest;
+            config.members[index] = guest.clone();
             config.members[index].since = config.event + 1;
             // The one that failed is known when it comes back.
             if old.guest.is_none() && config.members.len() < MEMBERS_MAX {
@@ -250,7 +250,12 @@ impl Inner {
                 lives.push(None);
             }
             Ok(())
-        })
+        });
+        // A host may die at any moment of this.
+        match taken {
+            Err(error) if error.kind == ErrorKind::Device => self.give_up_host(config, &guest, error),
+            taken => taken,
+        }
     }
 
     /// Takes a host that does not work out of the group, so that another is looked for.

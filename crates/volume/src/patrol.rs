@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use crate::background::REST_WHEN_BUSY;
 use crate::group::Inner;
 use crate::schedule::Moment;
-use crate::scrub::{Compared, Difference, How};
+use crate::scrub::{Compared, How};
 use crate::throttle::Turn;
-use crate::{Error, Group, Judge, Result, ScrubReport, ScrubResult, ScrubRun, ScrubSchedule, ScrubTotals, Undecided};
+use crate::{Config, Error, Group, Id, Judge, Result, ScrubFinding, ScrubReport, ScrubResult, ScrubRun, ScrubSchedule, ScrubTotals, Undecided};
 
 /// How often a position is saved, at most.
 const SAVE: Duration = Duration::from_secs(60);
@@ -61,6 +61,9 @@ impl Group {
                 return Err(Error::invalid(format!("group {} has one copy of everything: there is nothing to compare", config.name)));
             }
             config.scrub = schedule;
+            if schedule.is_none() {
+                config.findings.clear();
+            }
             Ok(())
         })?;
         shared.bell.ring();
@@ -146,35 +149,44 @@ impl Patrol {
     fn begin(&mut self, inner: &Inner, now: Moment) -> Result<()> {
         tracing::info!(group = inner.shared.name, "a scrub on schedule begins");
         self.began = Some(now.steady);
-        inner.shared.change_scrub(|schedule| {
+        inner.shared.change_scrub(|schedule, config| {
             schedule.begun_s = Some(now.wall_s);
             schedule.run = Some(ScrubRun::default());
+            config.drop_findings();
         })
     }
 
     /// Asks who may judge what was found, tells of it and counts it.
-    fn settle(&mut self, inner: &Inner, repair: bool) -> Result<Option<ScrubRun>> {
+    fn settle(&mut self, inner: &Inner, repair: bool) -> Result<Option<(ScrubRun, Vec<ScrubFinding>)>> {
         let Some(walk) = &mut self.walk else { return Ok(None) };
-        if walk.found.differences.iter().any(|difference| !difference.repaired) {
+        let mut findings = Vec::new();
+        if !walk.found.differences.is_empty() {
             let judges = inner.bench.0.lock().clone();
             let judge = judges.and_then(|judges| judges());
             if let Some(judge) = &judge {
                 inner.scrub_again(How { repair, judge: &**judge }, &mut walk.found)?;
             }
-            tell(inner, &walk.found.differences, judge.as_deref());
+            let config = inner.shared.config();
+            let all = walk.found.differences.iter();
+            findings = all.take(TOLD_MAX).map(|one| ScrubFinding::new(&config, one, judge.as_deref())).collect();
+            tell(&config, &findings);
         }
         walk.run.totals = sum(walk.run.totals, &std::mem::take(&mut walk.found));
-        Ok(Some(walk.run))
+        Ok(Some((walk.run, findings)))
     }
 
     fn save(&mut self, inner: &Inner, schedule: ScrubSchedule) -> Result<()> {
-        let Some(run) = self.settle(inner, schedule.repair)? else { return Ok(()) };
+        let Some((run, findings)) = self.settle(inner, schedule.repair)? else { return Ok(()) };
         self.walk.iter_mut().for_each(|walk| walk.saved = Instant::now());
-        inner.shared.change_scrub(|schedule| schedule.advance(run))
+        inner.shared.change_scrub(|schedule, config| {
+            if schedule.advance(run) {
+                config.keep_findings(findings);
+            }
+        })
     }
 
     fn end(&mut self, inner: &Inner, schedule: ScrubSchedule, now: Moment) -> Result<()> {
-        let Some(run) = self.settle(inner, schedule.repair)? else { return Ok(()) };
+        let Some((run, findings)) = self.settle(inner, schedule.repair)? else { return Ok(()) };
         self.walk = None;
         inner.throttle.leave(&inner.cores);
         let totals = run.totals;
@@ -185,9 +197,11 @@ impl Patrol {
             left = totals.left,
             "the scrub on schedule is over"
         );
-        inner.shared.change_scrub(|schedule| {
+        inner.shared.change_scrub(|schedule, config| {
             if schedule.run.is_some_and(|now| now.restarts == run.restarts) {
                 (schedule.run, schedule.last) = (None, Some(ScrubResult { ended_s: now.wall_s, totals }));
+                config.keep_findings(findings);
+                config.settle_findings();
             }
         })
     }
@@ -212,19 +226,16 @@ fn sum(before: ScrubTotals, found: &ScrubReport) -> ScrubTotals {
     }
 }
 
-fn tell(inner: &Inner, differences: &[Difference], judge: Option<&dyn Judge>) {
-    let config = inner.shared.config();
-    let path = |member: usize| config.members.get(member).map_or("", |member| member.path.as_str());
-    for one in differences.iter().take(TOLD_MAX) {
+fn tell(config: &Config, findings: &[ScrubFinding]) {
+    let path = |id: Id| config.index_of(id).map_or("", |member| config.members[member].path.as_str());
+    for one in findings {
         let copies: Vec<String> = one.copies.iter().map(|(member, offset)| format!("{} at byte {offset}", path(*member))).collect();
-        let lies = one.places.iter().filter_map(|place| judge?.lies_at(one.role, place.start)).collect::<Vec<_>>().join(" or ");
-        let (volume, address, len) = (one.role.name(), one.range.start, one.range.end - one.range.start);
         tracing::warn!(
             group = config.name,
-            volume,
-            address,
-            len,
-            lies,
+            volume = one.role.name(),
+            address = one.range.start,
+            len = one.range.end - one.range.start,
+            lies = one.lies,
             copies = copies.join(", "),
             right = one.right.map(path),
             wrong = one.wrong.map(path),

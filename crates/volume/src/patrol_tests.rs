@@ -22,6 +22,10 @@ impl Judge for First {
     fn judge(&self, _: Role, _: Range<u64>, _: usize, _: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool) -> Option<usize> {
         Some(0)
     }
+
+    fn lies_at(&self, _: Role, address: u64) -> Option<String> {
+        Some(format!("/file, byte {address}"))
+    }
 }
 
 fn mirror(seed: u64) -> (Bed, Group) {
@@ -151,11 +155,44 @@ fn s_106_the_thread_of_an_open_group_carries_a_schedule_out() {
     };
     group.schedule_scrub(Some(WEEK), true).unwrap();
     assert_eq!((wait().differences, wait().left), (1, 0));
+    // What it found is told where it was found, until the next one ends.
+    let (told, ids) = (group.config().findings, group.config().members.iter().map(|member| member.id).collect::<Vec<_>>());
+    assert_eq!((told.len(), told[0].under_way, told[0].repaired, told[0].right), (1, false, true, Some(ids[0])));
+    assert_eq!((told[0].range.clone(), told[0].copies[1], told[0].lies.as_deref()), (512..1024, (ids[1], (4 << 20) + 512), Some("/file, byte 512")));
     // Turned off, it is forgotten; turned on, it begins at once.
     group.schedule_scrub(None, false).unwrap();
     assert_eq!(group.config().scrub, None);
     group.schedule_scrub(Some(WEEK), false).unwrap();
     assert_eq!(wait().differences, 0);
+    assert_eq!(group.config().findings, []);
+}
+
+/// S-106: however much differs, the labels name some of it, and keep room for what they have to say; a close in the middle forgets nothing.
+#[test]
+fn s_106_the_places_that_are_kept_are_bounded_and_survive_a_close() {
+    let (bed, group) = mirror(76);
+    group.schedule_scrub(Some(WEEK), false).unwrap();
+    (0..16).for_each(|region| [700, 9000].into_iter().for_each(|at| bed.members[1].decay((4 << 20) + region * REGION_BYTES + at, 4)));
+    let (start, mut patrol) = (Instant::now(), Patrol::default());
+    go(&mut patrol, &group, at(start, 0), 3);
+    go(&mut patrol, &group, at(start, 3600), 4);
+    patrol.stop(&group.open.inner).unwrap();
+    drop(group);
+    let group = bed.import();
+    let found = group.config().findings;
+    assert!(found.len() == 8 && found.iter().all(|finding| finding.under_way && finding.lies.is_none() && !finding.repaired), "{found:?}");
+    go(&mut Patrol::default(), &group, at(start, 7200), u64::MAX);
+    let found = group.config().findings;
+    assert_eq!((found.len(), found.iter().any(|finding| finding.under_way)), (crate::FINDINGS_MAX, false));
+    assert_eq!((schedule(&group).last.unwrap().totals.differences, found[0].range.clone()), (32, 512..1024));
+    // The next one begins: until it ends, both are told.
+    let mut patrol = Patrol::default();
+    go(&mut patrol, &group, at(start, WEEK_S + 1), 2);
+    go(&mut patrol, &group, at(start, WEEK_S + 3600), 3);
+    let found = group.config().findings;
+    assert!(found.iter().filter(|finding| !finding.under_way).count() == crate::FINDINGS_MAX && found.len() > crate::FINDINGS_MAX, "{}", found.len());
+    group.schedule_scrub(None, false).unwrap();
+    assert_eq!(group.config().findings, []);
 }
 
 #[test]

@@ -112,11 +112,13 @@ impl ScrubSchedule {
         began.map_or(Duration::ZERO, |began| half.saturating_sub(now.steady.saturating_duration_since(began)))
     }
 
-    /// Notes how far the one that is under way is, if that is still the same.
-    pub(crate) fn advance(&mut self, run: ScrubRun) {
-        if self.run.is_some_and(|now| now.restarts == run.restarts) {
+    /// Notes how far the one that is under way is, if that is still the same. Returns whether it is.
+    pub(crate) fn advance(&mut self, run: ScrubRun) -> bool {
+        let same = self.run.is_some_and(|now| now.restarts == run.restarts);
+        if same {
             self.run = Some(run);
         }
+        same
     }
 
     /// Lets the one that is under way begin anew: what it compared lies elsewhere now.

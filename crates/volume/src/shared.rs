@@ -93,9 +93,12 @@ impl Shared {
     }
 
     /// Changes the schedule for scrubs, where there still is one.
-    pub fn change_scrub(&self, change: impl FnOnce(&mut ScrubSchedule)) -> Result<()> {
+    pub fn change_scrub(&self, change: impl FnOnce(&mut ScrubSchedule, &mut Config)) -> Result<()> {
         self.change(|config| {
-            config.scrub.as_mut().map(change);
+            if let Some(mut schedule) = config.scrub {
+                change(&mut schedule, config);
+                config.scrub = Some(schedule);
+            }
             Ok(())
         })
     }

@@ -324,6 +324,7 @@ impl Inner {
             self.shared.change(|config| {
                 config.volumes[ordinal] = volume.clone();
                 config.scrub.iter_mut().for_each(ScrubSchedule::restart);
+                config.drop_findings();
                 Ok(())
             })?;
             Ok(shaped)
