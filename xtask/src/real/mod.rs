@@ -21,6 +21,7 @@ mod ratio;
 mod recovery;
 mod restricted;
 mod scale;
+mod scrubs;
 mod sqlite;
 mod superblock;
 mod volumes;
@@ -174,6 +175,7 @@ const TESTS: &[Test] = &[
         budget_s: 240,
         run: pages::page_checksums,
     },
+    Test { name: "volume-scheduled-scrub", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 300, run: scrubs::on_schedule },
     Test { name: "full-volume", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 300, run: full_volume::postgres_runs_out },
     Test { name: "no-io-uring", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 240, run: restricted::no_io_uring },
     Test { name: "no-io-uring-tests", needs: &[], budget_s: 600, run: restricted::no_io_uring_tests },

@@ -187,7 +187,7 @@ fn plot(directory: &Path, layout: &str, rates: &[u64]) -> Result<()> {
 }
 
 /// Starts the cluster where it is now and looks at all of it.
-fn cluster_is_whole(bed: &Bed, directory: &Path) -> Result<()> {
+pub fn cluster_is_whole(bed: &Bed, directory: &Path) -> Result<()> {
     let cluster = Cluster::new(bed, directory)?;
     cluster.verify_checksums()?;
     let server = cluster.start(&[])?;
@@ -215,8 +215,12 @@ fn wait_for_spare(bed: &Bed, group: &Path, spare: &Path) -> Result<()> {
 
 /// Returns where on the volume a page in the middle of a file lies.
 fn page_address(bed: &Bed, group: &Path, file: &str) -> Result<u64> {
-    let name = format!("{}:{file}", group.display());
-    let told = bed.json(["stat", &name, "--extents"])?;
+    page_address_of(bed, &format!("{}:{file}", group.display()))
+}
+
+/// As [`page_address`], of a file as `stat` takes it.
+pub fn page_address_of(bed: &Bed, name: &str) -> Result<u64> {
+    let told = bed.json(["stat", name, "--extents"])?;
     let extent = told["extents"].as_array().and_then(|extents| extents.first()).context("the file has no extents")?;
     let (offset, address) = (extent["file_offset"].as_u64(), extent["volume_offset"].as_u64());
     let (offset, address) = offset.zip(address).with_context(|| format!("an extent tells no offsets: {extent}"))?;
@@ -224,7 +228,7 @@ fn page_address(bed: &Bed, group: &Path, file: &str) -> Result<u64> {
     Ok(address + 8192_u64.saturating_sub(offset))
 }
 
-fn turn_a_bit(path: &Path, offset: u64) -> Result<()> {
+pub fn turn_a_bit(path: &Path, offset: u64) -> Result<()> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     let mut byte = [0];
     file.read_exact_at(&mut byte, offset)?;

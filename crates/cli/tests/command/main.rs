@@ -24,5 +24,6 @@ mod trials;
 mod tuning;
 mod user;
 mod volume_input;
+mod volume_live;
 mod volumes;
 mod watching;

@@ -91,7 +91,7 @@ fn a_scrub_names_the_file_that_differs_and_leaves_what_nobody_knows() {
 }
 
 /// A database of SQLite as the checksum VFS leaves it: its header, and eight bytes of sums at the end of every page.
-fn checksummed(page_bytes: usize, pages: usize) -> Vec<u8> {
+pub fn checksummed(page_bytes: usize, pages: usize) -> Vec<u8> {
     let mut all: Vec<u8> = (0..page_bytes * pages / 4).flat_map(|at| (at as u32).wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     all[..16].copy_from_slice(b"SQLite format 3\0");
     all[16..18].copy_from_slice(&(page_bytes as u16).to_be_bytes());
