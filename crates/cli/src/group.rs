@@ -12,6 +12,7 @@ use bedplate::{BlockDevice, DeviceOptions, Engine, Group, GroupConfig, GroupErro
 
 use crate::device::{Access, explain_busy};
 use crate::failure::{Failure, Result};
+use crate::mounts;
 
 /// What the environment variable with more directories is called.
 const VARIABLE: &str = "BEDPLATE_DEVICES";
@@ -47,10 +48,14 @@ impl From<bedplate::GroupError> for Failure {
     }
 }
 
+/// How a member is opened that somebody else may have open.
+fn to_look() -> DeviceOptions {
+    DeviceOptions { read_only: true, exclusive: false, engine: Engine::Threads, ..DeviceOptions::default() }
+}
+
 /// Returns the label of what lies at `path`; `None` where there is none.
 pub fn label_of(path: &Path) -> Result<Option<Label>> {
-    let options = DeviceOptions { read_only: true, exclusive: false, engine: Engine::Threads, ..DeviceOptions::default() };
-    let device = block::open(path, &options)?;
+    let device = block::open(path, &to_look())?;
     match Label::read(&*device) {
         Ok(label) => Ok(Some(label)),
         Err(error) if error.kind == GroupErrorKind::NotAMember => Ok(None),
@@ -103,6 +108,9 @@ pub fn of_member(path: &Path) -> Result<Option<Located>> {
 
 /// Finds a group by its name.
 pub fn by_name(name: &str) -> Result<Located> {
+    if name.is_empty() {
+        return Err(Failure::usage(format!("'{PREFIX}' is followed by the name of a group: 'bedplate volume list' finds groups")));
+    }
     let mut groups: Vec<Located> = all(&[PathBuf::from(".")])?.into_iter().filter(|group| group.config.name == name).collect();
     match (groups.pop(), groups.len()) {
         (Some(group), 0) => Ok(group),
@@ -122,6 +130,13 @@ pub fn named(name: &Path) -> Result<Located> {
     if let Some(name) = name.to_str().and_then(|text| text.strip_prefix(PREFIX)) {
         return by_name(name);
     }
+    // Where it is mounted names it, too.
+    let mount = if name.is_dir() {
+        mounts::above(&mounts::canonical(name)?)?.filter(|mount| mounts::canonical(name).is_ok_and(|dir| dir == mount.dir))
+    } else {
+        None
+    };
+    let name = mount.as_ref().map_or(name, |mount| &mount.source);
     let shown = name.display();
     of_member(name)?.ok_or_else(|| Failure::new("not_a_member", format!("{shown} carries no label of a group: 'bedplate volume list' finds groups")))
 }
@@ -195,15 +210,25 @@ impl Search {
 pub fn open(located: &Located, access: Access, degraded: bool) -> Result<Group> {
     let devices = claim(located, access)?;
     let options = ImportOptions { read_only: access == Access::ReadOnly, degraded, ..ImportOptions::default() };
-    Group::import(&devices, &options).map_err(|error| {
-        let hint = error.kind == GroupErrorKind::Missing;
-        let mut failure = Failure::from(error);
-        if hint {
-            let path = first_path(located);
-            failure.message += &format!(" ('bedplate volume import --degraded {}', or without writing 'mount -o ro,degraded')", path.display());
-        }
-        failure
-    })
+    Group::import(&devices, &options).map_err(|error| refusal(located, error))
+}
+
+fn refusal(located: &Located, error: bedplate::GroupError) -> Failure {
+    let hint = matches!(error.kind, GroupErrorKind::Missing);
+    let mut failure = Failure::from(error);
+    if hint {
+        let path = first_path(located);
+        failure.message += &format!(" ('bedplate volume import --degraded {}', or without writing 'mount -o ro,degraded')", path.display());
+    }
+    failure
+}
+
+/// Says why a group could not be opened with the members that were found; nobody may have it open.
+pub fn why_not(located: &Located) -> Option<String> {
+    let belongs = |(path, label): &&(PathBuf, Label)| label.outdated_in(&located.config, &path.display().to_string()).is_none();
+    let opened = located.members.iter().filter(belongs).map(|(path, _)| Ok(block::open(path, &to_look())?)).collect::<Result<Vec<_>>>();
+    let checked = opened.and_then(|devices| Group::check(&devices).map_err(|error| refusal(located, error)));
+    checked.err().map(|failure| failure.message)
 }
 
 /// Claims the members that belong to the group as it is now; those that lost their place meanwhile are left alone, with a warning.

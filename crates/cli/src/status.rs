@@ -36,6 +36,9 @@ pub struct Status {
     /// What an administrator should know: members that nothing stands in for, and those that lie in free space of others.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// Why it could not be opened with the members that were found; only where nobody has it open.
+    #[serde(default)]
+    pub refused: Option<String>,
 }
 
 /// A volume of a group.
@@ -99,10 +102,18 @@ pub struct MemberStatus {
     pub state: String,
     pub since_event: u64,
     pub has_data: bool,
+    /// Whether its device was found; what lies on others is where they are.
+    #[serde(default = "yes")]
+    pub found: bool,
     /// The members in whose free space it lies, by their path; none where it has a device of its own.
     #[serde(default)]
     pub lies_on: Vec<String>,
     pub statistics: Option<Statistics>,
+}
+
+/// What an older version's answer does not say.
+fn yes() -> bool {
+    true
 }
 
 /// What a member did.
@@ -248,6 +259,7 @@ impl Status {
             state: member.state.name().into(),
             since_event: member.since,
             has_data: config.volume_on(index).is_some(),
+            found: true,
             lies_on: hosts(config, index),
             statistics: None,
         });
@@ -265,6 +277,7 @@ impl Status {
             volumes: volumes.collect(),
             members: members.collect(),
             notes: notes(config),
+            refused: None,
         }
     }
 
@@ -285,7 +298,9 @@ impl Status {
     /// Says in one word how the group is.
     pub fn health(&self) -> &'static str {
         let state = |name: &str| self.members.iter().any(|member| member.has_data && member.state == name);
-        if state(MemberState::Failed.name()) {
+        if self.refused.is_some() {
+            "refused"
+        } else if state(MemberState::Failed.name()) {
             "degraded"
         } else if state(MemberState::Stale.name()) {
             "rebuilding"
@@ -353,7 +368,7 @@ impl fmt::Display for Status {
         }
         for member in self.members.iter().filter(|member| !member.has_data) {
             let state = if member.state == MemberState::Active.name() { "without data" } else { &member.state };
-            writeln!(f, "{state}: {}", member.path)?;
+            writeln!(f, "{state}: {}{}", member.path, if member.found { "" } else { " (not found)" })?;
         }
         if let Some(pending) = self.pending_bytes.filter(|pending| *pending > 0) {
             let rate = self.pending_bytes_per_second.map(|rate| format!(" at {}/s", format_size(rate))).unwrap_or_default();
@@ -369,6 +384,9 @@ impl fmt::Display for Status {
         }
         for note in &self.notes {
             writeln!(f, "{note}")?;
+        }
+        if let Some(why) = &self.refused {
+            writeln!(f, "it cannot be opened as it is: {why}")?;
         }
         write!(f, "id {}, event {}", self.id, self.event)
     }
@@ -392,7 +410,8 @@ impl Status {
             || line.to_owned(),
             |member| {
                 let since = if member.state == "active" { String::new() } else { format!(" since event {}", member.since_event) };
-                format!("{before}{}  {}{since}", member.path, member.state)
+                let away = if member.found { "" } else { ", not found" };
+                format!("{before}{}  {}{since}{away}", member.path, member.state)
             },
         )
     }

@@ -126,8 +126,10 @@ fn place(assembly: &mut Assembly, found: &[Found], at: usize, device: &Found) ->
     }
     let member = &config.members[index];
     if device.size_bytes < member.size_bytes && member.state != MemberState::Spare {
-        let message =
-            format!("{} has {} bytes, and the group {group} uses {} of it: it was cut short", device.name, device.size_bytes, member.size_bytes);
+        let message = format!(
+            "{} has {} bytes, and the group {group} uses {} of it: it was cut short: make it as long as it was, or disconnect it and import degraded",
+            device.name, device.size_bytes, member.size_bytes
+        );
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
     if member.state == MemberState::Failed {

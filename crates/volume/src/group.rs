@@ -157,21 +157,7 @@ impl Group {
     /// `NotAMember`, `NewerFormat`, `Corrupt`, `Foreign`, `Duplicated`, `Outdated`, `Diverged`, `Missing`: each names the device or the member,
     /// and nothing was written. `Broken` when what is there does not hold everything, `Device` when a member fails meanwhile.
     pub fn import(devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> Result<Self> {
-        let mut found = Vec::new();
-        for device in devices {
-            let label = Label::read(&**device)?;
-            found.push(Found { name: device.name().to_owned(), size_bytes: device.size_bytes(), label });
-        }
-        let (mut assembly, mut devices) = (assemble(&found)?, devices.to_vec());
-        let guests = crate::guest::find(&assembly, &devices);
-        if !guests.is_empty() {
-            for (window, guest) in guests {
-                devices.push(window);
-                found.push(guest);
-            }
-            assembly = assemble(&found)?;
-        }
-        refuse_missing(&assembly, options)?;
+        let (assembly, devices) = assembled(devices, options)?;
         let inner = Arc::new(open(&assembly, &devices, options)?);
         if !options.read_only {
             let older = assembly.older.iter().filter_map(|index| Some((*index, &devices[assembly.places[*index]?])));
@@ -180,6 +166,14 @@ impl Group {
         let background = options.background && !options.read_only;
         let thread = if background { Some(crate::background::start(&inner)?) } else { None };
         Ok(Self { open: Arc::new(Closer { inner, thread: Mutex::new(thread), closed: Mutex::new(false) }) })
+    }
+
+    /// Says by their labels alone why a group could not be opened with these devices. They may be in use, and nothing is written.
+    ///
+    /// # Errors
+    /// As [`import`](Self::import).
+    pub fn check(devices: &[Arc<dyn BlockDevice>]) -> Result<()> {
+        assembled(devices, &ImportOptions::default()).map(drop)
     }
 
     /// Returns the volume with a role as a block device; `None` where the group has none.
@@ -400,6 +394,26 @@ impl Inner {
         // And once more, so that the labels say that all members had this: what any of them was before is an older copy from now on.
         self.shared.change(|_| Ok(()))
     }
+}
+
+/// Puts together what the labels say, and returns it with the devices and those that lie on them.
+fn assembled(devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> Result<(Assembly, Vec<Arc<dyn BlockDevice>>)> {
+    let mut found = Vec::new();
+    for device in devices {
+        let label = Label::read(&**device)?;
+        found.push(Found { name: device.name().to_owned(), size_bytes: device.size_bytes(), label });
+    }
+    let (mut assembly, mut devices) = (assemble(&found)?, devices.to_vec());
+    let guests = crate::guest::find(&assembly, &devices);
+    if !guests.is_empty() {
+        for (window, guest) in guests {
+            devices.push(window);
+            found.push(guest);
+        }
+        assembly = assemble(&found)?;
+    }
+    refuse_missing(&assembly, options)?;
+    Ok((assembly, devices))
 }
 
 fn refuse_missing(assembly: &Assembly, options: &ImportOptions) -> Result<()> {

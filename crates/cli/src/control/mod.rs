@@ -226,6 +226,11 @@ pub fn ask_if_open(located: &Located) -> Result<Option<Status>> {
     }
 }
 
+/// Says whether somebody has the group open who can be asked.
+pub fn is_open(located: &Located) -> bool {
+    address(located.config.id).is_ok_and(|address| UnixStream::connect_addr(&address).is_ok())
+}
+
 /// Mounts the group's file system to look names up; `None` where there is none.
 fn mount_to_look(group: &Group) -> Option<FileSystem> {
     let options = MountOptions { read_only: true, ..MountOptions::default() };

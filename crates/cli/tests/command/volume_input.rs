@@ -151,3 +151,51 @@ fn members_are_named_by_relative_paths_also_when_they_are_away() {
     here(&["volume", "import", "--degraded", "m0.img"]).succeeds();
     here(&["volume", "replace", "m0.img", "m1.img", text(&new)]).succeeds();
 }
+
+/// A group of which half was away was shown as whole, and the words "(not found)" stood in the path for programs.
+#[test]
+fn a_group_that_cannot_be_opened_is_shown_as_such_with_the_reason() {
+    let scratch = Scratch::new();
+    let members = group(&scratch, "mirror", 2, &[]);
+    let (first, away) = (text(&members[0]), scratch.directory("away").join("m1.img"));
+    let list = || bedplate(["volume", "list", text(&scratch.path(""))]).succeeds().stdout();
+    assert!(list().contains("whole"));
+    std::fs::rename(&members[1], &away).unwrap();
+    let shown = bedplate(["volume", "show", first]).succeeds().stdout();
+    for words in ["group tank, refused", "m1.img  active, not found", "cannot be opened as it is: ", "import --degraded"] {
+        assert!(shown.contains(words), "{words:?} is missing in {shown}");
+    }
+    let told = bedplate(["volume", "show", first, "--json"]).json();
+    assert_eq!((told["members"][1]["path"].as_str(), told["members"][1]["found"].as_bool()), (members[1].to_str(), Some(false)));
+    assert!(told["refused"].as_str().unwrap().contains("was not found") && list().contains("refused"));
+    // Each goes on alone.
+    bedplate(["volume", "import", "--degraded", first]).succeeds();
+    assert!(bedplate(["volume", "show", first]).succeeds().stdout().contains("group tank, degraded"));
+    std::fs::rename(&members[0], scratch.path("away/m0.img")).unwrap();
+    std::fs::rename(&away, &members[1]).unwrap();
+    bedplate(["volume", "import", "--degraded", text(&members[1])]).succeeds();
+    std::fs::rename(scratch.path("away/m0.img"), &members[0]).unwrap();
+    for member in &members {
+        bedplate(["volume", "show", text(member)]).succeeds().says("each went on without the other");
+    }
+    bedplate(["volume", "list", text(&scratch.path("nothing"))]).fails(1, "is no directory");
+    bedplate(["volume", "list", first]).fails(1, "'bedplate volume show' takes a member");
+    bedplate(["volume", "show", "group:"]).fails(2, "followed by the name");
+}
+
+#[test]
+fn a_group_is_named_by_where_it_is_mounted() {
+    if !super::harness::can_mount("volume_input") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let members = group(&scratch, "mirror", 2, &[]);
+    bedplate(["format", text(&members[0])]).succeeds();
+    let dir = scratch.directory("mnt");
+    bedplate(["mount", text(&members[0]), text(&dir)]).succeeds();
+    bedplate(["volume", "show", text(&dir)]).succeeds().says("group tank, whole, 2 members");
+    bedplate(["volume", "scrub", text(&dir)]).succeeds().says("0 differences");
+    std::fs::create_dir(dir.join("below")).unwrap();
+    bedplate(["volume", "show", text(&dir.join("below"))]).fails(1, "is a directory");
+    bedplate(["unmount", text(&dir)]).succeeds();
+}

@@ -17,7 +17,7 @@ use crate::status::Status;
 /// Check that a group can be opened here, and let members that came back catch up
 #[derive(Debug, Args)]
 pub struct ImportArguments {
-    /// Any member, or group:NAME
+    /// Any member, group:NAME, or where it is mounted
     group: PathBuf,
     /// Go on without members that are missing; from then on they count as failed
     #[arg(long)]
@@ -27,14 +27,14 @@ pub struct ImportArguments {
 /// Bring all copies of a group into agreement and close it in order, so that its members can be moved
 #[derive(Debug, Args)]
 pub struct ExportArguments {
-    /// Any member, or group:NAME
+    /// Any member, group:NAME, or where it is mounted
     group: PathBuf,
 }
 
 /// Add a member that brings room for 'volume relayout' and 'volume grow', mounted or not
 #[derive(Debug, Args)]
 pub struct AddArguments {
-    /// Any member, or group:NAME
+    /// Any member, group:NAME, or where it is mounted
     group: PathBuf,
     /// The new device
     device: PathBuf,
@@ -46,7 +46,7 @@ pub struct AddArguments {
 /// Add a device that takes the place of a member that fails, mounted or not
 #[derive(Debug, Args)]
 pub struct SpareArguments {
-    /// Any member, or group:NAME
+    /// Any member, group:NAME, or where it is mounted
     group: PathBuf,
     /// The new device
     device: PathBuf,
@@ -60,7 +60,7 @@ pub struct SpareArguments {
 /// The label of the one that leaves is erased where it answers, so that it cannot be taken for the group later.
 #[derive(Debug, Args)]
 pub struct ReplaceArguments {
-    /// Any member, or group:NAME
+    /// Any member, group:NAME, or where it is mounted
     group: PathBuf,
     /// The member that leaves: its path, or its number as 'volume show --json' tells it
     member: String,
@@ -76,7 +76,7 @@ pub struct ReplaceArguments {
 /// It is copied from the other copies in the background, like a replaced member; the room that it had is free again.
 #[derive(Debug, Args)]
 pub struct UnrelocateArguments {
-    /// Any member, or group:NAME
+    /// Any member, group:NAME, or where it is mounted
     group: PathBuf,
     /// The member: its path or its number; unless named, all that lie in free space of others
     member: Option<String>,
@@ -92,7 +92,7 @@ pub struct UnrelocateArguments {
 /// while it was away: its label is erased
 #[derive(Debug, Args)]
 pub struct RemoveArguments {
-    /// Any member, or group:NAME
+    /// Any member, group:NAME, or where it is mounted
     group: PathBuf,
     /// Its path, or its number as 'volume show --json' tells it
     member: String,

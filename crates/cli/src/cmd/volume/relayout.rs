@@ -19,7 +19,7 @@ use crate::progress::Bytes;
 /// mounted the command moves everything itself, and may be interrupted: it goes on with --resume, or with the next mount.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Any member, or group:NAME
+    /// Any member, group:NAME, or where it is mounted
     group: PathBuf,
     /// Which of the group's volumes
     #[arg(value_enum, default_value = "data")]
@@ -64,7 +64,7 @@ enum VolumeName {
 /// The file system on it takes the room over with 'bedplate grow'.
 #[derive(Debug, Args)]
 pub struct GrowArguments {
-    /// Any member, or group:NAME
+    /// Any member, group:NAME, or where it is mounted
     group: PathBuf,
     /// The size; all that there is room for, unless set
     #[arg(value_parser = parse_size)]
@@ -74,7 +74,7 @@ pub struct GrowArguments {
 /// Make a volume smaller, down to what its file system has
 #[derive(Debug, Args)]
 pub struct ShrinkArguments {
-    /// Any member, or group:NAME
+    /// Any member, group:NAME, or where it is mounted
     group: PathBuf,
     /// The size
     #[arg(value_parser = parse_size)]

@@ -18,7 +18,7 @@ use crate::progress;
 /// InnoDB, SQLite with its checksum VFS). What nobody knows is told and left as it is, and ends the command with exit code 4.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Any member, or group:NAME
+    /// Any member, group:NAME, or where it is mounted
     group: PathBuf,
     /// Make copies good that are known to be wrong
     #[arg(long)]

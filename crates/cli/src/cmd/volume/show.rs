@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::control::{self, Reply, Request};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::group::{self, Located};
 use crate::output::Output;
 use crate::status::Status;
@@ -25,14 +25,14 @@ pub struct ListArguments {
 /// Show a group: its layout, its members and their states
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Any member, or group:NAME
+    /// Any member, group:NAME, or where it is mounted
     group: PathBuf,
 }
 
-/// Tell what the volumes, plexes and members of a mounted group did: operations, times, errors
+/// Tell what the volumes, plexes and members of a group did since it was opened: operations, times, errors
 #[derive(Debug, Args)]
 pub struct StatArguments {
-    /// Any member, or group:NAME
+    /// Any member, group:NAME, or where it is mounted
     group: PathBuf,
     /// Set the statistics to zero afterwards
     #[arg(long)]
@@ -58,7 +58,12 @@ struct Groups {
 pub fn list(arguments: &ListArguments, output: &Output) -> Result<()> {
     let here = [PathBuf::from(".")];
     let directories = if arguments.directories.is_empty() { &here[..] } else { &arguments.directories };
-    let groups = group::all(directories)?.iter().map(of_labels).collect();
+    if let Some(wrong) = directories.iter().find(|directory| !directory.is_dir()) {
+        let message = format!("{} is no directory: 'bedplate volume show' takes a member of a group", wrong.display());
+        return Err(Failure::new("not_found", message));
+    }
+    let closed = |located: &Located| Status { refused: group::why_not(located).filter(|_| !control::is_open(located)), ..of_labels(located) };
+    let groups = group::all(directories)?.iter().map(closed).collect();
     output.show(&Groups { groups })
 }
 
@@ -68,8 +73,7 @@ fn of_labels(located: &Located) -> Status {
     for member in &mut status.members {
         match located.members.iter().find(|(_, label)| label.member.to_string() == member.id) {
             Some((path, _)) => member.path = path.display().to_string(),
-            None if member.lies_on.is_empty() => member.path += " (not found)",
-            None => {}
+            None => member.found = !member.lies_on.is_empty(),
         }
     }
     status
@@ -84,6 +88,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         for (volume, live) in status.volumes.iter_mut().zip(live.volumes) {
             volume.relayout = live.relayout;
         }
+    } else if !control::is_open(&located) {
+        status.refused = group::why_not(&located);
     }
     output.show(&status)
 }

@@ -14,7 +14,7 @@ use crate::output::Output;
 /// State what work in the background leaves those who use the volumes, mounted or not
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Any member, or group:NAME
+    /// Any member, group:NAME, or where it is mounted
     group: PathBuf,
     /// How many times as long as without it the slowest of 100 reads, writes or flushes may take while members are filled, moved or compared:
     /// 1.05 and more, or off; 1.5 where nothing was stated. Measured all the time, kept by smaller pieces and longer rests
