@@ -69,6 +69,14 @@ pub fn refuse_content(path: &Path) -> Result<()> {
     signature::recognize(path)?.map_or(Ok(()), |what| Err(held(&path.display().to_string(), what)))
 }
 
+/// Refuses to destroy a label that cannot be read: its group may still be mended.
+pub fn refuse_damaged_label(path: &Path) -> Result<()> {
+    match group::label_of(path) {
+        Err(failure) if failure.kind == "corrupt" => Err(held(&path.display().to_string(), "a damaged label of a group")),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses to destroy a volume that is no group's.
 pub fn refuse_volume(device: &Arc<dyn BlockDevice>) -> Result<()> {
     FileSystem::probe(device).map_or(Ok(()), |_| Err(held(device.name(), "a Bedplate volume")))

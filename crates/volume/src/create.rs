@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use block::BlockDevice;
 
-use crate::config::REGION_BYTES_MIN;
+use crate::config::{MEMBERS_MAX, REGION_BYTES_MIN};
 use crate::drl::{Drl, REGIONS_MAX};
 use crate::label::DATA_START_MIN;
 use crate::throttle::FOREGROUND_PERCENT_DEFAULT;
@@ -112,6 +112,9 @@ pub(crate) fn label(config: &Config, index: usize, device: &dyn BlockDevice) -> 
 }
 
 fn plan(new: &NewGroup, devices: &[&Arc<dyn BlockDevice>]) -> Result<Config> {
+    if devices.len() > MEMBERS_MAX {
+        return Err(Error::invalid(format!("a group has at most {MEMBERS_MAX} members and not {}: their names fill its labels", devices.len())));
+    }
     let spares_from = new.members.len() + new.log_members.len();
     let state = |index| if index < spares_from { MemberState::Active } else { MemberState::Spare };
     let members = devices.iter().enumerate().map(|(index, device)| member_of(&***device, state(index), 1)).collect::<Result<Vec<_>>>()?;
@@ -144,6 +147,7 @@ fn plan(new: &NewGroup, devices: &[&Arc<dyn BlockDevice>]) -> Result<Config> {
         members,
         volumes,
     };
+    config.members[spares_from..].iter().try_for_each(|spare| crate::membership::refuse_idle_spare(&config, spare))?;
     config.fault().map_or(Ok(config), |what| Err(Error::invalid(what)))
 }
 

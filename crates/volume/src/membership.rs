@@ -28,6 +28,9 @@ impl Inner {
                 return Err(Error::invalid(format!("group {} has {MEMBERS_MAX} members, and more do not fit a label", config.name)));
             }
             let member = member_of(&**device, state, config.event + 1)?;
+            if state == MemberState::Spare {
+                refuse_idle_spare(config, &member)?;
+            }
             lives.push(Some(Live::new(member.id, Arc::clone(device), state)));
             config.members.push(member);
             Ok(())
@@ -341,6 +344,19 @@ fn refuse_small(config: &Config, index: usize, member: &Member) -> Result<()> {
     }
     let (new, old) = (&member.path, &config.members[index].path);
     Err(Error::invalid(format!("{new} has {} bytes, and {needed} are needed to take the place of {old}", member.size_bytes)))
+}
+
+/// Refuses a spare that could take nobody's place.
+pub(crate) fn refuse_idle_spare(config: &Config, spare: &Member) -> Result<()> {
+    let needed = (0..config.members.len()).map(|index| needed_bytes(config, index)).filter(|needed| *needed > 0).min().unwrap_or(0);
+    if spare.size_bytes >= needed {
+        return Ok(());
+    }
+    let (path, size) = (&spare.path, spare.size_bytes);
+    Err(Error::invalid(format!(
+        "{path} has {size} bytes, and as a spare it needs {needed} to take the place of any member of the group {}",
+        config.name
+    )))
 }
 
 /// Returns the smallest spare that is large enough.

@@ -296,6 +296,14 @@ fn used_bytes(volume: &Arc<dyn bedplate::BlockDevice>) -> Result<u64> {
 
 /// Compares everything; names and page checksums are looked up only where something differs.
 fn scrub(group: &Group, fs: Option<&FileSystem>, repair: bool) -> Result<Reply> {
+    let config = group.config();
+    if !config
+        .volumes
+        .iter()
+        .any(|volume| volume.layout.is_redundant() || volume.relayout.as_ref().is_some_and(|relayout| relayout.next.is_redundant()))
+    {
+        return Err(Failure::new("invalid", format!("group {} has one copy of everything: there is nothing to compare", config.name)));
+    }
     let mut report = group.scrub(repair, &bedplate::Undecided, &mut |_| ())?;
     let mut names = None;
     if report.differences.iter().any(|difference| !difference.repaired) {

@@ -18,6 +18,8 @@ fn names(scratch: &Scratch) -> Vec<String> {
 fn a_refused_create_leaves_no_image_and_warns_of_nothing() {
     let scratch = Scratch::new();
     let (a, b) = (scratch.path("a.img"), scratch.path("b.img"));
+    let small = scratch.directory("elsewhere").join("small.img");
+    std::fs::File::create(&small).unwrap().set_len(20 << 20).unwrap();
     let create = |name: &str, more: &[&str]| {
         let words = ["volume", "create", "--size", "40M"];
         bedplate(words.into_iter().chain(more.iter().copied()).chain([name, text(&a), text(&b)]))
@@ -28,13 +30,14 @@ fn a_refused_create_leaves_no_image_and_warns_of_nothing() {
         ("tank", &["--layout", "stripe", "--unit", "1G"], "does not fit the smallest member"),
         ("tank", &["--layout", "stripe-mirror"], "2 copies"),
         ("tank", &["--reserve", "39M"], "in reserve"),
+        ("tank", &["--spare", text(&small)], "to take the place of any member"),
         ("tank", &["--spare", "/dev/null"], "neither a block device nor a regular file"),
     ] {
         let run = create(name, more);
         let told = run.stderr();
         assert!(!told.contains("warning"), "what was not made is warned of: {told}");
         run.fails(1, part);
-        assert_eq!(names(&scratch), Vec::<String>::new(), "after {more:?}");
+        assert_eq!(names(&scratch), ["elsewhere"], "after {more:?}");
     }
     for (more, part) in [
         (&["--copies", "3"][..], "--copies is for stripe-mirror"),
@@ -45,7 +48,7 @@ fn a_refused_create_leaves_no_image_and_warns_of_nothing() {
         create("tank", more).fails(2, part);
     }
     bedplate(["volume", "create", "tank", "--size", "40", text(&a), text(&b)]).fails(2, "a member has at least 5 MiB");
-    assert_eq!(names(&scratch), Vec::<String>::new());
+    assert_eq!(names(&scratch), ["elsewhere"]);
     assert!(create("tank", &["--layout", "stripe"]).succeeds().stderr().contains("2 columns: a stripe"));
 }
 
@@ -77,6 +80,27 @@ fn what_is_no_device_or_has_two_names_is_no_member() {
         assert!(refusal(bedplate(["volume", command, first, text(&hard)])).contains("already"));
     }
     assert!(refusal(bedplate(["volume", "replace", first, text(&b), text(&a)])).contains("already"));
+}
+
+/// A group of 130 members was made, and its label was refused ever after; a damaged label, a small spare and a scrub of nothing were no obstacle.
+#[test]
+fn what_could_never_work_is_refused_when_it_is_asked_for() {
+    let scratch = Scratch::new();
+    let many: Vec<PathBuf> = (0..129).map(|n| scratch.path(&format!("many{n}.img"))).collect();
+    let words = ["volume", "create", "many", "--layout", "stripe", "--size", "6M"];
+    assert!(refusal(bedplate(words.into_iter().chain(many.iter().map(|path| text(path))))).contains("at most 128 members and not 129"));
+    let members = group(&scratch, "stripe", 2, &[]);
+    let first = text(&members[0]);
+    assert!(refusal(bedplate(["volume", "scrub", first])).contains("nothing to compare"));
+    let small = scratch.path("small.img");
+    std::fs::File::create(&small).unwrap().set_len(20 << 20).unwrap();
+    assert!(refusal(bedplate(["volume", "spare", first, text(&small)])).contains("to take the place of any member"));
+    let mut damaged = std::fs::read(first).unwrap();
+    [100, (1 << 20) + 100].into_iter().for_each(|at: usize| damaged[at] ^= 1);
+    std::fs::write(first, damaged).unwrap();
+    let again = |more: &[&str]| bedplate(["volume", "create", "new", first, text(&small)].iter().chain(more));
+    assert!(refusal(again(&[])).contains("holds a damaged label of a group: add --force"));
+    again(&["--force"]).succeeds();
 }
 
 /// Writes an image that another program would know.

@@ -166,7 +166,7 @@ fn prepare(path: &Path, arguments: &Arguments, made: &mut Made) -> Result<()> {
         }
         (false, None) => Err(Failure::new("not_found", format!("{shown} does not exist: add --size to make image files"))),
         (true, _) if arguments.force => signature::refuse_kind(path),
-        (true, _) => newcomer::refuse_content(path),
+        (true, _) => newcomer::refuse_content(path).and_then(|()| newcomer::refuse_damaged_label(path)),
     }
 }
 
