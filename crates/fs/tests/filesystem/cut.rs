@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::{BlockDevice, CrashChoice, SimulatedDevice, SimulatedOptions, Snapshot};
-use fs::{AllocateMode, File, IoMode, OpenOptions};
+use fs::{AllocateMode, CheckpointOptions, File, IoMode, OpenOptions, RollbackOptions};
 
 use crate::common::assert_sound;
 use crate::support::{Random, Skewed, format, mount_as};
@@ -185,4 +185,33 @@ fn cached_files_survive_power_cuts() {
 #[test]
 fn files_survive_power_cuts_of_a_device_without_a_cache() {
     power_cuts(IoMode::ConcurrentCache, 4096, 5, false);
+}
+
+/// S-56: a rollback that had returned is there after a power cut that takes everything the device had not flushed.
+#[test]
+fn s_56_a_rollback_that_returned_survives_a_power_cut() {
+    let device = SimulatedDevice::over(&Snapshot::empty(VOLUME_BYTES), &SimulatedOptions::default());
+    let shared: Arc<dyn BlockDevice> = device.clone();
+    format(&shared, 4096);
+    let fs = mount_as(&shared, IoMode::Concurrent);
+    let file = fs.open("/file", &OpenOptions::create()).unwrap();
+    let all = RollbackOptions::default();
+    let of_one = RollbackOptions { path: Some("/file".into()), ..RollbackOptions::default() };
+    for (number, options) in [all, of_one].into_iter().enumerate() {
+        let name = format!("then{number}");
+        file.write_at(&[1; 8192], 0).unwrap();
+        fs.create_checkpoint(&name, &CheckpointOptions::default()).unwrap();
+        file.write_at(&[2; 8192], 0).unwrap();
+        file.sync_all().unwrap();
+        fs.rollback(&name, &RollbackOptions { force: true, ..options }).unwrap();
+        let image: Arc<dyn BlockDevice> = device.crash_image(device.operation_count(), &CrashChoice::LoseAll);
+        let after = mount_as(&image, IoMode::Concurrent);
+        let mut bytes = [0; 8192];
+        after.open("/file", &OpenOptions::read_only()).unwrap().read_at(&mut bytes, 0).unwrap();
+        assert!(bytes == [1; 8192], "what was rolled back came again: {}", bytes[0]);
+        after.unmount().unwrap();
+        assert_sound(&image);
+    }
+    drop(file);
+    fs.unmount().unwrap();
 }
