@@ -17,7 +17,8 @@ Exit codes:
   0  done; check: the volume is clean
   1  failed; check: there were faults, and all are mended
   2  the command line is wrong
-  4  the volume is broken; salvage: not everything was saved whole
+  4  the volume is broken; salvage: not everything was saved whole; backup verify:
+     a backup is damaged; crashlab: states failed; volume scrub: something differs
   8  check could not look at the volume
 
 Sizes are written as 4096, 4k, 64M or 1.5GiB, durations as 5s, 500ms or 1h.

@@ -172,7 +172,8 @@ fn fragmented(told: &Told) -> Option<Finding> {
 
 fn of_reason(told: &Told, reason: Reason) -> Option<Finding> {
     let count = Some(told.activity.counters.reason(reason)).filter(|count| *count > 0)?;
-    let writes = told.activity.counters.writes;
+    // One that failed for want of space was a write too.
+    let writes = told.activity.counters.writes.max(count);
     let (what, cost, change) = match reason {
         Reason::Extend => (
             format!("{count} of {writes} writes made the file longer"),

@@ -132,6 +132,16 @@ fn what_differs_is_told_by_name_and_by_block() {
     let told = bedplate(["--json", "checkpoint", "diff", text(&dir), "b"]).succeeds().json();
     assert_eq!(told["differences"].as_array().unwrap().len(), 500);
     bedplate(["checkpoint", "diff", text(&dir), "a", "--file", text(&dir.join("table"))]).succeeds().says("changed");
+    // A file that changed is told of by the name that it had, also when it got another since.
+    bedplate(["checkpoint", "create", text(&dir), "c"]).succeeds();
+    std::fs::hard_link(dir.join("table"), dir.join("zlink")).unwrap();
+    std::fs::write(dir.join("table"), b"changed").unwrap();
+    std::fs::remove_dir(dir.join("one")).unwrap();
+    std::fs::write(dir.join("one"), b"").unwrap();
+    let told = bedplate(["--json", "checkpoint", "diff", text(&dir), "c"]).succeeds().json();
+    let told: Vec<(&str, &str)> =
+        told["differences"].as_array().unwrap().iter().map(|one| (one["kind"].as_str().unwrap(), one["path"].as_str().unwrap())).collect();
+    assert_eq!(told, [("removed", "/one"), ("added", "/one"), ("changed", "/table"), ("added", "/zlink")]);
     bedplate(["unmount", text(&dir)]).succeeds();
 }
 

@@ -146,8 +146,7 @@ fn commands_know_a_checkpoint_beside_its_volume_and_a_dead_mount() {
     for command in [["stat", text(&dir.join("f"))], ["defrag", text(&dir)], ["explain", text(&dir)], ["tune", text(&dir)]] {
         bedplate(command).fails(1, &format!("run 'bedplate unmount {}'", text(&dir)));
     }
-    let second = Scratch::new();
-    let (_, living) = second.mounted("mode=concurrent");
-    std::fs::write(living.join("alive"), pattern(4096)).unwrap();
-    bedplate(["iostat"]).succeeds().says(&format!("{}/alive", text(&living)));
+    // Of all mounts of the machine, whatever they are, the dead one is left out with a warning.
+    let told = bedplate(["iostat"]).stderr();
+    assert!(told.contains(&format!("bedplate: warning: {} is left over", text(&dir))), "{told}");
 }

@@ -173,7 +173,8 @@ impl Found<'_> {
         for ino in &self.inodes {
             told.extend(self.change(*ino, &now)?);
         }
-        told.sort_unstable_by(|a, b| (&a.path, a.kind).cmp(&(&b.path, b.kind)));
+        // What went from a path comes before what came there.
+        told.sort_unstable_by_key(|found| (found.path.clone(), found.kind != DifferenceKind::Removed, found.kind));
         Ok(told)
     }
 
@@ -208,8 +209,12 @@ impl Found<'_> {
         let visit = |key: &[u8], value: &[u8]| {
             let row = DentryRow::decode(value)?;
             if row.kind == FileKind::Directory || self.inodes.contains(&row.ino) {
-                let (dir, name) = split_key(key)?;
-                homes.insert(row.ino, (dir, name.to_vec()));
+                // Of several names one by which it was known before.
+                let is_new = self.moves.get(&row.ino).is_some_and(|(_, came, _)| came.iter().any(|came| came == key));
+                if !is_new || !homes.contains_key(&row.ino) {
+                    let (dir, name) = split_key(key)?;
+                    homes.insert(row.ino, (dir, name.to_vec()));
+                }
             }
             Ok(ControlFlow::Continue(()))
         };
