@@ -20,7 +20,7 @@ pub use volume::{
     FOREGROUND_UNLIMITED, Foreground, Group, HEAD_BYTES, Id, ImportOptions, Innodb, Judge, Judges, Label, Layout, MEMBER_BYTES_MIN, Member,
     MemberState, MemberStatistics, NewGroup, OperationStatistics, PageFormat, PlexStatistics, Postgres, Relayout, RelayoutProgress, RelayoutState,
     Role, ScrubFinding, ScrubReport, ScrubResult, ScrubSchedule, Shape, Sqlite, SyncProgress, Target, UNIT_BYTES_DEFAULT, Undecided, Volume,
-    VolumeConfig, VolumeOptions, VolumeStatistics, WeakGroup, create as create_group, page_formats,
+    VolumeConfig, VolumeOptions, VolumeStatistics, WeakGroup, Which, create as create_group, page_formats,
 };
 
 /// The example of the README, compiled with the documentation tests.

@@ -105,6 +105,10 @@ impl FileSystem {
     pub fn grow(&self) -> Result<u64> {
         mount::grow(&self.inner.fs)
     }
+    /// Calls `work` with the size in bytes that the file system has and keeps until it returns: for who makes its volume smaller.
+    pub fn keeping_size<T>(&self, work: impl FnOnce(u64) -> T) -> T {
+        mount::keeping_size(&self.inner.fs, work)
+    }
     /// Returns totals.
     #[must_use]
     pub fn statfs(&self) -> Statfs {

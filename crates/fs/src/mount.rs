@@ -353,9 +353,16 @@ pub(crate) fn unmount(fs: &Fs) -> Result<()> {
     fs.meta.region().update_superblock(|superblock| superblock.clean = true)
 }
 
+/// Calls `work` with the file system's size, which it keeps meanwhile.
+pub(crate) fn keeping_size<T>(fs: &Fs, work: impl FnOnce(u64) -> T) -> T {
+    let _none_grows = fs.growing.lock();
+    work(fs.meta.region().superblock().size_bytes)
+}
+
 /// Takes over a larger device.
 pub(crate) fn grow(fs: &Fs) -> Result<u64> {
     fs.begin_change()?;
+    let _one = fs.growing.lock();
     let block = u64::from(fs.block_size);
     let size = fs.device.refresh_size()? / block * block;
     let old = fs.meta.region().superblock().size_bytes;

@@ -56,6 +56,8 @@ pub(crate) struct Fs {
     pub(crate) open_files: InodeList,
     /// The files that may have pages in the library cache.
     pub(crate) cached_files: InodeList,
+    /// Rank 0.2: the file system grows, or somebody relies on its size.
+    pub(crate) growing: Mutex<()>,
     /// Rank 0.4: one clone at a time, and no rollback meanwhile.
     pub(crate) cloning: Mutex<()>,
     /// Rank 1: one change of names at a time.
@@ -143,6 +145,7 @@ impl Fs {
             inodes: InodeTable::new(),
             open_files: InodeList::default(),
             cached_files: InodeList::default(),
+            growing: Mutex::new(()),
             cloning: Mutex::new(()),
             names: Mutex::new(()),
             turns: Mutex::default(),

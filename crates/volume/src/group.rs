@@ -19,6 +19,7 @@ use crate::buffers::Buffers;
 use crate::core::{Core, Redundancy};
 use crate::drl::Drl;
 use crate::live::Live;
+use crate::membership::Which;
 use crate::meter::VolumeMeter;
 use crate::parallel::Lanes;
 use crate::patrol::Bench;
@@ -309,8 +310,8 @@ impl Group {
     ///
     /// # Errors
     /// `Invalid` when it holds data or there is no such member.
-    pub fn remove(&self, member: usize) -> Result<()> {
-        self.open.inner.remove(member)
+    pub fn remove(&self, member: impl Into<Which>) -> Result<()> {
+        self.open.inner.remove(member.into())
     }
 
     /// Moves a member that lies on others back to a device of its own: the one that it was on before, or any other. What it holds is copied from
@@ -318,8 +319,8 @@ impl Group {
     ///
     /// # Errors
     /// `Invalid` when it does not lie on others, the device is too small, or the others do not hold everything; `Foreign`, `Device`.
-    pub fn unrelocate(&self, member: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {
-        self.open.inner.unrelocate(member, device)?;
+    pub fn unrelocate(&self, member: impl Into<Which>, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        self.open.inner.unrelocate(member.into(), device)?;
         self.open.inner.shared.bell.ring();
         Ok(())
     }
@@ -329,8 +330,8 @@ impl Group {
     ///
     /// # Errors
     /// `Invalid` when there is no such member, the device is too small, or the others do not hold everything; `Foreign`, `Device`.
-    pub fn replace(&self, member: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {
-        self.open.inner.replace(member, device)?;
+    pub fn replace(&self, member: impl Into<Which>, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        self.open.inner.replace(member.into(), device)?;
         self.open.inner.shared.bell.ring();
         Ok(())
     }

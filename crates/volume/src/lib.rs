@@ -68,6 +68,7 @@ pub use guest::{Guest, Piece};
 pub use id::Id;
 pub use label::Label;
 pub use layout::{COPIES_MAX, Concat, Copy, Extent, Layout, Mirror, Raid5, Run, Stripe};
+pub use membership::Which;
 pub use pages::{HEAD_BYTES, Innodb, PageFormat, Postgres, Sqlite, page_formats};
 pub use patrol::Judges;
 pub use relayout::{Direction, Relayout, RelayoutProgress, RelayoutState, Target};

@@ -18,6 +18,40 @@ use crate::regions::BEHIND;
 use crate::shared::Lives;
 use crate::{Config, Error, ErrorKind, Id, Label, Layout, Member, MemberState, Result};
 
+/// Which member is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// The one with an index now: another when one before it is removed.
+    At(usize),
+    /// The one with an identity, whoever comes and goes meanwhile.
+    Is(Id),
+}
+
+impl From<usize> for Which {
+    fn from(index: usize) -> Self {
+        Self::At(index)
+    }
+}
+
+impl From<Id> for Which {
+    fn from(id: Id) -> Self {
+        Self::Is(id)
+    }
+}
+
+impl Which {
+    fn index_in(self, config: &Config) -> Result<usize> {
+        let group = &config.name;
+        match self {
+            Self::At(index) if index < config.members.len() => Ok(index),
+            Self::At(index) => Err(Error::invalid(format!("group {group} has no member {index}"))),
+            Self::Is(id) => config.index_of(id).ok_or_else(|| {
+                Error::invalid(format!("group {group} has no member {id} any more: it was removed or replaced, or a spare took its place, just now"))
+            }),
+        }
+    }
+}
+
 impl Inner {
     /// Adds a member without data: a spare, or an active one that brings room.
     pub fn add(&self, device: &Arc<dyn BlockDevice>, state: MemberState) -> Result<()> {
@@ -37,12 +71,11 @@ impl Inner {
         })
     }
 
-    pub fn remove(&self, index: usize) -> Result<()> {
+    pub fn remove(&self, which: Which) -> Result<()> {
         let _members_stay = self.maintenance.lock();
         let config = self.shared.config();
-        let Some(member) = config.members.get(index) else {
-            return Err(Error::invalid(format!("group {} has no member {index}", config.name)));
-        };
+        let index = which.index_in(&config)?;
+        let member = &config.members[index];
         // Members with data come first, so nobody's index changes whose data a layout names.
         if let Some(at) = (index..config.members.len()).find(|at| config.volume_on(*at).is_some()) {
             let (group, path, holds) = (&config.name, &member.path, &config.members[at].path);
@@ -68,8 +101,8 @@ impl Inner {
         }
     }
 
-    pub fn replace(&self, index: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {
-        let left = self.put_in_place(index, device)?;
+    pub fn replace(&self, which: Which, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        let left = self.put_in_place(which, device)?;
         // A guest's label is found by nobody who does not know of the guest, and its room may have another use already.
         if let Some(left) = left {
             self.take_label_off(&left);
@@ -87,13 +120,15 @@ impl Inner {
     }
 
     /// Puts a device in the place of a member and returns that, where it was open and has a device of its own.
-    fn put_in_place(&self, index: usize, device: &Arc<dyn BlockDevice>) -> Result<Option<Arc<Live>>> {
+    fn put_in_place(&self, which: Which, device: &Arc<dyn BlockDevice>) -> Result<Option<Arc<Live>>> {
         let _members_stay = self.maintenance.lock();
         let config = self.shared.config();
+        let index = which.index_in(&config)?;
         refuse_member(device, Some(&config))?;
-        let Some(old) = config.members.get(index).filter(|_| config.volume_on(index).is_some()) else {
-            return Err(Error::invalid(format!("group {} has no data on a member {index}", config.name)));
-        };
+        let old = &config.members[index];
+        if config.volume_on(index).is_none() {
+            return Err(Error::invalid(format!("group {} has no data on {}: remove it, and add the other", config.name, old.path)));
+        }
         if !config.survives_without(&[index]) {
             return Err(Error::invalid(format!("group {} is not whole without {}: it cannot be replaced", config.name, old.path)));
         }
@@ -140,12 +175,12 @@ impl Inner {
     }
 
     /// Moves a guest to a device of its own.
-    pub fn unrelocate(&self, index: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {
+    pub fn unrelocate(&self, which: Which, device: &Arc<dyn BlockDevice>) -> Result<()> {
         let _members_stay = self.maintenance.lock();
         let config = self.shared.config();
-        let name = &config.name;
-        let Some(guest) = config.members.get(index).and_then(|member| member.guest.as_ref()) else {
-            return Err(Error::invalid(format!("group {name}: no member {index} lies in free space of others")));
+        let (name, index) = (&config.name, which.index_in(&config)?);
+        let Some(guest) = config.members[index].guest.as_ref() else {
+            return Err(Error::invalid(format!("group {name}: {} does not lie in free space of others", config.members[index].path)));
         };
         // The device that it was on is welcome, although its label names this group.
         let own = Label::read(&**device).ok().filter(|label| label.config.id == config.id && label.member == guest.was);

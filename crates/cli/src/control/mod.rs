@@ -32,16 +32,16 @@ pub enum Request {
     },
     /// Add a device that waits for a member to fail.
     Spare(Newcomer),
-    /// Put a device in the place of a member.
-    Replace(usize, Newcomer),
+    /// Put a device in the place of a member, which its identity names.
+    Replace(String, Newcomer),
     /// Move a member that lies on others to a device of its own.
-    Unrelocate(usize, Newcomer),
+    Unrelocate(String, Newcomer),
     /// Add a member that brings room.
     Add(Newcomer),
     /// Let a volume become something else, or change how that goes.
     Relayout(Turn),
     /// Let go of a member without data.
-    Remove(usize),
+    Remove(String),
     /// State what work in the background leaves those who use the volumes, in hundredths.
     Foreground(u16),
     /// Compare all copies at regular times, in seconds; `None`: not any more.
@@ -251,12 +251,12 @@ pub fn act(group: &Group, fs: Option<&FileSystem>, request: &Request, open_new: 
         Request::Status { .. } => {}
         Request::Spare(new) => group.add_spare(&open_new(new)?)?,
         Request::Add(new) => group.add_member(&open_new(new)?)?,
-        Request::Relayout(Turn::Begin(wish)) => begin(group, wish)?,
+        Request::Relayout(Turn::Begin(wish)) => begin(group, fs, wish)?,
         Request::Relayout(Turn::Pause(pause)) => group.pause_relayout(*pause)?,
         Request::Relayout(Turn::Reverse) => group.reverse_relayout()?,
-        Request::Replace(member, new) => group.replace(*member, &open_new(new)?)?,
-        Request::Unrelocate(member, new) => group.unrelocate(*member, &open_new(new)?)?,
-        Request::Remove(member) => group.remove(*member)?,
+        Request::Replace(member, new) => group.replace(which(group, member)?, &open_new(new)?)?,
+        Request::Unrelocate(member, new) => group.unrelocate(which(group, member)?, &open_new(new)?)?,
+        Request::Remove(member) => group.remove(which(group, member)?)?,
         Request::Foreground(limit_percent) => group.set_foreground(*limit_percent)?,
         Request::ScrubEvery { every_s, repair } => group.schedule_scrub(every_s.map(Duration::from_secs), *repair)?,
         Request::Scrub { repair } => return scrub(group, fs, *repair),
@@ -268,7 +268,20 @@ pub fn act(group: &Group, fs: Option<&FileSystem>, request: &Request, open_new: 
     Ok(Reply::Status(Box::new(status)))
 }
 
-fn begin(group: &Group, wish: &Wish) -> Result<()> {
+/// Finds a member by its identity: its number may be another's by now.
+fn which(group: &Group, id: &str) -> Result<Id> {
+    let config = group.config();
+    let found = config.members.iter().find(|member| member.id.to_string() == id).map(|member| member.id);
+    found.ok_or_else(|| {
+        let name = &config.name;
+        Failure::new(
+            "not_found",
+            format!("group {name} has no such member any more: it was removed or replaced, or a spare took its place, just now"),
+        )
+    })
+}
+
+fn begin(group: &Group, fs: Option<&FileSystem>, wish: &Wish) -> Result<()> {
     let role = if wish.log { Role::Log } else { Role::Data };
     if wish.grow {
         return Ok(group.grow(role, wish.size_bytes)?);
@@ -281,8 +294,12 @@ fn begin(group: &Group, wish: &Wish) -> Result<()> {
         let (size, present) = (format_size(size), format_size(present));
         return Err(Failure::new("invalid", format!("the volume has {present}, less than {size}: see 'bedplate volume grow'")));
     }
-    let used_bytes = group.volume(role).map(|volume| used_bytes(&volume)).transpose()?.unwrap_or(0);
-    Ok(group.relayout(role, &Target { shape, columns, unit_bytes, plexes, size_bytes, step_bytes_max }, used_bytes)?)
+    let target = Target { shape, columns, unit_bytes, plexes, size_bytes, step_bytes_max };
+    // What is mounted must not grow between the question and the answer.
+    match fs.filter(|_| role == Role::Data) {
+        Some(fs) => Ok(fs.keeping_size(|used_bytes| group.relayout(role, &target, used_bytes))?),
+        None => Ok(group.relayout(role, &target, group.volume(role).map_or(Ok(0), |volume| used_bytes(&volume))?)?),
+    }
 }
 
 /// Returns how much of a volume its file system uses: all but for what it did not grow to. A volume that holds something else is all in use.
@@ -314,3 +331,6 @@ fn scrub(group: &Group, fs: Option<&FileSystem>, repair: bool) -> Result<Reply> 
     }
     Ok(Reply::Scrubbed(Box::new(Scrubbed::new(&group.config(), report, names.as_ref()))))
 }
+
+#[cfg(test)]
+mod tests;

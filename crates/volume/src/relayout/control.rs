@@ -13,7 +13,7 @@ use super::target::{self, Target};
 use crate::core::{Core, Redundancy};
 use crate::drl::Drl;
 use crate::group::{Inner, geometry};
-use crate::regions::{Regions, UNSYNCED};
+use crate::regions::{BEHIND, Regions, UNSYNCED};
 use crate::space::Space;
 use crate::{Config, Error, ErrorKind, Group, Id, Label, MemberState, Result, Role, ScrubSchedule, VolumeConfig};
 
@@ -57,12 +57,13 @@ impl Group {
     }
 
     /// Lets a volume become what is asked for, while it is in use; the background thread moves it, or [`run_relayout`](Self::run_relayout).
-    /// What needs no move is done at once. Of the volume, the first `used_bytes` are kept in any case.
+    /// What needs no move is done at once. Of the volume, the first `used_bytes` are kept in any case; that they are all that is used must hold until this
+    /// returns: then a smaller volume has its size.
     ///
     /// # Errors
     /// `Invalid` with the reason when that cannot be, `Busy` when operations under way do not end, `Broken`, `Device`.
     pub fn relayout(&self, role: Role, target: &Target, used_bytes: u64) -> Result<()> {
-        self.open.inner.begin(role, target, used_bytes)?;
+        self.open.inner.begin(role, &|_, _| Ok((*target, used_bytes)))?;
         self.open.inner.shared.bell.ring();
         Ok(())
     }
@@ -72,9 +73,9 @@ impl Group {
     /// # Errors
     /// As [`relayout`](Self::relayout).
     pub fn grow(&self, role: Role, size_bytes: Option<u64>) -> Result<()> {
-        let config = self.open.inner.shared.config();
-        let volume = config.volume(role).ok_or_else(|| no_volume(&config, role))?;
-        self.relayout(role, &Target::to_grow(&config, volume, size_bytes)?, volume.size_bytes())
+        self.open.inner.begin(role, &|config, volume| Ok((Target::to_grow(config, volume, size_bytes)?, volume.size_bytes())))?;
+        self.open.inner.shared.bell.ring();
+        Ok(())
     }
 
     /// Lets a relayout wait, or go on.
@@ -138,19 +139,24 @@ impl Group {
     }
 }
 
+/// Says what a volume is to become, as it is now, and how many bytes of it are kept.
+type Wish<'a> = &'a dyn Fn(&Config, &VolumeConfig) -> Result<(Target, u64)>;
+
 fn no_volume(config: &Config, role: Role) -> Error {
     Error::invalid(format!("group {} has no volume for its {}", config.name, role.name()))
 }
 
 impl Inner {
-    fn begin(&self, role: Role, target: &Target, used_bytes: u64) -> Result<()> {
+    /// Begins what is made of the configuration as it is then, and keeps so many bytes.
+    fn begin(&self, role: Role, wish: Wish<'_>) -> Result<()> {
         let _members_stay = self.maintenance.lock();
         let config = self.shared.config();
         let ordinal = config.volumes.iter().position(|volume| volume.role == role);
         let ordinal = ordinal.ok_or_else(|| no_volume(&config, role))?;
         self.refuse_begin(&config, ordinal)?;
         let core = &self.cores[ordinal];
-        let next = self.planned(&config, core, target, used_bytes)?;
+        let (target, used_bytes) = wish(&config, &config.volumes[ordinal])?;
+        let next = self.planned(&config, core, &target, used_bytes)?;
         let volume = &next.volumes[ordinal];
         self.reshape(core, |space| {
             let mut shaped = Space::new(volume, core.geometry.logical_block_size.into());
@@ -313,7 +319,9 @@ impl Inner {
             if let Some(old) = space.redundancy.as_ref().filter(|_| volume.is_redundant()) {
                 let new = Redundancy::new(config.id, ordinal, &shaped, volume.region_bytes);
                 new.take_over(old);
-                new.doubt_from(space.size_bytes);
+                // Nobody copied to a member that is not up to date what the volume did not have when it came.
+                let stale = shaped.members.iter().any(|member| config.members[*member].state == MemberState::Stale);
+                new.doubt_from(space.size_bytes, if stale { UNSYNCED | BEHIND } else { UNSYNCED });
                 shaped.redundancy = Some(Arc::new(new));
             }
             core.write_whole_log(&shaped)?;
@@ -360,12 +368,12 @@ impl Redundancy {
     }
 
     /// What the members held where the volume grew is not the same everywhere: it is made to agree like what a crash left.
-    fn doubt_from(&self, size_bytes: u64) {
+    fn doubt_from(&self, size_bytes: u64, doubt: u32) {
         let new = (0..self.regions.count()).filter(|region| self.regions.range(*region).0 + self.regions.range(*region).1 > size_bytes);
         let new: Vec<u64> = new.collect();
         for region in &new {
             self.regions.set_dirty(*region);
-            self.regions.set(*region, UNSYNCED);
+            self.regions.set(*region, doubt);
         }
         self.log.lock().change(new, true);
     }

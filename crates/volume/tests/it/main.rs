@@ -15,6 +15,7 @@ mod refusals;
 mod relocation;
 mod replacing;
 mod scrub;
+mod seams;
 mod statistics;
 mod throttle;
 mod write_hole;

@@ -130,7 +130,7 @@ pub fn spare(arguments: &SpareArguments, output: &Output) -> Result<()> {
 pub fn replace(arguments: &ReplaceArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
     let member = index_of(&located, &arguments.member)?;
-    let reply = control::request(&located, &Request::Replace(member, Newcomer::new(&arguments.device, arguments.force)?))?;
+    let reply = control::request(&located, &Request::Replace(id_of(&located, member), Newcomer::new(&arguments.device, arguments.force)?))?;
     forget(&located, member, &reply);
     tell(reply, output)
 }
@@ -149,7 +149,7 @@ pub fn unrelocate(arguments: &UnrelocateArguments, output: &Output) -> Result<()
             Some(path) => path.clone(),
             None => home_of(&located, member)?,
         };
-        last = Some(control::request(&located, &Request::Unrelocate(member, Newcomer::new(&path, arguments.force)?))?);
+        last = Some(control::request(&located, &Request::Unrelocate(id_of(&located, member), Newcomer::new(&path, arguments.force)?))?);
     }
     let nothing = || Failure::new("invalid", format!("group {}: no member lies in free space of others", config.name));
     tell(last.ok_or_else(nothing)?, output)
@@ -173,7 +173,7 @@ pub fn remove(arguments: &RemoveArguments, output: &Output) -> Result<()> {
         return tell(control::request(&located, &Request::Status { reset: false })?, output);
     }
     let member = index_of(&located, &arguments.member)?;
-    let reply = control::request(&located, &Request::Remove(member))?;
+    let reply = control::request(&located, &Request::Remove(id_of(&located, member)))?;
     forget(&located, member, &reply);
     tell(reply, output)
 }
@@ -199,6 +199,11 @@ pub fn tell(reply: Reply, output: &Output) -> Result<()> {
         Reply::Scrubbed(scrubbed) => output.show(&*scrubbed),
         Reply::Failed(failure) => Err(failure),
     }
+}
+
+/// Returns how a request names a member.
+fn id_of(located: &Located, member: usize) -> String {
+    located.config.members[member].id.to_string()
 }
 
 /// Finds a member by its number, by where it is, or by where it was.
