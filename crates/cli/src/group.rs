@@ -87,14 +87,14 @@ pub fn of_member(path: &Path) -> Result<Option<Located>> {
     let mut members = Vec::new();
     // One that is outdated knows where the others were, and they know more.
     loop {
-        config.members.iter().for_each(|member| search.add(Path::new(&member.path)));
+        config.members.iter().filter(|member| !member.is_vacant()).for_each(|member| search.add(Path::new(&member.path)));
         members.extend(search.labels_of(own));
         match members.iter().max_by_key(|(_, label)| label.config.event) {
             Some((_, newest)) if newest.config.event > config.event => config = newest.config.clone(),
             _ => break,
         }
     }
-    if !config.members.iter().all(|member| members.iter().any(|(_, label)| label.member == member.id)) {
+    if !config.members.iter().all(|member| member.is_vacant() || members.iter().any(|(_, label)| label.member == member.id)) {
         search.add_directory(path.parent().unwrap_or(Path::new("/")));
         search.add_system();
         members.extend(search.labels_of(own));

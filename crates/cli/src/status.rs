@@ -187,8 +187,9 @@ impl Status {
     /// Tells of an open group.
     pub fn of(group: &Group) -> Self {
         let mut status = Self::from_config(&group.config());
-        for (member, statistics) in status.members.iter_mut().zip(group.statistics()) {
-            member.statistics = statistics.map(Into::into);
+        let mut statistics = group.statistics();
+        for member in &mut status.members {
+            member.statistics = statistics.get_mut(member.index).and_then(Option::take).map(Into::into);
         }
         let progress = group.progress();
         (status.pending_bytes, status.pending_seconds) = (Some(progress.pending_bytes), progress.seconds_left);
@@ -251,7 +252,7 @@ impl Status {
             statistics: None,
             plexes: Vec::new(),
         });
-        let members = config.members.iter().enumerate().map(|(index, member)| MemberStatus {
+        let members = config.members.iter().enumerate().filter(|(_, member)| !member.is_vacant()).map(|(index, member)| MemberStatus {
             index,
             id: member.id.to_string(),
             path: member.path.clone(),
@@ -405,7 +406,7 @@ impl Status {
     /// Puts path and state where a line of the picture names a member.
     fn with_member(&self, line: &str) -> String {
         let Some((before, index)) = line.split_once('{') else { return line.to_owned() };
-        let member = index.trim_end_matches('}').parse::<usize>().ok().and_then(|index| self.members.get(index));
+        let member = index.trim_end_matches('}').parse::<usize>().ok().and_then(|index| self.members.iter().find(|member| member.index == index));
         member.map_or_else(
             || line.to_owned(),
             |member| {

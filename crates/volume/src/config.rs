@@ -128,6 +128,19 @@ impl Role {
     }
 }
 
+impl Member {
+    /// Makes an empty place: one from which a member was removed that stands before others with data, whose index layouts name.
+    pub(crate) fn vacant(since: u64) -> Self {
+        Self { id: Id::random(), path: String::new(), size_bytes: 0, state: MemberState::Failed, since, knew: 0, guest: None }
+    }
+
+    /// Says whether it is an empty place, which the next member that is added takes.
+    #[must_use]
+    pub fn is_vacant(&self) -> bool {
+        self.state == MemberState::Failed && self.size_bytes == 0 && self.path.is_empty()
+    }
+}
+
 impl VolumeConfig {
     /// Returns how many addresses the volume has; while they move, as many as both layouts have.
     #[must_use]

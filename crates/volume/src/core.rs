@@ -133,8 +133,12 @@ impl Core {
     }
 
     fn error_without(&self, config: &Config, operation: Operation, offset: u64) -> block::Error {
-        let lost: Vec<String> =
-            config.members.iter().filter(|member| member.state != MemberState::Active).map(|member| member.path.clone()).collect();
+        let lost: Vec<String> = config
+            .members
+            .iter()
+            .filter(|member| member.state != MemberState::Active && !member.is_vacant())
+            .map(|member| member.path.clone())
+            .collect();
         self.error(ErrorKind::Io, operation, Some(offset), format!("no copy is left: {} failed", lost.join(" and ")))
     }
 

@@ -40,10 +40,10 @@ impl From<Id> for Which {
 }
 
 impl Which {
-    fn index_in(self, config: &Config) -> Result<usize> {
+    pub(crate) fn index_in(self, config: &Config) -> Result<usize> {
         let group = &config.name;
         match self {
-            Self::At(index) if index < config.members.len() => Ok(index),
+            Self::At(index) if config.members.get(index).is_some_and(|member| !member.is_vacant()) => Ok(index),
             Self::At(index) => Err(Error::invalid(format!("group {group} has no member {index}"))),
             Self::Is(id) => config.index_of(id).ok_or_else(|| {
                 Error::invalid(format!("group {group} has no member {id} any more: it was removed or replaced, or a spare took its place, just now"))
@@ -58,14 +58,19 @@ impl Inner {
         let _members_stay = self.maintenance.lock();
         refuse_member(device, Some(&self.shared.config()))?;
         self.shared.change_members(|config, lives| {
-            if config.members.len() >= MEMBERS_MAX {
-                return Err(Error::invalid(format!("group {} has {MEMBERS_MAX} members, and more do not fit a label", config.name)));
-            }
             let member = member_of(&**device, state, config.event + 1)?;
             if state == MemberState::Spare {
                 refuse_idle_spare(config, &member)?;
             }
-            lives.push(Some(Live::new(member.id, Arc::clone(device), state)));
+            let live = Some(Live::new(member.id, Arc::clone(device), state));
+            if let Some(place) = config.members.iter().position(Member::is_vacant) {
+                (config.members[place], lives[place]) = (member, live);
+                return Ok(());
+            }
+            if config.members.len() >= MEMBERS_MAX {
+                return Err(Error::invalid(format!("group {} has {MEMBERS_MAX} members, and more do not fit a label", config.name)));
+            }
+            lives.push(live);
             config.members.push(member);
             Ok(())
         })
@@ -76,23 +81,18 @@ impl Inner {
         let config = self.shared.config();
         let index = which.index_in(&config)?;
         let member = &config.members[index];
-        // Members with data come first, so nobody's index changes whose data a layout names.
-        if let Some(at) = (index..config.members.len()).find(|at| config.volume_on(*at).is_some()) {
-            let (group, path, holds) = (&config.name, &member.path, &config.members[at].path);
-            return Err(Error::invalid(if at == index {
-                format!(
-                    "{path} holds data of the group {group}: replace it, or let the volume do without it first, with fewer --columns or --plexes of \
-                     'bedplate volume relayout' (after 'bedplate volume shrink' where the others have not the room)"
-                )
-            } else {
-                format!("{path} stands before {holds} in the group {group}, which holds data: it stays, and a relayout may use its room")
-            }));
+        if config.volume_on(index).is_some() {
+            let (group, path) = (&config.name, &member.path);
+            return Err(Error::invalid(format!(
+                "{path} holds data of the group {group}: replace it where there is another copy; or add a member and let the data go there with 'bedplate \
+                 volume relayout --without {path}'; or let the volume do with fewer --columns or --plexes (after 'bedplate volume shrink' where the \
+                 others have not the room)"
+            )));
         }
         self.refuse_host(&config, index)?;
         let lives = self.shared.lives();
         self.shared.change_members(|config, lives| {
-            config.members.remove(index);
-            lives.remove(index);
+            let_go(config, lives, index);
             Ok(())
         })?;
         match &lives[index] {
@@ -195,11 +195,10 @@ impl Inner {
         self.settle_on(&config, index, device)?;
         // The member that failed is another one from now on.
         let config = self.shared.config();
-        let old = config.index_of(was).filter(|old| (*old..config.members.len()).all(|at| config.volume_on(at).is_none()));
+        let old = config.index_of(was).filter(|old| config.volume_on(*old).is_none());
         old.map_or(Ok(()), |old| {
             self.shared.change_members(|config, lives| {
-                config.members.remove(old);
-                lives.remove(old);
+                let_go(config, lives, old);
                 Ok(())
             })
         })
@@ -364,6 +363,20 @@ impl Inner {
             })?;
         }
         Ok(())
+    }
+}
+
+/// Takes a member without data out. No index changes of one whose data a layout names: there its place stays empty.
+fn let_go(config: &mut Config, lives: &mut Lives, index: usize) {
+    if (index..config.members.len()).any(|at| config.volume_on(at).is_some()) {
+        (config.members[index], lives[index]) = (Member::vacant(config.event + 1), None);
+        return;
+    }
+    config.members.remove(index);
+    lives.remove(index);
+    while config.members.last().is_some_and(|last| last.is_vacant() && config.volume_on(config.members.len() - 1).is_none()) {
+        config.members.pop();
+        lives.pop();
     }
 }
 

@@ -132,7 +132,12 @@ impl Shared {
     }
 
     fn broken(&self, config: &Config, index: usize, why: &block::Error) -> Error {
-        let lost: Vec<&str> = config.members.iter().filter(|member| member.state == MemberState::Failed).map(|member| member.path.as_str()).collect();
+        let lost: Vec<&str> = config
+            .members
+            .iter()
+            .filter(|member| member.state == MemberState::Failed && !member.is_vacant())
+            .map(|member| member.path.as_str())
+            .collect();
         let earlier = if lost.is_empty() { String::new() } else { format!(", after {} failed earlier", lost.join(" and ")) };
         let message = format!("group {} is not whole without {}, which failed{earlier}: {why}", self.name, config.members[index].path);
         Error { kind: ErrorKind::Broken, message, source: Some(why.clone()) }

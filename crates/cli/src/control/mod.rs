@@ -80,6 +80,9 @@ pub struct Wish {
     pub plexes: Option<usize>,
     pub size_bytes: Option<u64>,
     pub step_bytes_max: Option<u64>,
+    /// The identity of a member that gives its data to others.
+    #[serde(default)]
+    pub without: Option<String>,
     /// Only the size changes, and not downward.
     pub grow: bool,
 }
@@ -294,7 +297,8 @@ fn begin(group: &Group, fs: Option<&FileSystem>, wish: &Wish) -> Result<()> {
         let (size, present) = (format_size(size), format_size(present));
         return Err(Failure::new("invalid", format!("the volume has {present}, less than {size}: see 'bedplate volume grow'")));
     }
-    let target = Target { shape, columns, unit_bytes, plexes, size_bytes, step_bytes_max };
+    let without = wish.without.as_ref().map(|id| which(group, id)).transpose()?.map(Into::into);
+    let target = Target { shape, columns, unit_bytes, plexes, size_bytes, step_bytes_max, without };
     // What is mounted must not grow between the question and the answer.
     match fs.filter(|_| role == Role::Data) {
         Some(fs) => Ok(fs.keeping_size(|used_bytes| group.relayout(role, &target, used_bytes))?),

@@ -135,7 +135,8 @@ fn machinery(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
 fn members(out: &mut Out<'_>, group: &bedplate::Group) -> fmt::Result {
     let (config, statistics) = (group.config(), group.statistics());
     let name = |at: usize| config.members[at].path.clone();
-    let active = config.members.iter().enumerate().map(|(at, member)| ([("member", name(at))], u64::from(member.state == MemberState::Active)));
+    let members = config.members.iter().filter(|member| !member.is_vacant());
+    let active = members.map(|member| ([("member", member.path.clone())], u64::from(member.state == MemberState::Active)));
     out.gauges("member_active", "1 while a member holds everything it should", active)?;
     let known: Vec<_> = statistics.iter().enumerate().filter_map(|(at, told)| Some((name(at), told.as_ref()?))).collect();
     let each = |pick: fn(&OperationStatistics) -> u64| {

@@ -216,7 +216,7 @@ fn a_spare_and_a_replacement_come_and_go() {
     assert!(told.contains("is a member of the group tank already") && told.contains("volume remove"), "{told}");
     assert!(!bedplate(["volume", "remove", text(&members[0]), text(&new)]).succeeds().stdout().contains("spare: "));
     let told = refusal(bedplate(["volume", "remove", text(&members[0]), text(&members[1])]));
-    assert!(told.contains("replace it, or let the volume do without it first"), "{told}");
+    assert!(told.contains("replace it where there is another copy"), "{told}");
     bedplate(["volume", "replace", text(&members[0]), text(&members[1]), text(&new)]).succeeds();
     let shown = bedplate(["volume", "import", text(&members[0])]).succeeds().stdout();
     assert!(shown.contains("new.img  active") && !shown.contains("m1.img"), "{shown}");
@@ -264,6 +264,25 @@ fn s_109_a_group_without_a_member_is_mounted_to_look_at_it() {
     assert_eq!(std::fs::read(dir.join("file")).unwrap(), [7; 300_000]);
     bedplate(["unmount", text(&dir)]).succeeds();
     assert!(before == [0, 2].map(|at| std::fs::read(&members[at]).unwrap()), "nothing was written");
+}
+
+/// S-112
+#[test]
+fn s_112_a_member_of_a_stripe_gives_its_data_away_and_leaves() {
+    let scratch = Scratch::new();
+    let members = group(&scratch, "stripe", 2, &[]);
+    let (first, second, new) = (text(&members[0]), text(&members[1]), another(&scratch, "new.img"));
+    bedplate(["format", first]).succeeds();
+    let file = scratch.file("in", &[9; 400_000]);
+    bedplate(["put", first, text(&file), "/file"]).succeeds();
+    assert!(refusal(bedplate(["volume", "remove", first, first])).contains("--without"));
+    bedplate(["volume", "add", first, text(&new)]).succeeds();
+    bedplate(["volume", "relayout", second, "--without", first]).succeeds();
+    let shown = bedplate(["volume", "remove", second, first]).succeeds().stdout();
+    assert!(shown.contains("2 members") && !shown.contains("m0.img") && !shown.contains("failed"), "{shown}");
+    std::fs::remove_file(&members[0]).unwrap();
+    assert_eq!(bedplate(["cat", second, "/file"]).succeeds().stdout().len(), 400_000);
+    bedplate(["volume", "spare", second, text(&another(&scratch, "spare.img"))]).succeeds().says("3 members");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use super::walk::{self, Walk};
 use super::{Relayout, SCRATCH_BYTES, SCRATCH_START, STEP_BYTES_MAX};
 use crate::config::{MEMBERS_MAX, MemberState, VolumeConfig};
-use crate::{Arrangement, Config, Error, Extent, Layout, Mirror, Result, Shape, Stripe};
+use crate::{Arrangement, Config, Error, Extent, Layout, Mirror, Result, Shape, Stripe, Which};
 
 /// What a volume is to become; what is not said stays as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -23,6 +23,8 @@ pub struct Target {
     pub size_bytes: Option<u64>,
     /// The most that one step moves, because writes to it wait meanwhile.
     pub step_bytes_max: Option<u64>,
+    /// A member that gives its data to others.
+    pub without: Option<Which>,
 }
 
 impl Target {
@@ -57,6 +59,7 @@ struct Ground<'a> {
     unit_bytes: u64,
     columns: usize,
     plexes: usize,
+    without: Option<u16>,
 }
 
 /// Returns the relayout that makes a volume what is asked for; it has not begun.
@@ -163,7 +166,12 @@ fn ground<'a>(
         return Err(Error::invalid("only stripes and RAID-5 have a unit: leave --unit out, or name such a layout and how many --columns".to_owned()));
     }
     let unit_bytes = target.unit_bytes.unwrap_or(if unit_bytes > 0 { unit_bytes } else { shape.unit_bytes_default() });
-    Ok(Ground { config, volume, block, shape, unit_bytes, columns, plexes })
+    let without = target.without.map(|which| which.index_in(config)).transpose()?;
+    if let Some(index) = without.filter(|index| !volume.members().contains(index)) {
+        let (group, path) = (&config.name, &config.members[index].path);
+        return Err(Error::invalid(format!("group {group}: {path} holds no data of this volume: 'bedplate volume remove' lets go of it")));
+    }
+    Ok(Ground { config, volume, block, shape, unit_bytes, columns, plexes, without: without.map(|index| index as u16) })
 }
 
 impl Ground<'_> {
@@ -175,7 +183,9 @@ impl Ground<'_> {
         for (column, plexes) in present.iter().enumerate() {
             going.extend(plexes.iter().enumerate().filter(|(plex, _)| !stays(column, *plex)).map(|(_, member)| *member));
         }
-        let kept = |column: usize, plex: usize| present.get(column).and_then(|plexes| plexes.get(plex)).copied();
+        let leaves = |member: &u16| self.without == Some(*member);
+        going.retain(|member| !leaves(member));
+        let kept = |column: usize, plex: usize| present.get(column).and_then(|plexes| plexes.get(plex)).copied().filter(|member| !leaves(member));
         let with = |pool: Vec<u16>, keep: bool| {
             let mut pool = pool.into_iter();
             let mut cell = |column, plex| kept(column, plex).filter(|_| keep).or_else(|| pool.next());

@@ -8,6 +8,7 @@ mod bed;
 mod crash;
 mod data;
 mod death;
+mod leaving;
 mod membership;
 mod parity;
 mod parity_queue;

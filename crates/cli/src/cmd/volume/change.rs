@@ -202,20 +202,20 @@ pub fn tell(reply: Reply, output: &Output) -> Result<()> {
 }
 
 /// Returns how a request names a member.
-fn id_of(located: &Located, member: usize) -> String {
+pub fn id_of(located: &Located, member: usize) -> String {
     located.config.members[member].id.to_string()
 }
 
 /// Finds a member by its number, by where it is, or by where it was.
-fn index_of(located: &Located, name: &str) -> Result<usize> {
+pub fn index_of(located: &Located, name: &str) -> Result<usize> {
     let members = &located.config.members;
-    if let Some(index) = name.parse::<usize>().ok().filter(|index| *index < members.len()) {
+    if let Some(index) = name.parse::<usize>().ok().filter(|index| members.get(*index).is_some_and(|member| !member.is_vacant())) {
         return Ok(index);
     }
     let path = Path::new(name).canonicalize().or_else(|_| std::path::absolute(name)).unwrap_or(PathBuf::from(name));
     let here = located.members.iter().find(|(found, _)| *found == path).and_then(|(_, label)| located.config.index_of(label.member));
     here.or_else(|| members.iter().position(|member| Path::new(&member.path) == path)).ok_or_else(|| {
-        let known: Vec<&str> = members.iter().map(|member| member.path.as_str()).collect();
+        let known: Vec<&str> = members.iter().filter(|member| !member.is_vacant()).map(|member| member.path.as_str()).collect();
         Failure::new("not_found", format!("group {} has no member {name}: its members are {}", located.config.name, known.join(", ")))
     })
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use bedplate::{Shape, parse_size};
 use clap::{Args, ValueEnum};
 
-use super::change::tell;
+use super::change::{id_of, index_of, tell};
 use super::create::LayoutName;
 use crate::control::{self, Request, Turn, Wish};
 use crate::failure::{Failure, Result};
@@ -36,17 +36,20 @@ pub struct Arguments {
     /// How many copies of everything
     #[arg(long, value_name = "N")]
     plexes: Option<usize>,
+    /// A member, by its path or number, whose data goes to members without any; then 'volume remove' lets go of it
+    #[arg(long, value_name = "MEMBER")]
+    without: Option<String>,
     /// The most that moves at once, 4M unless set: writes to it wait meanwhile
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     step: Option<u64>,
     /// Let it wait where it is
-    #[arg(long, conflicts_with_all = ["resume", "reverse", "layout", "columns", "unit", "plexes", "step"])]
+    #[arg(long, conflicts_with_all = ["resume", "reverse", "layout", "columns", "unit", "plexes", "step", "without"])]
     pause: bool,
     /// Let it go on
-    #[arg(long, conflicts_with_all = ["reverse", "layout", "columns", "unit", "plexes", "step"])]
+    #[arg(long, conflicts_with_all = ["reverse", "layout", "columns", "unit", "plexes", "step", "without"])]
     resume: bool,
     /// Turn it round: what has moved goes back
-    #[arg(long, conflicts_with_all = ["layout", "columns", "unit", "plexes", "step"])]
+    #[arg(long, conflicts_with_all = ["layout", "columns", "unit", "plexes", "step", "without"])]
     reverse: bool,
 }
 
@@ -82,7 +85,12 @@ pub struct ShrinkArguments {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
+    let leaving = |member: &String| {
+        let located = group::named(&arguments.group)?;
+        Ok::<_, Failure>(id_of(&located, index_of(&located, member)?))
+    };
     let wish = Wish {
+        without: arguments.without.as_ref().map(leaving).transpose()?,
         log: arguments.volume == VolumeName::Log,
         layout: arguments.layout.map(|layout| name_of(layout.shape()).to_owned()),
         columns: arguments.columns,
@@ -91,14 +99,17 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         step_bytes_max: arguments.step,
         ..Wish::default()
     };
-    let says_something = arguments.layout.is_some() || [arguments.columns, arguments.plexes].iter().any(Option::is_some) || arguments.unit.is_some();
+    let says_something = arguments.layout.is_some()
+        || [arguments.columns, arguments.plexes].iter().any(Option::is_some)
+        || arguments.unit.is_some()
+        || arguments.without.is_some();
     let turn = match (arguments.pause, arguments.resume, arguments.reverse) {
         (true, _, _) => Turn::Pause(true),
         (_, true, _) => Turn::Pause(false),
         (_, _, true) => Turn::Reverse,
         _ if says_something => Turn::Begin(wish),
         _ => {
-            let hint = "say what shall change: --layout, --columns, --unit or --plexes; or --pause, --resume or --reverse; 'volume show' tells how far it is";
+            let hint = "say what shall change: --layout, --columns, --unit, --plexes or --without; or --pause, --resume or --reverse; 'volume show' tells how far it is";
             return Err(Failure::usage(hint));
         }
     };

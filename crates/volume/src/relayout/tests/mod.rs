@@ -12,7 +12,7 @@ use rand::RngExt;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::bed::{Acknowledged, Bed, allowed, new_group, quiet, stamp_of, stamped, ticks};
-use crate::{Group, ImportOptions, Role, Shape, Target};
+use crate::{Group, ImportOptions, Role, Shape, Target, Which};
 
 /// From what to what.
 #[derive(Debug, Clone, Copy)]
@@ -57,6 +57,10 @@ fn transitions() -> Vec<Transition> {
         safe(it("a third plex and a column more", Shape::MirrorStripe, 4, 5, Target { plexes: Some(3), ..columns(3) })),
         it("two members to a stripe over the first and a third", Shape::Concat, 2, 1, Target { shape: Some(Shape::Stripe), ..to }),
         it("a stripe to a concatenation of the first and a third", Shape::Stripe, 2, 1, Target { shape: Some(Shape::Concat), ..columns(2) }),
+        it("what a concatenated member holds to another", Shape::Concat, 2, 1, Target { without: Some(Which::At(0)), ..to }),
+        it("what a column holds to another member", Shape::Stripe, 3, 1, Target { without: Some(Which::At(1)), ..to }),
+        safe(it("what a plex of a column holds to another member", Shape::StripeMirror, 4, 1, Target { without: Some(Which::At(2)), ..to })),
+        safe(it("what a column of a RAID-5 holds to another member", Shape::Raid5, 3, 1, Target { without: Some(Which::At(1)), ..to })),
         safe(it("a column more in a RAID-5", Shape::Raid5, 3, 1, columns(4))),
         safe(used(2 << 20, it("a column less in a RAID-5", Shape::Raid5, 4, 0, columns(3)))),
         safe(it("a larger unit in a RAID-5", Shape::Raid5, 4, 0, Target { unit_bytes: Some(32 << 10), ..to })),
