@@ -191,6 +191,10 @@ impl Status {
         for member in &mut status.members {
             member.statistics = statistics.get_mut(member.index).and_then(Option::take).map(Into::into);
         }
+        let failures =
+            group.failures().into_iter().zip(&status.members).filter_map(|(why, member)| Some(format!("{} failed: {}", member.path, why?)));
+        let failures: Vec<String> = failures.collect();
+        status.notes.splice(0..0, failures);
         let progress = group.progress();
         (status.pending_bytes, status.pending_seconds) = (Some(progress.pending_bytes), progress.seconds_left);
         status.pending_bytes_per_second = progress.bytes_per_second;

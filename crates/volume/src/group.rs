@@ -177,6 +177,12 @@ impl Group {
         assembled(devices, &ImportOptions::default()).map(drop)
     }
 
+    /// Returns what each member failed with since the group was opened, as far as it did.
+    #[must_use]
+    pub fn failures(&self) -> Vec<Option<String>> {
+        self.open.inner.shared.lives().iter().map(|live| live.as_ref().filter(|live| live.is_failed())?.failure().map(str::to_owned)).collect()
+    }
+
     /// Returns the volume with a role as a block device; `None` where the group has none.
     #[must_use]
     pub fn volume(&self, role: Role) -> Option<Arc<dyn BlockDevice>> {

@@ -1,7 +1,7 @@
 //! A member that is open: its device, its state, and what is known of how busy it is.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use block::{BlockDevice, Result};
@@ -25,6 +25,8 @@ pub(crate) struct Live {
     writes: Meter,
     flushes: Meter,
     corrected: AtomicU64,
+    /// What it failed with first. A leaf.
+    failure: OnceLock<String>,
 }
 
 /// How busy a member is.
@@ -49,6 +51,7 @@ impl Live {
             writes: Meter::default(),
             flushes: Meter::default(),
             corrected: AtomicU64::new(0),
+            failure: OnceLock::new(),
         })
     }
 
@@ -70,6 +73,15 @@ impl Live {
 
     pub fn is_failed(&self) -> bool {
         self.state.load(Ordering::Acquire) == MemberState::Failed as u8
+    }
+
+    /// Notes what it failed with, for who asks why it left.
+    pub fn note_failure(&self, why: &dyn std::fmt::Display) {
+        self.failure.get_or_init(|| why.to_string());
+    }
+
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
     }
 
     pub fn set_state(&self, state: MemberState) {

@@ -123,6 +123,7 @@ impl Shared {
             }
             return Ok(());
         }
+        live.note_failure(why);
         tracing::warn!(group = self.name, member = live.name(), error = %why, "the member failed and leaves the group; the others go on");
         let mut next = config.clone();
         leaving.into_iter().for_each(|at| next.set_state(at, MemberState::Failed));
@@ -178,6 +179,7 @@ impl Shared {
                 let label = Label { member: live.id, config: next.clone() };
                 if let Err(error) = label.write(&*live.device) {
                     tracing::warn!(group = self.name, member = live.name(), %error, "the label cannot be written; the member leaves the group");
+                    live.note_failure(&error);
                     lost.push((index, error));
                 }
             }

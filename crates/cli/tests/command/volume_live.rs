@@ -136,6 +136,29 @@ fn s_87_a_member_that_dies_on_a_live_mount_moves_into_the_reserve_and_back() {
     assert!(bedplate(["cat", text(&members[1]), "/still"]).succeeds().stdout_bytes() == content);
 }
 
+/// Why a member left stood in the mount's log alone.
+#[test]
+fn a_member_that_failed_on_a_live_mount_is_shown_with_the_reason() {
+    if !can_mount("volume_live") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let members = group(&scratch, "mirror", 2, &[]);
+    let first = text(&members[0]);
+    let (dir, content) = mounted(&scratch, &members);
+    std::fs::File::options().write(true).open(&members[1]).unwrap().set_len(1 << 20).unwrap();
+    let file = std::fs::File::create(dir.join("more")).unwrap();
+    file.write_all_at(&content, 0).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let told = wait(first, "degraded", |told| told["members"][1]["state"] == "failed");
+    let failed = format!("{} failed: ", text(&members[1]));
+    assert!(told["notes"].as_array().unwrap().iter().any(|note| note.as_str().unwrap().starts_with(&failed)), "{told}");
+    let shown = bedplate(["volume", "show", first]).succeeds().stdout();
+    assert!(shown.contains(&failed) && shown.contains("no spare stands in for it"), "{shown}");
+    bedplate(["unmount", first]).succeeds();
+}
+
 /// S-89, S-91: to a RAID-5 and back, paused, resumed and turned round by command, while somebody writes.
 #[test]
 fn s_89_a_live_mount_becomes_a_raid5_and_is_what_it_was_again() {

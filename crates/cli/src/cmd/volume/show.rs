@@ -85,6 +85,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     if let Some(live) = control::ask_if_open(&located)? {
         (status.pending_bytes, status.pending_seconds) = (live.pending_bytes, live.pending_seconds);
         (status.pending_bytes_per_second, status.foreground_found_percent) = (live.pending_bytes_per_second, live.foreground_found_percent);
+        status.notes = live.notes;
         for (volume, live) in status.volumes.iter_mut().zip(live.volumes) {
             volume.relayout = live.relayout;
         }
