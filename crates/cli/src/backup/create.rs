@@ -209,10 +209,17 @@ impl Content<'_> {
         Failure::system("read", &self.path, error)
     }
 
-    /// Opens the file past all caches.
+    /// Opens the file past all caches: `O_DIRECT` goes past the kernel's, and a mode named by a suffix past that of a mount in `concurrent+cache`.
     fn open(&self) -> Result<File> {
-        let direct = File::options().read(true).custom_flags(libc::O_DIRECT).open(&self.path);
-        direct.map_err(|e| self.refused(&e))
+        let open = |path: &Path| File::options().read(true).custom_flags(libc::O_DIRECT).open(path);
+        let mut suffixed = self.path.clone().into_os_string();
+        suffixed.push("::direct");
+        // A name that is too long for the suffix, or another file that is really called so, leaves the file's own mode.
+        let same = |file: &File| Ok::<_, io::Error>(file.metadata()?.ino() == fs::symlink_metadata(&self.path)?.ino());
+        match open(Path::new(&suffixed)) {
+            Ok(file) if same(&file).is_ok_and(|same| same) => Ok(file),
+            _ => open(&self.path).map_err(|e| self.refused(&e)),
+        }
     }
 
     fn read_all(&mut self) -> Result<()> {

@@ -189,6 +189,33 @@ fn s_79_damage_of_a_backup_is_named() {
     bedplate(["unmount", text(&dir)]).succeeds();
 }
 
+/// S-115: a backup read through the library cache where the mount's mode is `concurrent+cache`, and took the place of what was hot there.
+#[test]
+fn s_115_a_backup_leaves_the_cache_as_it_was() {
+    if !can_mount("the cache during a backup") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (_, dir) = scratch.mounted("mode=concurrent+cache,cache=4M,readahead=0");
+    for (name, len) in [("hot", 1 << 20), ("cold", 24 << 20)] {
+        fs::write(dir.join(name), pattern(len)).unwrap();
+    }
+    for _ in 0..2 {
+        assert!(fs::read(dir.join("hot")).unwrap() == pattern(1 << 20));
+    }
+    bedplate(["checkpoint", "create", text(&dir), "then"]).succeeds();
+    let cache = || bedplate(["--json", "info", text(&dir)]).succeeds().json()["cache"].clone();
+    let (before, repository) = (cache(), scratch.path("backups"));
+    assert!(before["resident_bytes"].as_u64().unwrap() >= 1 << 20, "{before}");
+    bedplate(["backup", "create", text(&dir), "then", text(&repository)]).succeeds();
+    assert_eq!(cache(), before);
+    let restored = scratch.path("restored");
+    bedplate(["restore", text(&repository), "then", text(&restored)]).succeeds();
+    for name in ["hot", "cold"] {
+        assert!(fs::read(restored.join(name)).unwrap() == fs::read(dir.join(name)).unwrap(), "{name}");
+    }
+}
+
 /// S-78: however files change between them, incremental backups restore to the byte what their checkpoints show.
 #[test]
 fn s_78_incremental_backups_are_exact() {
