@@ -127,9 +127,21 @@ fn sentence(error: &clap::Error, arguments: &[OsString]) -> String {
     let explanation: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
     let explanation = explanation.join(" ");
     let explanation = explanation.strip_prefix("error: ").unwrap_or(&explanation);
-    let command = Cli::command();
-    let subcommand = arguments.iter().skip(1).filter_map(|argument| argument.to_str()).find(|name| command.find_subcommand(name).is_some());
-    format!("{explanation}; see 'bedplate {}--help'", subcommand.map(|name| format!("{name} ")).unwrap_or_default())
+    let mut named = String::from("bedplate ");
+    let root = Cli::command();
+    let mut command = &root;
+    for word in arguments.iter().skip(1).filter_map(|argument| argument.to_str()).filter(|word| !word.starts_with('-')) {
+        match command.find_subcommand(word) {
+            Some(found) => {
+                command = found;
+                named.push_str(found.get_name());
+                named.push(' ');
+            }
+            // What follows belongs to the command.
+            None => break,
+        }
+    }
+    format!("{explanation}; see '{named}--help'")
 }
 
 #[cfg(test)]
@@ -149,6 +161,11 @@ mod tests {
     fn a_wrong_command_line_is_one_sentence_that_says_where_to_read_on() {
         for (line, expected) in [
             ("bedplate format", "the following required arguments were not provided: <PATH>; see 'bedplate format --help'"),
+            (
+                "bedplate --json checkpoint create",
+                "the following required arguments were not provided: <VOLUME> <NAME>; see 'bedplate checkpoint create --help'",
+            ),
+            ("bedplate mode", "the following required arguments were not provided: <FILE>; see 'bedplate mode --help'"),
             ("bedplate frobnicate", "unrecognized subcommand 'frobnicate'; see 'bedplate --help'"),
         ] {
             let Err(Stop::Usage(failure)) = parse(&words(line)) else { panic!("{line} is wrong") };
