@@ -70,9 +70,13 @@ impl Trials {
         was
     }
 
-    fn overdue(&self) -> Vec<InodeNo> {
+    /// Ends those whose time has run out; one that is renewed at that moment goes on.
+    fn end_overdue(&self) -> Vec<InodeNo> {
         let now = Instant::now();
-        self.files.lock().iter().filter(|(_, trial)| trial.until <= now).map(|(ino, _)| *ino).collect()
+        let mut files = self.files.lock();
+        let overdue = files.extract_if(|_, trial| trial.until <= now).map(|(ino, _)| ino).collect();
+        self.any.store(!files.is_empty(), Ordering::Release);
+        overdue
     }
 }
 
@@ -142,17 +146,21 @@ impl Fs {
     /// Serves a file as what is set on it says; returns whether it was on trial.
     pub(crate) fn end_trial(&self, ino: InodeNo) -> Result<bool> {
         let was = self.trials.end(ino);
-        if was && let Some(inode) = self.inodes.if_loaded(ino) {
-            crate::io::mode_changed(self, &inode)?;
+        if was {
+            self.serve_as_set(ino)?;
         }
         Ok(was)
     }
 
+    fn serve_as_set(&self, ino: InodeNo) -> Result<()> {
+        self.inodes.if_loaded(ino).map_or(Ok(()), |inode| crate::io::mode_changed(self, &inode))
+    }
+
     /// Ends the trials whose holders did not come back.
     pub(crate) fn end_overdue_trials(&self) {
-        for ino in self.trials.overdue() {
+        for ino in self.trials.end_overdue() {
             tracing::warn!("inode {}: who tried another I/O mode did not come back; it is served as before", ino.0);
-            if let Err(error) = self.end_trial(ino) {
+            if let Err(error) = self.serve_as_set(ino) {
                 tracing::warn!("inode {}: what was written to the cache did not reach the device: {error}", ino.0);
             }
         }
@@ -175,8 +183,9 @@ mod tests {
         assert_eq!(trials.begin(InodeNo(7), trial(IoMode::Cached, 60_000)).unwrap_err().kind, ErrorKind::Busy);
         trials.begin(InodeNo(8), trial(IoMode::Cached, 0)).unwrap();
         assert_eq!((trials.mode_of(InodeNo(7)), trials.mode_of(InodeNo(8))), (Some(IoMode::Direct), Some(IoMode::Cached)));
-        assert_eq!((trials.overdue(), trials.first_ends_in()), (vec![InodeNo(8)], Some(Duration::ZERO)));
-        assert!(trials.end(InodeNo(8)) && !trials.end(InodeNo(8)) && trials.end(InodeNo(7)));
-        assert_eq!((trials.mode_of(InodeNo(7)), trials.overdue()), (None, Vec::new()));
+        assert_eq!((trials.first_ends_in(), trials.end_overdue()), (Some(Duration::ZERO), vec![InodeNo(8)]));
+        assert_eq!((trials.mode_of(InodeNo(8)), trials.mode_of(InodeNo(7))), (None, Some(IoMode::Direct)));
+        assert!(!trials.end(InodeNo(8)) && trials.end(InodeNo(7)));
+        assert_eq!((trials.mode_of(InodeNo(7)), trials.end_overdue()), (None, Vec::new()));
     }
 }
