@@ -50,6 +50,11 @@ impl Loop {
         Ok(())
     }
 
+    /// Says whether every member takes one more: one may be slower than the others.
+    fn has_room(&self) -> bool {
+        self.queues.iter().all(|queue| queue.in_flight() < queue.depth_max())
+    }
+
     fn in_flight(&self) -> usize {
         self.queues.iter().map(|queue| queue.in_flight()).sum()
     }
@@ -106,7 +111,7 @@ pub(super) fn rows(members: &[Arc<dyn BlockDevice>], unit_bytes: u64, depth: usi
     let mut idle = buffers(depth * width, unit_bytes);
     let (mut next, mut ended) = (0, 0);
     while start.elapsed() < time || all.in_flight() > 0 {
-        while start.elapsed() < time && idle.len() >= width {
+        while start.elapsed() < time && idle.len() >= width && all.has_room() {
             let mut row = idle.split_off(idle.len() - width);
             let (parity, data) = row.split_at_mut(1);
             parity[0].copy_from_slice(&data[0]);
