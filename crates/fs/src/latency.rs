@@ -233,7 +233,6 @@ impl Sampler {
     #[cold]
     fn draw(&self, to_go: &Cell<u32>) -> Option<Timing> {
         let every = self.every();
-        let first = to_go.get() == 0;
         let before = DRAWN.get();
         if every == 0 {
             to_go.set(IDLE);
@@ -254,7 +253,7 @@ impl Sampler {
         to_go.set(distance);
         DRAWN.set(Drawn { at: Some(began), distance, mean });
         // A thread's first I/O is not typical: it is timed only where all are. After a time without timing, nobody knows what one stands for.
-        (every == 1 || !first && before.at.is_some()).then_some(Timing { began, stands_for: before.mean })
+        (every == 1 || before.at.is_some()).then_some(Timing { began, stands_for: before.mean })
     }
 
     /// Begins a sync: each is timed, unless nothing is.

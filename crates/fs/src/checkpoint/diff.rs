@@ -174,7 +174,8 @@ impl Found<'_> {
             told.extend(self.change(*ino, &now)?);
         }
         // What went from a path comes before what came there.
-        told.sort_unstable_by_key(|found| (found.path.clone(), found.kind != DifferenceKind::Removed, found.kind));
+        let rank = |found: &CheckpointDifference| (found.kind != DifferenceKind::Removed, found.kind);
+        told.sort_unstable_by(|a, b| a.path.cmp(&b.path).then_with(|| rank(a).cmp(&rank(b))));
         Ok(told)
     }
 

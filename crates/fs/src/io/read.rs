@@ -45,11 +45,12 @@ impl Io<'_> {
             return Ok(None);
         }
         self.count_mixed(service, class);
-        self.count_read(buf.len());
         let range = offset..offset.saturating_add(buf.len() as u64);
         let locked = (service.path == IoMode::Direct && !range.is_empty()).then(|| self.state().ranges.lock(range, Sharing::Shared, self.fs));
         let len = self.read_mapped(&held, buf, offset, self.inode.size.load(Ordering::Acquire))?;
+        // Counted after it: letting go waits for all stores before.
         drop((locked, held));
+        self.count_read(len);
         Ok(Some(len))
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, QueueOptions};
+use block::{AlignedBuf, BlockDevice, Fault, FaultRule, QueueOptions, ReadFault, SimulatedDevice, Trigger};
 use fs::{
     CheckpointOptions, FileSystem, InodeNo, IoMode, MountOptions, OpenOptions, Queue, QueueCompletion, Reason, RenameMode, Tunable, TuneOptions,
 };
@@ -36,6 +36,26 @@ fn each_file_has_counters_and_latencies_of_its_own() {
     let whole = fs.info().latencies;
     assert_eq!((whole.read.count, whole.write.count, whole.sync.count), (3, 11, 1));
     fs.unmount().unwrap();
+}
+
+#[test]
+fn a_read_counts_the_bytes_that_it_read_and_one_that_fails_counts_nothing() {
+    for mode in [IoMode::Direct, IoMode::Concurrent] {
+        let simulated = SimulatedDevice::new(64 << 20, 1);
+        let device: Arc<dyn BlockDevice> = Arc::clone(&simulated) as _;
+        format(&device, 4096);
+        let fs = FileSystem::mount(device, None, options(mode)).unwrap();
+        let file = fs.open("/f", &OpenOptions::create()).unwrap();
+        file.write_at(&aligned(5000), 0).unwrap();
+        let read = |offset| file.read_at(&mut aligned(4096), offset);
+        assert_eq!([0, 4096, 8192].map(|offset| read(offset).unwrap()), [4096, 904, 0]);
+        simulated.inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Next(1)));
+        read(0).unwrap_err();
+        let counters = fs.activity(file.ino()).unwrap().counters;
+        assert_eq!((counters.reads, counters.read_bytes), (3, 5000), "{mode:?}");
+        drop(file);
+        fs.unmount().unwrap();
+    }
 }
 
 #[test]
