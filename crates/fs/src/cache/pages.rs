@@ -65,14 +65,16 @@ impl Limits {
     /// Takes over what `options` ask of a cache of `quota` frames in each of `shards` shards.
     fn set(&self, options: &CacheOptions, page_size: u64, shards: u64, quota: u64) {
         let frames = quota * shards;
-        let window = |bytes: u32, share: u64| u64::from(bytes).div_ceil(page_size).min((frames / share).max(1));
+        // A reader within one window has the next one on its way: both together may be ahead.
+        let ahead = frames / 12;
+        let window = |bytes: u32| u64::from(bytes).div_ceil(page_size).min((ahead / 2).max(1));
         let percent = |share: u32| frames * u64::from(share.min(PINNED_PERCENT_MAX)) / 100;
         for (limit, value) in [
             (&self.quota, quota),
-            (&self.window_min, window(options.read_ahead_bytes_min.max(1), 16)),
-            (&self.window_max, window(options.read_ahead_bytes_max, 8)),
+            (&self.window_min, window(options.read_ahead_bytes_min.max(1))),
+            (&self.window_max, window(options.read_ahead_bytes_max)),
             (&self.request_pages, (REQUEST_BYTES_MAX / page_size).min(frames / 8).max(1)),
-            (&self.ahead_pages_max, frames / 12),
+            (&self.ahead_pages_max, ahead),
             (&self.pinned_max, percent(options.write_behind_percent_max).max(1)),
             (&self.pinned_background, percent(options.write_behind_percent_start)),
         ] {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   new ──► small (a tenth) ──touched twice──► main ──touched──► back to its head, once for each touch (up to 3)
+//!              │  ├ read ahead and not yet used ──► back to the head of small, once; then gone
 //!              │  └ else ──► ghost (names only) ──asked for again──► main        └ else ──► gone
 //!              └─ a page that is dirty or being written is pinned: in neither queue, back to the head of its own when clean
 //! ```
@@ -37,13 +38,15 @@ pub(super) struct Node {
     /// Where a pinned frame goes back to.
     home: Place,
     touches: AtomicU8,
+    /// Read ahead, and let through `small` once more because nobody had come to it yet.
+    spared: bool,
     /// Offset within the page at which the last access ended.
     cursor: AtomicU32,
 }
 
 impl Default for Node {
     fn default() -> Self {
-        Self { prev: NONE, next: NONE, place: Place::Out, home: Place::Out, touches: AtomicU8::new(0), cursor: AtomicU32::new(0) }
+        Self { prev: NONE, next: NONE, place: Place::Out, home: Place::Out, touches: AtomicU8::new(0), spared: false, cursor: AtomicU32::new(0) }
     }
 }
 
@@ -58,6 +61,11 @@ impl Node {
             }
         }
         self.cursor.store(end as u32, Relaxed);
+    }
+
+    /// Returns whether the page was read ahead and nobody has used it.
+    fn is_unused(&mut self) -> bool {
+        *self.touches.get_mut() == 0 && *self.cursor.get_mut() == 0
     }
 }
 
@@ -158,6 +166,7 @@ impl Replacer {
         let home = if self.ghost.recall(nodes.name_hash(frame)) { Place::Main } else { Place::Small };
         let node = nodes.node_mut(frame);
         node.touches = AtomicU8::new(0);
+        node.spared = false;
         node.cursor = AtomicU32::new(first_use_end as u32);
         self.enter(nodes, frame, home);
     }
@@ -198,7 +207,17 @@ impl Replacer {
                     return None;
                 }
                 self.pin(nodes, frame);
-                if *nodes.node_mut(frame).touches.get_mut() < TOUCHES_TO_STAY {
+                let node = nodes.node_mut(frame);
+                if node.is_unused() {
+                    // What somebody is about to read is worth more than what somebody has read once. And it is no page that was asked for: it
+                    // leaves no name behind that would bring it to `main` when the reader does come.
+                    if std::mem::replace(&mut node.spared, true) {
+                        return Some(frame);
+                    }
+                    self.enter(nodes, frame, Place::Small);
+                    continue;
+                }
+                if *node.touches.get_mut() < TOUCHES_TO_STAY {
                     self.ghost.remember(nodes.name_hash(frame));
                     return Some(frame);
                 }
@@ -325,6 +344,21 @@ mod tests {
         let frame = replacer.evict(&mut nodes).expect("a frame");
         replacer.admit(&mut nodes, frame, 4096);
         assert_eq!(nodes.node(frame).place, Place::Main);
+    }
+
+    #[test]
+    fn a_page_read_ahead_outlives_one_that_was_read_once_and_leaves_no_name() {
+        let (mut replacer, mut nodes) = full(20);
+        for frame in 0..3 {
+            assert_eq!(replacer.evict(&mut nodes), Some(frame));
+            nodes.0[frame as usize].0 = u64::from(100 + frame);
+            replacer.admit(&mut nodes, frame, 0);
+        }
+        let left: Vec<_> = (0..20).map(|_| replacer.evict(&mut nodes).expect("a frame")).collect();
+        assert_eq!(left, (3..20).chain(0..3).collect::<Vec<_>>());
+        replacer.admit(&mut nodes, 0, 4096);
+        replacer.admit(&mut nodes, 3, 4096);
+        assert_eq!((nodes.node(0).place, nodes.node(3).place), (Place::Small, Place::Main));
     }
 
     /// I-CACHE-7

@@ -19,7 +19,7 @@ fn a_scan_does_not_evict_the_hot_set() {
     for _ in 0..4 {
         hot.iter().for_each(|&at| drop(read(&t.file, at, 4096)));
     }
-    let scanned = setup_scan(&t, 40 << 20);
+    let (scanned, _backing) = second_file(&t, 40 << 20);
     let mut misses = 0;
     for (step, offset) in (0..(40_u64 << 20)).step_by(4096).enumerate() {
         read(&scanned, offset, 4096);
@@ -31,12 +31,38 @@ fn a_scan_does_not_evict_the_hot_set() {
     assert!(misses * 50 < reads, "{misses} of {reads} hot reads missed during the scan");
 }
 
-/// A second file in the same cache; its backing lives as long as the test.
-fn setup_scan(t: &Setup, len: usize) -> CachedFile {
+/// S-110: a small cache, a reader in large steps, and others whose misses come between two of its reads.
+#[test]
+fn a_scan_reads_nothing_twice_and_leaves_nothing_behind() {
+    const PAGES: u64 = 1024;
+    let t = setup(&options(PAGES), &pattern(8 << 20));
+    let mut random = Random(3);
+    // 7 of 8 reads go to a tenth of the file.
+    let mut transaction = |reads: u64| {
+        for _ in 0..reads {
+            let page = if random.below(8) > 0 { random.below(200) } else { random.below(2048) };
+            read(&t.file, page * 4096 + 8, 4000);
+        }
+    };
+    transaction(10_000);
+    let (size, step) = (24_u64 << 20, 256 << 10);
+    let (scanned, backing) = second_file(&t, size as usize);
+    let before = t.cache.counters().misses;
+    for offset in (0..size).step_by(step) {
+        read(&scanned, offset, step);
+        transaction(50);
+    }
+    let asked: u64 = backing.calls().iter().map(|call| if let Call::Read(_, len) = call { *len as u64 } else { 0 }).sum();
+    assert_eq!(asked, size, "pages left before the scan came to them");
+    let missed = t.cache.counters().misses - before;
+    assert!(missed < 96 * 50 / 6, "{missed} of {} reads missed", 96 * 50);
+}
+
+/// Another file in the same cache.
+fn second_file(t: &Setup, len: usize) -> (CachedFile, Arc<MemoryFile>) {
     let backing = MemoryFile::new(4096, 4096, &vec![1; len]);
     let weak: Weak<MemoryFile> = Arc::downgrade(&backing);
-    std::mem::forget(backing);
-    t.cache.file(8, weak, Arc::new(AtomicU64::new(len as u64)))
+    (t.cache.file(8, weak, Arc::new(AtomicU64::new(len as u64))), backing)
 }
 
 #[test]
@@ -46,7 +72,7 @@ fn a_scan_in_tiny_steps_does_not_evict_the_hot_set_either() {
     for _ in 0..4 {
         hot.iter().for_each(|&at| drop(read(&t.file, at, 100)));
     }
-    let scanned = setup_scan(&t, 1 << 20);
+    let (scanned, _backing) = second_file(&t, 1 << 20);
     (0..(1_u64 << 20)).step_by(128).for_each(|at| drop(read(&scanned, at, 128)));
     let before = t.cache.counters().misses;
     hot.iter().for_each(|&at| drop(read(&t.file, at, 100)));
