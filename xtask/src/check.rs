@@ -11,7 +11,7 @@ use crate::tally::{Outcome, Tally, TestOutput};
 use crate::{judge, real, sh, tidy};
 
 /// The longest any single step may take.
-const STEP_LIMIT: Duration = Duration::from_secs(20 * 60);
+const STEP_LIMIT: Duration = Duration::from_secs(40 * 60);
 
 /// One step of the check, in the order they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -11,7 +11,7 @@ use crate::tally::{Outcome, Tally};
 /// Distinct crash states of random workloads.
 const STATES: &str = "50000";
 /// The longest any of it may take.
-const LIMIT: Duration = Duration::from_secs(15 * 60);
+const LIMIT: Duration = Duration::from_secs(25 * 60);
 
 /// Runs the judge and adds what came of it to `tally`.
 ///

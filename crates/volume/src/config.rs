@@ -171,6 +171,8 @@ impl VolumeConfig {
         let Some(relayout) = &self.relayout else { return self.layout.survives(good) };
         let (moved, staged) = (relayout.moved_bytes(&self.layout), relayout.staged_bytes);
         let left = self.size_bytes() - moved - staged;
+        // Within a cycle a piece waits there too.
+        let staged = if relayout.in_cycles { staged.max(moved.min(left)) } else { staged };
         let parts = [(left, &self.layout), (moved, &relayout.next), (staged, &relayout.scratch)];
         parts.into_iter().all(|(bytes, layout)| bytes == 0 || layout.survives(good))
     }
@@ -257,7 +259,9 @@ impl Config {
     /// Returns the version of the label that is able to say all this: the oldest, so that older software reads what it is able to.
     pub(crate) fn version(&self) -> u32 {
         let parity = |volume: &VolumeConfig| volume.relayout.as_ref().is_some_and(|relayout| relayout.has_parity(&volume.layout));
-        if self.members.iter().any(|member| member.knew > 0) || !self.findings.is_empty() {
+        if self.volumes.iter().any(|volume| volume.relayout.as_ref().is_some_and(|relayout| relayout.in_cycles)) {
+            6
+        } else if self.members.iter().any(|member| member.knew > 0) || !self.findings.is_empty() {
             5
         } else if self.scrub.is_some() {
             4
@@ -407,7 +411,9 @@ fn decode_volume(reader: &mut Reader<'_>) -> Result<VolumeConfig, Fault> {
 fn encode_relayout(relayout: Option<&Relayout>, out: &mut Vec<u8>) {
     let Some(relayout) = relayout else { return out.push(0) };
     let downward = if relayout.direction == Direction::Downward { 2 } else { 0 };
-    out.push(1 | downward | if relayout.paused { 4 } else { 0 } | if relayout.logs_swapped { 8 } else { 0 });
+    out.push(
+        1 | downward | if relayout.paused { 4 } else { 0 } | if relayout.logs_swapped { 8 } else { 0 } | if relayout.in_cycles { 16 } else { 0 },
+    );
     for field in [relayout.position, relayout.staged_bytes, relayout.grain_bytes, relayout.step_bytes_max] {
         out.extend(field.to_le_bytes());
     }
@@ -418,7 +424,7 @@ fn encode_relayout(relayout: Option<&Relayout>, out: &mut Vec<u8>) {
 fn decode_relayout(reader: &mut Reader<'_>) -> Result<Option<Relayout>, Fault> {
     let at = reader.at();
     let flags = reader.u8("the flags of a relayout")?;
-    if flags > 15 || (flags > 0 && flags & 1 == 0) {
+    if flags > 31 || (flags > 0 && flags & 1 == 0) {
         return Err(Fault::new(at, format!("{flags} are no flags of a relayout")));
     }
     if flags == 0 {
@@ -428,8 +434,8 @@ fn decode_relayout(reader: &mut Reader<'_>) -> Result<Option<Relayout>, Fault> {
     let (position, staged_bytes) = (reader.u64("the position of a relayout")?, reader.u64("the bytes in a scratch area")?);
     let (grain_bytes, step_bytes_max) = (reader.u64("the grain of a relayout")?, reader.u64("the step of a relayout")?);
     let (next, scratch) = (decode_layout(reader, 0)?, decode_layout(reader, 0)?);
-    let (paused, logs_swapped) = (flags & 4 != 0, flags & 8 != 0);
-    Ok(Some(Relayout { next, direction, position, staged_bytes, scratch, grain_bytes, step_bytes_max, paused, logs_swapped }))
+    let (paused, logs_swapped, in_cycles) = (flags & 4 != 0, flags & 8 != 0, flags & 16 != 0);
+    Ok(Some(Relayout { next, direction, position, staged_bytes, scratch, grain_bytes, step_bytes_max, paused, logs_swapped, in_cycles }))
 }
 
 fn encode_layout(layout: &Layout, out: &mut Vec<u8>) {

@@ -505,7 +505,8 @@ fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &V
         let message = format!("group {}: a member has blocks of {block} bytes now, of which the stripe unit is no multiple", config.name);
         return Err(Error::invalid(message));
     }
-    if volume.relayout.as_ref().is_some_and(|relayout| !relayout.is_walkable(&volume.layout)) {
+    let space = Space::new(volume, block);
+    if !space.is_walkable() {
         let message = format!("group {}: the relayout in the label would overwrite what it still needs: the label is damaged", config.name);
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
@@ -517,7 +518,7 @@ fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &V
         name,
         geometry,
         untorn_unit: geometry.untorn_unit.into(),
-        spaces: Spaces::new(crate::relayout::with_parity(Space::new(volume, block), config.id, ordinal)),
+        spaces: Spaces::new(crate::relayout::with_parity(space, config.id, ordinal)),
         settled: was_clean || !shared.read_only,
         doubt: OnceLock::new(),
         lanes: Lanes::default(),

@@ -28,7 +28,7 @@ pub(crate) const DATA_START_MIN: u64 = 4 << 20;
 
 const MAGIC: &[u8; 8] = b"BEDPGRUP";
 /// The newest version. A label is of the oldest version that is able to say what it says, so that older software reads every other.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 /// Magic, version, checksum and length stand before what only this version knows.
 const HEAD_BYTES: usize = 72;
 /// Events are counted: none that is further away ever was, and there is always a next one.

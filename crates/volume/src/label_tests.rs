@@ -85,6 +85,7 @@ fn moving() -> Label {
         step_bytes_max: 4 << 20,
         paused: true,
         logs_swapped: false,
+        in_cycles: false,
     });
     label
 }
@@ -117,6 +118,33 @@ fn a_relayout_comes_back_and_makes_the_label_one_of_version_2() {
         let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else { panic!("{word}") };
         assert!(fault.what.contains(word), "{word}: {fault:?}");
     }
+}
+
+#[test]
+fn a_relayout_in_cycles_makes_the_label_one_of_version_6() {
+    let extent = |member| Layout::Extent(Extent { member, start: DATA_START_MIN, len: 32 << 20 });
+    let mut label = label();
+    label.config.volumes[0].layout = Layout::Concat(Concat::new((0..4).map(extent).collect()));
+    let next = Layout::Stripe(Stripe::new(32 << 10, (0..4).map(extent).collect()));
+    let scratch = |member| Layout::Extent(Extent { member, start: SCRATCH_START, len: SCRATCH_BYTES });
+    label.config.volumes[0].relayout = Some(Relayout {
+        next,
+        direction: Direction::Upward,
+        position: 5 << 20,
+        staged_bytes: 1 << 20,
+        scratch: Layout::Stripe(Stripe::new(64 << 10, (0..4).map(scratch).collect())),
+        grain_bytes: 32 << 10,
+        step_bytes_max: 1 << 20,
+        paused: false,
+        logs_swapped: false,
+        in_cycles: true,
+    });
+    let bytes = label.encode().unwrap();
+    assert_eq!((bytes[8], Label::decode(&bytes)), (6, Ok(label.clone())));
+    // The hand has its place there too.
+    label.config.volumes[0].relayout.as_mut().unwrap().staged_bytes = 2 << 20;
+    let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else { panic!("it fits") };
+    assert!(fault.what.contains("scratch area"), "{fault:?}");
 }
 
 /// A label with a guest in room that is kept for one.
@@ -224,13 +252,13 @@ fn one_copy_is_enough_and_the_newer_counts() {
 fn a_newer_version_is_refused_by_name() {
     let device = MemoryDevice::new(8 << 20);
     let mut bytes = label().encode().unwrap();
-    bytes[8] = 6;
+    bytes[8] = 7;
     let mut buf = AlignedBuf::zeroed(4096);
     buf[..bytes.len()].copy_from_slice(&sealed(bytes));
     device.write_at(&buf, 0).unwrap();
     let error = Label::read(&*device).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NewerFormat);
-    assert!(error.message.contains("memory") && error.message.contains("version 6"), "{error}");
+    assert!(error.message.contains("memory") && error.message.contains("version 7"), "{error}");
 }
 
 /// I-LAB-1: a group that no label is able to name is refused.

@@ -17,7 +17,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::core::Redundancy;
 use crate::layout::{Locate, Run};
 use crate::parity::Parity;
-use crate::relayout::{Relayout, Side};
+use crate::relayout::{Order, Relayout, Side};
 use crate::{Layout, VolumeConfig};
 
 /// How long those who wait look away.
@@ -28,6 +28,8 @@ pub(crate) const NAP: Duration = Duration::from_micros(50);
 pub(crate) struct Space {
     pub layout: Layout,
     pub relayout: Option<Relayout>,
+    /// The order of a relayout in cycles.
+    pub order: Option<Arc<Order>>,
     pub size_bytes: u64,
     /// The indices of the members that it has extents on.
     pub members: Vec<usize>,
@@ -37,7 +39,7 @@ pub(crate) struct Space {
     pub parity: Option<Arc<Parity>>,
     /// What the next layout keeps where it is one.
     pub next_parity: Option<Arc<Parity>>,
-    /// Writes to this range wait.
+    /// Writes to this range wait; in cycles it is one of the walk.
     pub barred: Option<Range<u64>>,
     /// Everybody waits.
     pub shut: bool,
@@ -50,6 +52,12 @@ impl Space {
         Self {
             layout: volume.layout.clone(),
             relayout: volume.relayout.clone(),
+            order: volume
+                .relayout
+                .as_ref()
+                .filter(|relayout| relayout.in_cycles)
+                .and_then(|relayout| Order::of(&volume.layout, relayout))
+                .map(Arc::new),
             size_bytes: size_bytes - size_bytes % block,
             members: volume.members(),
             redundancy: None,
@@ -58,6 +66,11 @@ impl Space {
             barred: None,
             shut: false,
         }
+    }
+
+    /// Says whether its relayout goes to its end without overwriting what is needed. Another is not begun, and no group opened with it.
+    pub fn is_walkable(&self) -> bool {
+        self.relayout.as_ref().is_none_or(|relayout| if relayout.in_cycles { self.order.is_some() } else { relayout.is_walkable(&self.layout) })
     }
 
     /// Returns the RAID-5 that an address is in.
@@ -81,7 +94,7 @@ impl Space {
 
     /// Cuts a range where one layout ends and another begins: addresses and lengths.
     pub fn stretches(&self, at: u64, len: u64) -> Vec<(u64, u64)> {
-        let Some(staged) = self.relayout.as_ref().map(Relayout::staged) else { return vec![(at, len)] };
+        let Some(staged) = self.relayout.as_ref().filter(|relayout| !relayout.in_cycles).map(Relayout::staged) else { return vec![(at, len)] };
         let mut edges = vec![at];
         edges.extend([staged.start, staged.end].into_iter().filter(|edge| (at + 1..at + len).contains(edge)));
         edges.push(at + len);
@@ -91,16 +104,20 @@ impl Space {
 
     #[inline]
     pub fn bars(&self, offset: u64, len: u64) -> bool {
-        self.barred.as_ref().is_some_and(|barred| offset < barred.end && barred.start < offset + len)
+        self.barred.as_ref().is_some_and(|barred| match &self.order {
+            None => offset < barred.end && barred.start < offset + len,
+            Some(order) => order.concerns(barred, offset, len),
+        })
     }
 }
 
 impl Locate for Space {
     #[inline]
     fn locate(&self, at: u64) -> Run {
-        match &self.relayout {
-            None => self.layout.locate(at),
-            Some(relayout) => relayout.locate(&self.layout, at),
+        match (&self.relayout, &self.order) {
+            (None, _) => self.layout.locate(at),
+            (Some(relayout), None) => relayout.locate(&self.layout, at),
+            (Some(relayout), Some(order)) => order.locate(relayout, &self.layout, at),
         }
     }
 }

@@ -165,50 +165,59 @@ fn s_89_a_live_mount_becomes_a_raid5_and_is_what_it_was_again() {
     if !can_mount("volume_live") {
         return;
     }
-    for (layout, to, back) in [
-        ("stripe", &["--layout", "raid5", "--columns", "3"][..], &["--layout", "stripe", "--columns", "2"][..]),
-        ("mirror", &["--layout", "raid5", "--columns", "3"], &["--layout", "mirror", "--plexes", "2"]),
-    ] {
-        let scratch = Scratch::new();
-        let members = group(&scratch, layout, 2, &[]);
-        let first = text(&members[0]);
-        let (dir, content) = mounted(&scratch, &members);
-        bedplate(["volume", "add", first, text(&another(&scratch, "m2.img"))]).succeeds();
-        if layout == "mirror" {
-            bedplate(["volume", "add", first, text(&another(&scratch, "m3.img"))]).succeeds();
-        }
-        bedplate(["volume", "tune", first, "--foreground", "off"]).succeeds();
-        let writer = Writer::start(&dir);
-        let relayout = |more: &[&str]| bedplate(["volume", "relayout", first].iter().chain(more));
-        relayout(&[to, &["--step", "256K"]].concat()).succeeds();
-        relayout(&["--pause"]).succeeds();
-        let moved = || show(first)["volumes"][0]["relayout"]["moved_bytes"].as_u64().unwrap();
-        let stands = (wait(first, "paused", |told| told["volumes"][0]["relayout"]["state"] == "paused"), moved()).1;
-        assert_eq!(moved(), stands);
-        let shown = bedplate(["volume", "show", first]).succeeds().stdout();
-        assert!(shown.contains("becomes raid5, paused: ") && shown.contains("RAID-5 over 3 columns"), "{shown}");
-        relayout(to).fails(1, "a relayout is under way");
-        relayout(&["--resume"]).succeeds();
-        // It may be over by now: then there is nothing to turn round.
-        if relayout(&["--reverse"]).code() == 0 {
-            wait(first, "turned round", has_moved);
-            assert_eq!(show(first)["volumes"][0]["layout"].as_str(), Some(layout));
-            relayout(to).succeeds();
-        }
-        wait(first, "moved", has_moved);
-        assert_eq!(show(first)["volumes"][0]["layout"].as_str(), Some("raid5"));
-        assert!(std::fs::read(dir.join("still")).unwrap() == content);
-        // It took the room of all its members, and the file system did not.
-        if layout == "mirror" {
-            bedplate(["volume", "shrink", first, "36M"]).succeeds();
-            wait(first, "smaller", has_moved);
-        }
-        relayout(back).succeeds();
-        wait(first, "moved back", has_moved);
-        writer.finish();
-        assert_eq!(show(first)["volumes"][0]["layout"].as_str(), Some(layout));
-        is_sound(first, &content);
+    let raid5 = &["--layout", "raid5", "--columns", "3"][..];
+    becomes_and_is_again("stripe", 1, ("raid5", raid5), &["--layout", "stripe", "--columns", "2"]);
+    becomes_and_is_again("mirror", 2, ("raid5", raid5), &["--layout", "mirror", "--plexes", "2"]);
+}
+
+/// S-91: members that are concatenated become a stripe of the same, and back.
+#[test]
+fn s_91_a_live_concatenation_becomes_a_stripe_of_the_same_members_and_is_one_again() {
+    if can_mount("volume_live") {
+        becomes_and_is_again("concat", 0, ("stripe", &["--layout", "stripe"]), &["--layout", "concat"]);
     }
+}
+
+/// A mounted group of two members of a layout, and so many more, becomes something else and what it was.
+fn becomes_and_is_again(layout: &str, added: usize, (next, to): (&str, &[&str]), back: &[&str]) {
+    let scratch = Scratch::new();
+    let members = group(&scratch, layout, 2, &[]);
+    let first = text(&members[0]);
+    let (dir, content) = mounted(&scratch, &members);
+    for number in 0..added {
+        bedplate(["volume", "add", first, text(&another(&scratch, &format!("m{}.img", 2 + number)))]).succeeds();
+    }
+    bedplate(["volume", "tune", first, "--foreground", "off"]).succeeds();
+    let writer = Writer::start(&dir);
+    let relayout = |more: &[&str]| bedplate(["volume", "relayout", first].iter().chain(more));
+    relayout(&[to, &["--step", "256K"]].concat()).succeeds();
+    relayout(&["--pause"]).succeeds();
+    let moved = || show(first)["volumes"][0]["relayout"]["moved_bytes"].as_u64().unwrap();
+    let stands = (wait(first, "paused", |told| told["volumes"][0]["relayout"]["state"] == "paused"), moved()).1;
+    assert_eq!(moved(), stands);
+    let shown = bedplate(["volume", "show", first]).succeeds().stdout();
+    assert!(shown.contains(&format!("becomes {next}, paused: ")), "{shown}");
+    relayout(to).fails(1, "a relayout is under way");
+    relayout(&["--resume"]).succeeds();
+    // It may be over by now: then there is nothing to turn round.
+    if relayout(&["--reverse"]).code() == 0 {
+        wait(first, "turned round", has_moved);
+        assert_eq!(show(first)["volumes"][0]["layout"].as_str(), Some(layout));
+        relayout(to).succeeds();
+    }
+    wait(first, "moved", has_moved);
+    assert_eq!(show(first)["volumes"][0]["layout"].as_str(), Some(next));
+    assert!(std::fs::read(dir.join("still")).unwrap() == content);
+    // It took the room of all its members, and the file system did not.
+    if layout == "mirror" {
+        bedplate(["volume", "shrink", first, "36M"]).succeeds();
+        wait(first, "smaller", has_moved);
+    }
+    relayout(back).succeeds();
+    wait(first, "moved back", has_moved);
+    writer.finish();
+    assert_eq!(show(first)["volumes"][0]["layout"].as_str(), Some(layout));
+    is_sound(first, &content);
 }
 
 /// S-64, S-96, S-106: a bit that turned on one plex is found by the schedule of a live mount, judged by its database page, told with file, page and

@@ -60,7 +60,7 @@ pub enum Layout {
 }
 
 /// Where one copy of a run lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Copy {
     /// Index of the member in the group.
     pub member: u16,

@@ -19,6 +19,7 @@
 //! * I-RLY-3: when labels say that a range left a RAID-5, no record of its parity log names a row of that range.
 
 mod control;
+mod order;
 mod planted;
 mod rows;
 mod shift;
@@ -26,6 +27,7 @@ mod target;
 mod walk;
 
 pub use control::{RelayoutProgress, RelayoutState};
+pub(crate) use order::Order;
 pub(crate) use rows::with_parity;
 pub(crate) use shift::{Stepped, Travel};
 pub use target::Target;
@@ -83,6 +85,9 @@ pub struct Relayout {
     pub paused: bool,
     /// The parity log of the layout lies where that of the next one does at first: it turned round an odd number of times.
     pub logs_swapped: bool,
+    /// Pieces of a grain go one where the other was: the position, and what is in the scratch area, count them in that order, and the first of the
+    /// scratch area is the hand.
+    pub in_cycles: bool,
 }
 
 impl Relayout {
@@ -127,7 +132,7 @@ impl Relayout {
         };
     }
 
-    /// Says whether the rest of the walk overwrites nothing that is still needed.
+    /// Says whether the rest of a walk from one end to the other overwrites nothing that is still needed.
     pub(crate) fn is_walkable(&self, layout: &Layout) -> bool {
         let walk = walk::Walk { direction: self.direction, grain_bytes: self.grain_bytes };
         self.is_over(layout) || walk::is_possible(layout, &self.next, self.span_bytes(layout), self.scratch.size_bytes(), walk)
@@ -182,7 +187,8 @@ impl Relayout {
             Direction::Upward => self.position <= span && self.staged_bytes <= span - self.position,
             Direction::Downward => self.position <= span && self.staged_bytes <= self.position,
         };
-        if !fits || self.staged_bytes > self.scratch.size_bytes() {
+        let hand = if self.in_cycles { self.grain_bytes } else { 0 };
+        if !fits || self.staged_bytes > self.scratch.size_bytes().saturating_sub(hand) {
             return Some(format!("a relayout at {} of {span} with {} bytes in the scratch area is not possible", self.position, self.staged_bytes));
         }
         if self.grain_bytes == 0 || self.step_bytes_max == 0 || self.grain_bytes > 1 << 40 || self.step_bytes_max > 1 << 40 {
@@ -191,6 +197,9 @@ impl Relayout {
         let aligned = |at: u64| at.is_multiple_of(self.grain_bytes) || at == span;
         if !aligned(self.staged().start) || !aligned(self.staged().end) {
             return Some(format!("a relayout at {} does not stand between steps of {} bytes", self.position, self.grain_bytes));
+        }
+        if self.in_cycles && (self.scratch.size_bytes() / 2 < self.grain_bytes || span / self.grain_bytes > order::PIECES_MAX) {
+            return Some(format!("{} pieces by way of {} bytes are not possible", span / self.grain_bytes, self.scratch.size_bytes()));
         }
         let outside = |extent: &Extent| extent.start < SCRATCH_START || extent.start.saturating_add(extent.len) > SCRATCH_START + SCRATCH_BYTES;
         if let Some(extent) = self.scratch.extents().iter().find(|extent| outside(extent)) {
@@ -239,6 +248,7 @@ mod places {
             step_bytes_max: 1 << 20,
             paused: false,
             logs_swapped: false,
+            in_cycles: false,
         };
         assert_eq!(relayout.fault(&layout), None);
         let all = |relayout: &Relayout, layout: &Layout| {

@@ -1,14 +1,15 @@
 //! One step: a range of addresses moves from where it lives to another place, durably, and then lives there.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::time::Duration;
 
 use block::{AlignedBuf, Operation};
 
 use super::planted::{Mistake, is_planted};
-use super::{Direction, Relayout};
+use super::{Direction, Order, Relayout};
 use crate::core::Core;
-use crate::layout::{Locate, Run};
+use crate::layout::{Copy, Locate, Run};
 use crate::plan::{self, Piece, live_of};
 use crate::space::Space;
 use crate::{Layout, Result};
@@ -45,27 +46,32 @@ impl Default for Travel {
     }
 }
 
+/// How a step goes.
+enum Way<'a> {
+    /// From a layout to another, each with the address of its first byte.
+    Straight { from: (&'a Layout, u64), to: (&'a Layout, u64) },
+    /// Piece by piece in their order, of which it is a range.
+    InCycles(&'a Order),
+}
+
 /// A step that was chosen.
 struct Step<'a> {
     range: Range<u64>,
-    /// Where it lives, and the address of that layout's first byte.
-    from: (&'a Layout, u64),
-    /// Where it goes, and the address of that layout's first byte.
-    to: (&'a Layout, u64),
+    way: Way<'a>,
     /// How the relayout stands afterwards.
     after: Relayout,
 }
 
 impl Relayout {
-    fn choose<'a>(&'a self, layout: &'a Layout) -> Step<'a> {
+    fn choose<'a>(&'a self, layout: &'a Layout, order: Option<&'a Order>) -> Step<'a> {
+        if let Some(order) = order {
+            let (range, after) = self.next_in_cycles(order, self.span_bytes(layout));
+            return Step { range, way: Way::InCycles(order), after };
+        }
         let arrive = |range: Range<u64>| {
             let position = if self.direction == Direction::Upward { range.end } else { range.start };
-            Step {
-                from: if self.staged_bytes > 0 { (&self.scratch, range.start) } else { (layout, 0) },
-                range,
-                to: (&self.next, 0),
-                after: Self { position, staged_bytes: 0, ..self.clone() },
-            }
+            let from = if self.staged_bytes > 0 { (&self.scratch, range.start) } else { (layout, 0) };
+            Step { range, way: Way::Straight { from, to: (&self.next, 0) }, after: Self { position, staged_bytes: 0, ..self.clone() } }
         };
         if self.staged_bytes > 0 {
             return arrive(self.staged());
@@ -77,7 +83,7 @@ impl Relayout {
             return arrive(range);
         }
         let after = Self { staged_bytes: small.end - small.start, ..self.clone() };
-        Step { from: (layout, 0), to: (&self.scratch, small.start), range: small, after }
+        Step { way: Way::Straight { from: (layout, 0), to: (&self.scratch, small.start) }, range: small, after }
     }
 }
 
@@ -136,7 +142,8 @@ impl Core {
             return Ok(Stepped::Idle);
         }
         let layout = space.layout.clone();
-        let step = relayout.choose(&layout);
+        let order = space.order.clone();
+        let step = relayout.choose(&layout, order.as_deref());
         // Queues may have writes under way that nobody looks after now.
         space.parities().for_each(|parity| self.help(parity));
         drop(space);
@@ -169,9 +176,14 @@ impl Core {
             let (first, last) = redundancy.regions.span(start, len);
             self.mark(&space, redundancy, first, last)?;
         }
-        // I-RLY-1: of other ranges that was proven before the walk began.
-        assert!(!overlaps(step.from, step.to, &step.range), "a step overwrites nothing that lives there");
-        self.carry(&space, step, chunk_bytes)?;
+        match step.way {
+            Way::Straight { from, to } => {
+                // I-RLY-1: of other ranges that was proven before the walk began.
+                assert!(!overlaps(from, to, &step.range), "a step overwrites nothing that lives there");
+                self.carry(&space, &step.range, to, chunk_bytes)?;
+            }
+            Way::InCycles(order) => self.carry_pieces(&space, order, step, chunk_bytes)?,
+        }
         if !is_planted(Mistake::LabelsBeforeFlush) {
             self.flush_in(&space)?;
         }
@@ -185,18 +197,42 @@ impl Core {
     }
 
     /// Copies a step to its place.
-    fn carry(&self, space: &Space, step: &Step<'_>, chunk_bytes: u64) -> block::Result<()> {
-        if let Layout::Raid5(raid5) = step.to.0 {
-            return self.copy_to_rows(space, raid5, &step.range, chunk_bytes);
+    fn carry(&self, space: &Space, range: &Range<u64>, (to, base): (&Layout, u64), chunk_bytes: u64) -> block::Result<()> {
+        if let Layout::Raid5(raid5) = to {
+            return self.copy_to_rows(space, raid5, range, chunk_bytes);
         }
-        let (start, len) = (step.range.start, step.range.end - step.range.start);
-        let arrival = Arrival { space, to: step.to.0, base: step.to.1 };
-        let mut buf = AlignedBuf::zeroed(len.min(chunk_bytes) as usize);
-        let mut at = start;
-        while at < step.range.end {
-            let part = &mut buf[..(step.range.end - at).min(chunk_bytes) as usize];
+        let arrival = Arrival { space, to, base };
+        let mut buf = AlignedBuf::zeroed((range.end - range.start).min(chunk_bytes) as usize);
+        let mut at = range.start;
+        while at < range.end {
+            let part = &mut buf[..(range.end - at).min(chunk_bytes) as usize];
             self.copy_to(&arrival, part, at)?;
             at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Copies the pieces of a step that live elsewhere after it.
+    fn carry_pieces(&self, space: &Space, order: &Order, step: &Step<'_>, chunk_bytes: u64) -> block::Result<()> {
+        let (grain, concerned) = (step.after.grain_bytes, order.concerned(&step.range));
+        let now: Vec<Copy> = concerned.iter().map(|at| space.locate(*at).copies()[0]).collect();
+        let then: Vec<Copy> = concerned.iter().map(|at| order.locate(&step.after, &space.layout, *at).copies()[0]).collect();
+        let moves: Vec<usize> = (0..concerned.len()).filter(|at| now[*at] != then[*at]).collect();
+        // I-RLY-1: of other pieces that follows from their order.
+        let held: HashSet<Copy> = now.iter().copied().collect();
+        assert!(moves.iter().all(|at| !held.contains(&then[*at])), "a step overwrites nothing that lives there");
+        let lives = self.shared.lives();
+        for moves in moves.chunks((chunk_bytes / grain).max(1) as usize) {
+            let mut buf = AlignedBuf::zeroed(moves.len() * grain as usize);
+            let mut shares = Vec::new();
+            for (at, (from, part)) in moves.iter().zip((0..).step_by(grain as usize).zip(buf.chunks_mut(grain as usize))) {
+                let (address, place) = (concerned[*at], then[*at]);
+                self.read_in(space, part, address)?;
+                let live = live_of(&lives, place.member).filter(|live| live.takes_writes() && live.is_active());
+                let live = live.ok_or_else(|| self.no_copy(Operation::Write, address))?;
+                plan::add(&mut shares, live, Piece { offset: place.offset, from, len: part.len() });
+            }
+            self.write_shares(shares, &buf)?;
         }
         Ok(())
     }

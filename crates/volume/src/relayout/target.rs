@@ -3,8 +3,9 @@
 //! A layout that this software makes is a grid of members, columns by plexes. What is asked for is another grid. Members stay in their places
 //! where they have one in both; others come from the plexes and columns that go, and from members without data.
 
+use super::order;
 use super::walk::{self, Walk};
-use super::{Relayout, SCRATCH_BYTES, SCRATCH_START, STEP_BYTES_MAX};
+use super::{Direction, Order, Relayout, SCRATCH_BYTES, SCRATCH_START, STEP_BYTES_MAX};
 use crate::config::{MEMBERS_MAX, MemberState, VolumeConfig};
 use crate::{Arrangement, Config, Error, Extent, Layout, Mirror, Result, Shape, Stripe, Which};
 
@@ -73,22 +74,23 @@ pub(crate) fn plan(config: &Config, volume: &VolumeConfig, target: &Target, bloc
     let whole = |size: u64| size.checked_next_multiple_of(block.max(4096)).ok_or_else(|| Error::invalid(format!("no volume has {size} bytes")));
     let wanted = target.size_bytes.map(whole).transpose()?;
     let (mut room, mut refusal) = (0, None);
+    let mut layouts = Vec::new();
     for cells in ground.grids(&grid) {
-        let layout = match ground.lay(&cells) {
-            Ok(layout) => layout,
-            Err(error) => {
-                refusal.get_or_insert(error);
-                continue;
+        match ground.lay(&cells) {
+            Ok(layout) => {
+                room = room.max(layout.size_bytes());
+                layouts.push(layout);
             }
-        };
-        room = room.max(layout.size_bytes());
-        if layout.size_bytes() < wanted.unwrap_or(present) {
-            continue;
+            Err(error) => drop(refusal.get_or_insert(error)),
         }
-        let next = wanted.map_or(layout.clone(), |size| layout.truncated(size));
-        if let Some(relayout) = ground.walk(next, target.step_bytes_max.unwrap_or(STEP_BYTES_MAX)) {
-            return Ok(relayout);
-        }
+    }
+    layouts.retain(|layout| layout.size_bytes() >= wanted.unwrap_or(present));
+    let step_bytes_max = target.step_bytes_max.unwrap_or(STEP_BYTES_MAX);
+    let next = |layout: &Layout| wanted.map_or(layout.clone(), |size| layout.truncated(size));
+    // What goes from one end to the other moves once; in cycles everything goes by way of the scratch area.
+    let found = layouts.iter().find_map(|layout| ground.walk(next(layout), step_bytes_max));
+    if let Some(relayout) = found.or_else(|| layouts.iter().find_map(|layout| ground.walk_in_cycles(next(layout), step_bytes_max))) {
+        return Ok(relayout);
     }
     Err(refusal.unwrap_or_else(|| ground.refusal(room, wanted.unwrap_or(present))))
 }
@@ -224,8 +226,39 @@ impl Ground<'_> {
         let walk = if there { Some(Walk::still()) } else { walk::find(from, &next, span, scratch.size_bytes(), self.block) };
         let Walk { direction, grain_bytes } = walk?;
         // What is there already need not go.
-        let position = if there || direction == super::Direction::Downward { span } else { 0 };
-        Some(Relayout { next, direction, position, staged_bytes: 0, scratch, grain_bytes, step_bytes_max, paused: false, logs_swapped: false })
+        let position = if there || direction == Direction::Downward { span } else { 0 };
+        Some(Relayout {
+            next,
+            direction,
+            position,
+            staged_bytes: 0,
+            scratch,
+            grain_bytes,
+            step_bytes_max,
+            paused: false,
+            logs_swapped: false,
+            in_cycles: false,
+        })
+    }
+
+    fn walk_in_cycles(&self, next: Layout, step_bytes_max: u64) -> Option<Relayout> {
+        let from = &self.volume.layout;
+        let (scratch, span) = (scratch(from, &next), from.size_bytes().min(next.size_bytes()));
+        let grain_bytes = order::grain(from, &next, span, self.block)?;
+        let (direction, position) = (Direction::Upward, 0);
+        let relayout = Relayout {
+            next,
+            direction,
+            position,
+            staged_bytes: 0,
+            scratch,
+            grain_bytes,
+            step_bytes_max,
+            paused: false,
+            logs_swapped: false,
+            in_cycles: true,
+        };
+        (relayout.fault(from).is_none() && Order::of(from, &relayout).is_some()).then_some(relayout)
     }
 
     fn refusal(&self, room: u64, wanted: u64) -> Error {
@@ -246,8 +279,7 @@ impl Ground<'_> {
         let unit = self.unit_bytes;
         Error::invalid(format!(
             "group {group}: on these members the new layout would overwrite what the present one still needs (units of {unit} bytes go in place \
-             up to 512 KiB a column or row; a concatenation and a stripe of several members become each other with all members but the first new, \
-             and a concatenation becomes a RAID-5 by way of a stripe): add up to {cells} members that hold {wanted} bytes with \
+             up to 512 KiB a column or row where there are copies or parity; a concatenation becomes a RAID-5 by way of a stripe): add up to {cells} members that hold {wanted} bytes with \
              'bedplate volume add'; those that are without data then can be removed"
         ))
     }
@@ -256,7 +288,7 @@ impl Ground<'_> {
 impl Walk {
     /// The walk where nothing has to move.
     fn still() -> Self {
-        Self { direction: super::Direction::Upward, grain_bytes: 1 }
+        Self { direction: Direction::Upward, grain_bytes: 1 }
     }
 }
 

@@ -63,10 +63,12 @@ fn s_90_a_power_cut_after_any_operation_of_a_relayout_loses_nothing() {
 /// I-RLY-2: labels that run ahead of what is durable are found.
 #[test]
 fn i_rly_2_a_label_before_the_flush_would_be_found() {
-    let transition = &transitions()[0];
-    let scene = with_mistake(Some(Mistake::LabelsBeforeFlush), || run(transition, 60));
-    let found = catch_unwind(AssertUnwindSafe(|| cut(&scene, usize::MAX)));
-    assert!(found.is_err(), "nobody noticed");
+    for name in ["a column more", "two members to a stripe of the same"] {
+        let transition = *transitions().iter().find(|transition| transition.name == name).unwrap();
+        let scene = with_mistake(Some(Mistake::LabelsBeforeFlush), || run(&transition, 60));
+        let found = catch_unwind(AssertUnwindSafe(|| cut(&scene, usize::MAX)));
+        assert!(found.is_err(), "{name}: nobody noticed");
+    }
 }
 
 /// I-RLY-3: records of a parity log that outlive the rows that they name are found.
@@ -103,17 +105,17 @@ impl Hook for Meddled {
 }
 
 /// Writes to one place again and again from another thread, in the middle of the copies, and returns how many sectors lost their last write.
-fn lost_writes(mistake: Option<Mistake>) -> usize {
+fn lost_writes(shape: Shape, columns: usize, mistake: Option<Mistake>) -> usize {
     let (ask, asked) = mpsc::sync_channel(0);
     let (reply, replied) = mpsc::channel();
     let wait = Arc::new(parking_lot::Mutex::new(replied));
     let member = || MemoryDevice::new(super::super::bed::MEMBER_BYTES);
     let meddled = |_| HookedDevice::new(member(), Meddled { tell: ask.clone(), wait: Arc::clone(&wait) }) as Arc<dyn BlockDevice>;
-    let devices: Vec<Arc<dyn BlockDevice>> = (0..3).map(meddled).collect();
-    crate::create(&new_group(Shape::Stripe, 2, devices[..2].to_vec(), Vec::new())).unwrap();
+    let devices: Vec<Arc<dyn BlockDevice>> = (0..columns).map(meddled).collect();
+    crate::create(&new_group(shape, 2, devices[..2].to_vec(), Vec::new())).unwrap();
     let group = Group::import(&devices[..2], &quiet()).unwrap();
-    group.add_member(&devices[2]).unwrap();
-    let target = Target { columns: Some(3), step_bytes_max: Some(1 << 20), ..Target::default() };
+    devices[2..].iter().for_each(|device| group.add_member(device).unwrap());
+    let target = Target { shape: Some(Shape::Stripe), columns: Some(columns), step_bytes_max: Some(1 << 20), ..Target::default() };
     group.relayout(Role::Data, &target, 2 << 20).unwrap();
     let device = group.volume(Role::Data).unwrap();
     let (mut last, meddler) = (vec![0; 4096], Arc::clone(&device));
@@ -142,7 +144,10 @@ fn lost_writes(mistake: Option<Mistake>) -> usize {
 /// I-RLY-2: writes that arrive while their range is copied are in the new place; that they were not would be found.
 #[test]
 fn i_rly_2_writes_wait_for_the_copy_of_their_range() {
-    assert_eq!(lost_writes(None), 0);
-    // On a busy machine the writer may not come in time: it is given the chance again.
-    assert!((0..20).any(|_| lost_writes(Some(Mistake::WritesNotHeld)) > 0), "nobody noticed");
+    // A column more, and two members that change places in cycles.
+    for (shape, columns) in [(Shape::Stripe, 3), (Shape::Concat, 2)] {
+        assert_eq!(lost_writes(shape, columns, None), 0);
+        // On a busy machine the writer may not come in time: it is given the chance again.
+        assert!((0..20).any(|_| lost_writes(shape, columns, Some(Mistake::WritesNotHeld)) > 0), "nobody noticed");
+    }
 }

@@ -62,24 +62,25 @@ fn s_91_a_relayout_pauses_goes_on_and_turns_at_any_step() {
 #[test]
 fn s_94_nobody_notices_a_relayout_in_the_background() {
     let columns = |columns| Target { columns: Some(columns), step_bytes_max: Some(STEP), ..Target::default() };
-    unnoticed(Shape::Stripe, 2, Target { unit_bytes: Some(4096), ..columns(3) });
+    unnoticed(Shape::Stripe, 2, 1, Target { unit_bytes: Some(4096), ..columns(3) });
+    unnoticed(Shape::Concat, 2, 0, Target { shape: Some(Shape::Stripe), unit_bytes: Some(4096), ..columns(2) });
 }
 
 /// S-89, S-94: as that, with rows of a RAID-5 on one side or on both. Power cuts, deaths and turns of all kinds are those of S-90 to S-92.
 #[test]
 fn s_89_nobody_notices_that_a_raid_5_moves() {
     let columns = |columns| Target { columns: Some(columns), step_bytes_max: Some(STEP), ..Target::default() };
-    unnoticed(Shape::Raid5, 3, columns(4));
-    unnoticed(Shape::Stripe, 2, Target { shape: Some(Shape::Raid5), ..columns(3) });
+    unnoticed(Shape::Raid5, 3, 1, columns(4));
+    unnoticed(Shape::Stripe, 2, 1, Target { shape: Some(Shape::Raid5), ..columns(3) });
 }
 
-/// Writes through queues all the while that a volume with one member more becomes something else.
-fn unnoticed(shape: Shape, members: usize, target: Target) {
-    let bed = Bed::new(members + 1, 77);
+/// Writes through queues all the while that a volume with so many members more becomes something else.
+fn unnoticed(shape: Shape, members: usize, added: usize, target: Target) {
+    let bed = Bed::new(members + added, 77);
     let devices = bed.devices();
     crate::create(&new_group(shape, 2, devices[..members].to_vec(), Vec::new())).unwrap();
     let group = Group::import(&devices[..members], &ImportOptions::default()).unwrap();
-    group.add_member(&devices[members]).unwrap();
+    devices[members..].iter().for_each(|device| group.add_member(device).unwrap());
     let device = group.volume(Role::Data).unwrap();
     let (over, parts) = (AtomicBool::new(false), device.size_bytes() / 4);
     std::thread::scope(|scope| {
@@ -129,7 +130,7 @@ fn unnoticed(shape: Shape, members: usize, target: Target) {
     group.sync().unwrap();
     assert_eq!(group.scrub(false, &crate::Undecided, &mut |_| ()).unwrap().differences, []);
     let layout = &group.config().volumes[0].layout;
-    assert_eq!((layout.children().len(), device.size_bytes()), (members + 1, layout.size_bytes()));
+    assert_eq!((layout.children().len(), device.size_bytes()), (members + added, layout.size_bytes()));
 }
 
 /// S-93
@@ -174,8 +175,8 @@ fn what_cannot_be_is_refused_with_the_way_that_can() {
         error.message
     };
     let to = Target::default();
-    let stripe = Target { shape: Some(Shape::Stripe), ..to };
-    assert!(refusal(Shape::Concat, 2, stripe).contains("would overwrite"));
+    let raid5 = Target { shape: Some(Shape::Raid5), columns: Some(3), ..to };
+    assert!(refusal(Shape::Concat, 3, raid5).contains("shrink the volume first"));
     assert!(refusal(Shape::Stripe, 2, Target { columns: Some(4), ..to }).contains("volume add"));
     assert!(refusal(Shape::Stripe, 3, Target { columns: Some(2), ..to }).contains("shrink the volume first"));
     assert!(refusal(Shape::Stripe, 2, Target { unit_bytes: Some(1000), ..to }).contains("multiple of 512"));
