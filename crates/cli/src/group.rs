@@ -32,6 +32,7 @@ impl From<bedplate::GroupError> for Failure {
     fn from(error: bedplate::GroupError) -> Self {
         let kind = match error.kind {
             GroupErrorKind::Invalid => "invalid",
+            GroupErrorKind::NotFound => "not_found",
             GroupErrorKind::NotAMember => "not_a_member",
             GroupErrorKind::Foreign => "foreign_member",
             GroupErrorKind::Outdated => "outdated_member",

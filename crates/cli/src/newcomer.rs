@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bedplate::{BlockDevice, FileSystem, GroupConfig, Label, MemberState};
+use bedplate::{Arrival, BlockDevice, FileSystem, GroupConfig, MemberState};
 use serde::{Deserialize, Serialize};
 
 use crate::device::{self, Access};
@@ -43,15 +43,16 @@ impl Newcomer {
         signature::refuse_kind(path)?;
         refuse_own(path, config)?;
         let device = device::open_plain(path, Access::ReadWrite)?;
-        match self {
-            Self::Empty(_) => {
-                refuse_content(path)?;
-                refuse_volume(&device)?;
-            }
-            // What it was to another group is over, so that it is not refused for that.
-            Self::Forced { .. } => Label::erase(&*device)?,
+        if matches!(self, Self::Empty(_)) {
+            refuse_content(path)?;
+            refuse_volume(&device)?;
         }
         Ok(device)
+    }
+
+    /// Returns the opened device as a group takes it in.
+    pub fn arrival<'a>(&self, device: &'a Arc<dyn BlockDevice>) -> Arrival<'a> {
+        Arrival { device, force: matches!(self, Self::Forced { .. }) }
     }
 }
 

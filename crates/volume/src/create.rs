@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use block::BlockDevice;
 
+use crate::arrival::refuse_foreign;
 use crate::config::{MEMBERS_MAX, REGION_BYTES_MIN};
 use crate::drl::{Drl, REGIONS_MAX};
 use crate::label::DATA_START_MIN;
@@ -53,7 +54,7 @@ pub fn create(new: &NewGroup) -> Result<Config> {
             return Err(Error::invalid(format!("{} is read-only and cannot be a member", device.name())));
         }
         if !new.force {
-            refuse_member(device, None)?;
+            refuse_foreign(device, None)?;
         }
     }
     let config = plan(new, &devices)?;
@@ -68,23 +69,6 @@ fn check_name(name: &str) -> Result<()> {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
         && !name.starts_with(['-', '.']);
     if good { Ok(()) } else { Err(Error::invalid(format!("{name:?} is no name for a group: take 1 to 64 letters, digits, '-', '_' and '.'"))) }
-}
-
-/// Refuses a device that carries a label already, but for one that was on its way into the group `of` when a crash came.
-pub(crate) fn refuse_member(device: &Arc<dyn BlockDevice>, of: Option<&Config>) -> Result<()> {
-    let arrives = |label: &Label| of.is_some_and(|config| label.never_arrived_in(config));
-    match Label::read(&**device) {
-        Ok(label) if arrives(&label) => Ok(()),
-        Ok(label) => {
-            let (name, group) = (device.name(), &label.config.name);
-            Err(Error::new(
-                ErrorKind::Foreign,
-                format!("{name} is a member of the group {group} ({}): add --force to take it from there", label.config.id),
-            ))
-        }
-        Err(error) if error.kind == ErrorKind::NewerFormat => Err(error),
-        Err(_) => Ok(()),
-    }
 }
 
 /// Returns the entry of a new member.

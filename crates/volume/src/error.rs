@@ -10,6 +10,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum ErrorKind {
     /// What was asked for cannot be: too few members, a unit that does not fit, a name that is taken.
     Invalid,
+    /// The group has no such member, or not any more.
+    NotFound,
     /// The device carries no label.
     NotAMember,
     /// The device belongs to another group.

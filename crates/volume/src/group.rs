@@ -14,6 +14,7 @@ use std::time::Instant;
 use block::{BlockDevice, Geometry};
 use parking_lot::Mutex;
 
+use crate::arrival::Arrival;
 use crate::assemble::{Assembly, Found, assemble};
 use crate::buffers::Buffers;
 use crate::core::{Core, Redundancy};
@@ -305,9 +306,9 @@ impl Group {
     /// Adds a member that waits for another to fail.
     ///
     /// # Errors
-    /// `Foreign` when the device is a member already, `Invalid` when the group is full or the device too small, `Device`.
-    pub fn add_spare(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
-        self.open.inner.add(device, MemberState::Spare)?;
+    /// `Foreign` when the device is a member already, `Invalid` when the group is full or the device does not fit, `Device`.
+    pub fn add_spare<'a>(&self, device: impl Into<Arrival<'a>>) -> Result<()> {
+        self.open.inner.add(device.into(), MemberState::Spare)?;
         self.open.inner.shared.bell.ring();
         Ok(())
     }
@@ -315,7 +316,7 @@ impl Group {
     /// Lets go of a member that holds no data: a spare, or one whose place another took. Its label is erased where it is there.
     ///
     /// # Errors
-    /// `Invalid` when it holds data or there is no such member.
+    /// `Invalid` when it holds data, `NotFound` when there is no such member.
     pub fn remove(&self, member: impl Into<Which>) -> Result<()> {
         self.open.inner.remove(member.into())
     }
@@ -324,9 +325,9 @@ impl Group {
     /// the others, and the room is free again.
     ///
     /// # Errors
-    /// `Invalid` when it does not lie on others, the device is too small, or the others do not hold everything; `Foreign`, `Device`.
-    pub fn unrelocate(&self, member: impl Into<Which>, device: &Arc<dyn BlockDevice>) -> Result<()> {
-        self.open.inner.unrelocate(member.into(), device)?;
+    /// `Invalid` when it does not lie on others, the device does not fit, or the others do not hold everything; `NotFound`, `Foreign`, `Device`.
+    pub fn unrelocate<'a>(&self, member: impl Into<Which>, device: impl Into<Arrival<'a>>) -> Result<()> {
+        self.open.inner.unrelocate(member.into(), device.into())?;
         self.open.inner.shared.bell.ring();
         Ok(())
     }
@@ -335,9 +336,9 @@ impl Group {
     /// that left is erased, where its device is open and answers.
     ///
     /// # Errors
-    /// `Invalid` when there is no such member, the device is too small, or the others do not hold everything; `Foreign`, `Device`.
-    pub fn replace(&self, member: impl Into<Which>, device: &Arc<dyn BlockDevice>) -> Result<()> {
-        self.open.inner.replace(member.into(), device)?;
+    /// `NotFound` when there is no such member, `Invalid` when the device does not fit or the others do not hold everything; `Foreign`, `Device`.
+    pub fn replace<'a>(&self, member: impl Into<Which>, device: impl Into<Arrival<'a>>) -> Result<()> {
+        self.open.inner.replace(member.into(), device.into())?;
         self.open.inner.shared.bell.ring();
         Ok(())
     }

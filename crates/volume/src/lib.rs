@@ -19,6 +19,7 @@
 //! | `space`, `relayout/` | where addresses live at a moment, and moving them to another layout while the volume is in use |
 #![forbid(unsafe_code)]
 
+mod arrival;
 mod assemble;
 mod background;
 mod buffers;
@@ -59,6 +60,7 @@ mod volume;
 mod window;
 mod wire;
 
+pub use arrival::Arrival;
 pub use config::{Config, Member, MemberState, Role, VolumeConfig};
 pub use create::{MEMBER_BYTES_MIN, NewGroup, create};
 pub use error::{Error, ErrorKind, Result};

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use block::BlockDevice;
 
+use crate::arrival::Arrival;
 use crate::config::MEMBERS_MAX;
-use crate::create::{member_of, refuse_member};
+use crate::create::member_of;
 use crate::group::Inner;
 use crate::guest::{self, Guest, Piece};
 use crate::live::Live;
@@ -42,11 +43,12 @@ impl From<Id> for Which {
 impl Which {
     pub(crate) fn index_in(self, config: &Config) -> Result<usize> {
         let group = &config.name;
+        let none = |message| Error::new(ErrorKind::NotFound, message);
         match self {
             Self::At(index) if config.members.get(index).is_some_and(|member| !member.is_vacant()) => Ok(index),
-            Self::At(index) => Err(Error::invalid(format!("group {group} has no member {index}"))),
+            Self::At(index) => Err(none(format!("group {group} has no member {index}"))),
             Self::Is(id) => config.index_of(id).ok_or_else(|| {
-                Error::invalid(format!("group {group} has no member {id} any more: it was removed or replaced, or a spare took its place, just now"))
+                none(format!("group {group} has no member {id} any more: it was removed or replaced, or a spare took its place, just now"))
             }),
         }
     }
@@ -54,13 +56,15 @@ impl Which {
 
 impl Inner {
     /// Adds a member without data: a spare, or an active one that brings room.
-    pub fn add(&self, device: &Arc<dyn BlockDevice>, state: MemberState) -> Result<()> {
+    pub fn add(&self, new: Arrival<'_>, state: MemberState) -> Result<()> {
         let _members_stay = self.maintenance.lock();
-        refuse_member(device, Some(&self.shared.config()))?;
+        let device = new.device;
+        new.refuse_foreign(&self.shared.config())?;
         self.shared.change_members(|config, lives| {
             let member = member_of(&**device, state, config.event + 1)?;
             if state == MemberState::Spare {
                 refuse_idle_spare(config, &member)?;
+                self.refuse_coarse_spare(config, &**device)?;
             }
             let live = Some(Live::new(member.id, Arc::clone(device), state));
             if let Some(place) = config.members.iter().position(Member::is_vacant) {
@@ -101,8 +105,8 @@ impl Inner {
         }
     }
 
-    pub fn replace(&self, which: Which, device: &Arc<dyn BlockDevice>) -> Result<()> {
-        let left = self.put_in_place(which, device)?;
+    pub fn replace(&self, which: Which, new: Arrival<'_>) -> Result<()> {
+        let left = self.put_in_place(which, new)?;
         // A guest's label is found by nobody who does not know of the guest, and its room may have another use already.
         if let Some(left) = left {
             self.take_label_off(&left);
@@ -120,11 +124,11 @@ impl Inner {
     }
 
     /// Puts a device in the place of a member and returns that, where it was open and has a device of its own.
-    fn put_in_place(&self, which: Which, device: &Arc<dyn BlockDevice>) -> Result<Option<Arc<Live>>> {
+    fn put_in_place(&self, which: Which, new: Arrival<'_>) -> Result<Option<Arc<Live>>> {
         let _members_stay = self.maintenance.lock();
         let config = self.shared.config();
         let index = which.index_in(&config)?;
-        refuse_member(device, Some(&config))?;
+        new.refuse_foreign(&config)?;
         let old = &config.members[index];
         if config.volume_on(index).is_none() {
             return Err(Error::invalid(format!("group {} has no data on {}: remove it, and add the other", config.name, old.path)));
@@ -134,14 +138,14 @@ impl Inner {
         }
         self.refuse_host(&config, index)?;
         let left = self.shared.lives()[index].clone().filter(|_| old.guest.is_none());
-        self.settle_on(&config, index, device)?;
+        self.settle_on(&config, index, new.device)?;
         Ok(left)
     }
 
     /// Lets a device that was checked take the place of a member.
     fn settle_on(&self, config: &Config, index: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {
         let member = member_of(&**device, MemberState::Stale, config.event + 1)?;
-        refuse_small(config, index, &member)?;
+        self.refuse_unfit(config, index, &member, &**device)?;
         self.take_place(index, |config, lives| {
             if !config.survives_without(&[index]) {
                 let (group, old) = (&config.name, &config.members[index].path);
@@ -175,7 +179,7 @@ impl Inner {
     }
 
     /// Moves a guest to a device of its own.
-    pub fn unrelocate(&self, which: Which, device: &Arc<dyn BlockDevice>) -> Result<()> {
+    pub fn unrelocate(&self, which: Which, new: Arrival<'_>) -> Result<()> {
         let _members_stay = self.maintenance.lock();
         let config = self.shared.config();
         let (name, index) = (&config.name, which.index_in(&config)?);
@@ -183,16 +187,16 @@ impl Inner {
             return Err(Error::invalid(format!("group {name}: {} does not lie in free space of others", config.members[index].path)));
         };
         // The device that it was on is welcome, although its label names this group.
-        let own = Label::read(&**device).ok().filter(|label| label.config.id == config.id && label.member == guest.was);
+        let own = Label::read(&**new.device).ok().filter(|label| label.config.id == config.id && label.member == guest.was);
         if own.is_none() {
-            refuse_member(device, Some(&config))?;
+            new.refuse_foreign(&config)?;
         }
         if !config.survives_without(&[index]) {
             let path = &config.members[index].path;
             return Err(Error::invalid(format!("group {name} is not whole without {path}: wait until all copies agree")));
         }
         let was = guest.was;
-        self.settle_on(&config, index, device)?;
+        self.settle_on(&config, index, new.device)?;
         // The member that failed is another one from now on.
         let config = self.shared.config();
         let old = config.index_of(was).filter(|old| config.volume_on(*old).is_none());
@@ -213,7 +217,8 @@ impl Inner {
         loop {
             let (config, lives) = (self.shared.config(), self.shared.lives());
             let failed = |index: &usize| config.members[*index].state == MemberState::Failed && config.volume_on(*index).is_some();
-            let Some((index, spare)) = (0..config.members.len()).filter(failed).find_map(|index| Some((index, spare_for(&config, &lives, index)?)))
+            let Some((index, spare)) =
+                (0..config.members.len()).filter(failed).find_map(|index| Some((index, self.spare_for(&config, &lives, index)?)))
             else {
                 if self.relocate_to_room()? {
                     continue;
@@ -231,6 +236,15 @@ impl Inner {
         }
     }
 
+    /// Returns the smallest spare that is large enough and has no larger blocks.
+    fn spare_for(&self, config: &Config, lives: &Lives, index: usize) -> Option<usize> {
+        let (needed, block) = (needed_bytes(config, index), self.block_size_on(config, index));
+        let serves = |live: &Arc<Live>| live.device.geometry().logical_block_size <= block;
+        let is_spare = |at: &usize| config.members[*at].state == MemberState::Spare && config.members[*at].size_bytes >= needed;
+        let spares = (0..config.members.len()).filter(is_spare).filter(|at| lives[*at].as_ref().is_some_and(serves));
+        spares.min_by_key(|at| config.members[*at].size_bytes)
+    }
+
     /// Lets a member that failed move into free space of others. Returns whether one did.
     fn relocate_to_room(&self) -> Result<bool> {
         let (config, lives) = (self.shared.config(), self.shared.lives());
@@ -240,7 +254,7 @@ impl Inner {
         }
         for index in (0..config.members.len()).filter(|index| config.members[*index].state == MemberState::Failed) {
             let Some(volume) = config.volume_on(index).filter(|volume| volume.is_redundant()) else { continue };
-            let block = self.cores.iter().find(|core| core.role == volume.role).map_or(512, |core| core.geometry.logical_block_size);
+            let block = self.block_size_on(&config, index);
             let usable = |at: usize| {
                 let live = lives[at].as_ref().filter(|live| live.is_active());
                 live.is_some_and(|live| live.device.geometry().logical_block_size <= block)
@@ -385,15 +399,6 @@ pub(crate) fn needed_bytes(config: &Config, index: usize) -> u64 {
     extents.filter(|extent| usize::from(extent.member) == index).map(|extent| extent.start + extent.len).max().unwrap_or(0)
 }
 
-fn refuse_small(config: &Config, index: usize, member: &Member) -> Result<()> {
-    let needed = needed_bytes(config, index);
-    if member.size_bytes >= needed {
-        return Ok(());
-    }
-    let (new, old) = (&member.path, &config.members[index].path);
-    Err(Error::invalid(format!("{new} has {} bytes, and {needed} are needed to take the place of {old}", member.size_bytes)))
-}
-
 /// Refuses a spare that could take nobody's place.
 pub(crate) fn refuse_idle_spare(config: &Config, spare: &Member) -> Result<()> {
     let needed = (0..config.members.len()).map(|index| needed_bytes(config, index)).filter(|needed| *needed > 0).min().unwrap_or(0);
@@ -405,11 +410,4 @@ pub(crate) fn refuse_idle_spare(config: &Config, spare: &Member) -> Result<()> {
         "{path} has {size} bytes, and as a spare it needs {needed} to take the place of any member of the group {}",
         config.name
     )))
-}
-
-/// Returns the smallest spare that is large enough.
-fn spare_for(config: &Config, lives: &Lives, index: usize) -> Option<usize> {
-    let needed = needed_bytes(config, index);
-    let spare = |at: &usize| config.members[*at].state == MemberState::Spare && config.members[*at].size_bytes >= needed && lives[*at].is_some();
-    (0..config.members.len()).filter(spare).min_by_key(|at| config.members[*at].size_bytes)
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bedplate::{FileSystem, Group, GroupConfig, Id, Judge, MemberState, MountOptions, Role, Shape, Target, WeakGroup, format_size};
+use bedplate::{FileSystem, Group, GroupConfig, Id, Judge, MemberState, MountOptions, Role, Shape, Target, WeakGroup, Which, format_size};
 use serde::{Deserialize, Serialize};
 
 use crate::device::Access;
@@ -252,14 +252,14 @@ pub fn act(group: &Group, fs: Option<&FileSystem>, request: &Request, open_new: 
     let open_new = |new: &Newcomer| open_new(new, &group.config());
     match request {
         Request::Status { .. } => {}
-        Request::Spare(new) => group.add_spare(&open_new(new)?)?,
-        Request::Add(new) => group.add_member(&open_new(new)?)?,
+        Request::Spare(new) => group.add_spare(new.arrival(&open_new(new)?))?,
+        Request::Add(new) => group.add_member(new.arrival(&open_new(new)?))?,
         Request::Relayout(Turn::Begin(wish)) => begin(group, fs, wish)?,
         Request::Relayout(Turn::Pause(pause)) => group.pause_relayout(*pause)?,
         Request::Relayout(Turn::Reverse) => group.reverse_relayout()?,
-        Request::Replace(member, new) => group.replace(which(group, member)?, &open_new(new)?)?,
-        Request::Unrelocate(member, new) => group.unrelocate(which(group, member)?, &open_new(new)?)?,
-        Request::Remove(member) => group.remove(which(group, member)?)?,
+        Request::Replace(member, new) => group.replace(which(member)?, new.arrival(&open_new(new)?))?,
+        Request::Unrelocate(member, new) => group.unrelocate(which(member)?, new.arrival(&open_new(new)?))?,
+        Request::Remove(member) => group.remove(which(member)?)?,
         Request::Foreground(limit_percent) => group.set_foreground(*limit_percent)?,
         Request::ScrubEvery { every_s, repair } => group.schedule_scrub(every_s.map(Duration::from_secs), *repair)?,
         Request::Scrub { repair } => return scrub(group, fs, *repair),
@@ -271,17 +271,9 @@ pub fn act(group: &Group, fs: Option<&FileSystem>, request: &Request, open_new: 
     Ok(Reply::Status(Box::new(status)))
 }
 
-/// Finds a member by its identity: its number may be another's by now.
-fn which(group: &Group, id: &str) -> Result<Id> {
-    let config = group.config();
-    let found = config.members.iter().find(|member| member.id.to_string() == id).map(|member| member.id);
-    found.ok_or_else(|| {
-        let name = &config.name;
-        Failure::new(
-            "not_found",
-            format!("group {name} has no such member any more: it was removed or replaced, or a spare took its place, just now"),
-        )
-    })
+/// Returns which member a request means: by its identity, because its number may be another's by now.
+fn which(id: &str) -> Result<Which> {
+    Ok(Which::Is(id.parse()?))
 }
 
 fn begin(group: &Group, fs: Option<&FileSystem>, wish: &Wish) -> Result<()> {
@@ -297,7 +289,7 @@ fn begin(group: &Group, fs: Option<&FileSystem>, wish: &Wish) -> Result<()> {
         let (size, present) = (format_size(size), format_size(present));
         return Err(Failure::new("invalid", format!("the volume has {present}, less than {size}: see 'bedplate volume grow'")));
     }
-    let without = wish.without.as_ref().map(|id| which(group, id)).transpose()?.map(Into::into);
+    let without = wish.without.as_ref().map(|id| which(id)).transpose()?;
     let target = Target { shape, columns, unit_bytes, plexes, size_bytes, step_bytes_max, without };
     // What is mounted must not grow between the question and the answer.
     match fs.filter(|_| role == Role::Data) {

@@ -100,6 +100,8 @@ fn s_111_a_member_is_meant_by_its_identity_whoever_goes_meanwhile() {
     let group = Group::import(&members, &ImportOptions::default()).unwrap();
     act(&group, None, &Request::Remove(id.clone()), &nobody_comes).unwrap();
     let failure = act(&group, None, &Request::Remove(id), &nobody_comes).unwrap_err();
-    assert!(failure.message.contains("no such member any more"), "{failure}");
+    assert!(failure.kind == "not_found" && failure.message.contains("any more"), "{failure}");
+    let failure = act(&group, None, &Request::Remove("2".into()), &nobody_comes).unwrap_err();
+    assert!(failure.message.contains("no identity"), "a number may be another's: {failure}");
     assert_eq!(group.config().members.len(), 3);
 }

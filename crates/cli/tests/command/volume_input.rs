@@ -140,6 +140,30 @@ fn add_spare_and_replace_destroy_nothing_unless_they_are_forced() {
     bedplate(["volume", "import", first]).succeeds().says("volume.img  active");
 }
 
+/// With `--force` a device lost the label of its old group before the new group looked whether it could take it.
+#[test]
+fn a_forced_device_that_is_refused_stays_in_its_group() {
+    let scratch = Scratch::new();
+    let members = group(&scratch, "mirror", 2, &["--spare", text(&another(&scratch, "spare.img"))]);
+    let (first, second, small) = (text(&members[0]), text(&members[1]), scratch.path("small.img"));
+    bedplate(["volume", "create", "other", "--layout", "concat", "--size", "20M", text(&small)]).succeeds();
+    let before = std::fs::read(&small).unwrap();
+    for (words, part) in [
+        (&["spare", first, text(&small)][..], "to take the place of any member"),
+        (&["replace", first, second, text(&small)], "are needed to take the place of"),
+        (&["replace", first, "2", text(&small)], "has no data on"),
+        (&["unrelocate", first, second, "--to", text(&small)], "does not lie in free space"),
+    ] {
+        let told = refusal(bedplate(["volume"].iter().chain(words).chain(&["--force"])));
+        assert!(told.contains(part), "{words:?}: {told}");
+        assert!(std::fs::read(&small).unwrap() == before, "{words:?} wrote to what was refused");
+    }
+    bedplate(["volume", "show", text(&small)]).succeeds().says("group other, whole");
+    // What is taken in is the new group's only.
+    bedplate(["volume", "add", first, text(&small), "--force"]).succeeds();
+    bedplate(["volume", "show", text(&small)]).succeeds().says("group tank, whole");
+}
+
 #[test]
 fn a_relayout_that_would_change_nothing_is_refused_with_the_reason() {
     let scratch = Scratch::new();

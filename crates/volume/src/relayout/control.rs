@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use block::BlockDevice;
 use parking_lot::Mutex;
 
 use super::Relayout;
 use super::rows::with_parity;
 use super::shift::Stepped;
 use super::target::{self, Target};
+use crate::arrival::Arrival;
 use crate::core::{Core, Redundancy};
 use crate::drl::Drl;
 use crate::group::{Inner, geometry};
@@ -52,8 +52,8 @@ impl Group {
     ///
     /// # Errors
     /// `Foreign` when the device is a member already, `Invalid` when the group is full or the device too small, `Device`.
-    pub fn add_member(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
-        self.open.inner.add(device, MemberState::Active)
+    pub fn add_member<'a>(&self, device: impl Into<Arrival<'a>>) -> Result<()> {
+        self.open.inner.add(device.into(), MemberState::Active)
     }
 
     /// Lets a volume become what is asked for, while it is in use; the background thread moves it, or [`run_relayout`](Self::run_relayout).

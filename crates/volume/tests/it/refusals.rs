@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, DeviceOptions, Fault, FaultRule, MemoryDevice, SimulatedDevice, Trigger, WriteFault};
-use volume::{ErrorKind, Group, ImportOptions, Role, Shape};
+use block::{AlignedBuf, BlockDevice, DeviceOptions, Fault, FaultRule, Geometry, MemoryDevice, SimulatedDevice, Trigger, WriteFault};
+use volume::{Arrival, ErrorKind, Group, ImportOptions, Label, Role, Shape};
 
 use super::bed::{Bed, MEMBER_BYTES, new_group, quiet};
 
@@ -237,4 +237,35 @@ fn a_read_only_device_makes_no_member() {
     let other = SimulatedDevice::new(MEMBER_BYTES, 1);
     let error = volume::create(&new_group(Shape::Mirror, 2, vec![device, other], Vec::new())).unwrap_err();
     assert!(error.kind == ErrorKind::Invalid && error.message.contains("read-only") && error.message.contains("/m "), "{error}");
+}
+
+/// A device whose blocks are larger than the volume's was taken in, and every small write failed on it from then on.
+#[test]
+fn a_device_with_larger_blocks_takes_nobodys_place() {
+    let bed = Bed::new(2, 12);
+    bed.create(Shape::Mirror, 2, 0);
+    let group = Group::import(&bed.devices(), &quiet()).unwrap();
+    let geometry = Geometry { logical_block_size: 4096, physical_block_size: 4096, untorn_unit: 4096, ..MemoryDevice::GEOMETRY };
+    let coarse: Arc<dyn BlockDevice> = MemoryDevice::with_geometry(MEMBER_BYTES, geometry);
+    for error in [group.add_spare(&coarse).unwrap_err(), group.replace(1, &coarse).unwrap_err()] {
+        assert!(error.kind == ErrorKind::Invalid && error.message.contains("blocks of 4096 bytes"), "{error}");
+    }
+    assert_eq!(Label::read(&*coarse).unwrap_err().kind, ErrorKind::NotAMember, "it was not written to");
+}
+
+/// A device that was forced into a group lost its old label first, also where the group then refused it.
+#[test]
+fn a_forced_device_that_is_refused_keeps_its_label() {
+    let (bed, other) = (Bed::new(2, 13), Bed::new(2, 14));
+    bed.create(Shape::Mirror, 2, 0);
+    other.create(Shape::Mirror, 2, 0);
+    let group = Group::import(&bed.devices(), &quiet()).unwrap();
+    let taken = other.device(1);
+    let by_force = Arrival { device: &taken, force: true };
+    let before = other.members[1].operation_count();
+    assert_eq!(group.replace(0, &taken).unwrap_err().kind, ErrorKind::Foreign);
+    assert_eq!(group.unrelocate(0, by_force).unwrap_err().kind, ErrorKind::Invalid);
+    assert_eq!(other.members[1].operation_count(), before, "nothing was written to it");
+    group.replace(1, by_force).unwrap();
+    assert_eq!(Label::read(&*taken).unwrap().config.id, group.config().id);
 }
