@@ -45,6 +45,7 @@ pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevic
     if !options.read_only {
         refuse_damage(&loaded)?;
     }
+    tune::check_options(&options, loaded.found.superblock.block_size)?;
     let superblock = &loaded.found.superblock;
     let (next_ino, epoch) = if options.read_only { (0, 0) } else { (next_ino(&loaded.meta)?, epoch(&loaded.meta)?) };
     let orphans = count_rows(&loaded.meta, Table::Orphan)?;

@@ -35,6 +35,16 @@ impl ExtentSize {
     }
 }
 
+/// Says whether extents can have such a size; 0: none is wanted.
+pub(crate) fn is_possible(bytes: u64, block_size: u64) -> bool {
+    bytes.is_multiple_of(block_size) && bytes <= BYTES_MAX
+}
+
+/// Returns why they cannot.
+pub(crate) fn refusal(bytes: u64, block_size: u64) -> String {
+    format!("{bytes} bytes cannot be the size of extents: choose a multiple of the block size {block_size}, at most 1 GiB")
+}
+
 impl Fs {
     /// Returns the size that is set on a file or directory; 0: none.
     pub(crate) fn extent_size(&self, ino: InodeNo) -> Result<u64> {
@@ -46,9 +56,8 @@ impl Fs {
     pub(crate) fn set_extent_size(&self, ino: InodeNo, bytes: Option<u64>) -> Result<()> {
         let inode = self.file_or_directory(ino, "it has no extents")?;
         let block = u64::from(self.block_size);
-        if let Some(bytes) = bytes.filter(|bytes| !bytes.is_multiple_of(block) || !(block..=BYTES_MAX).contains(bytes)) {
-            let message = format!("{bytes} bytes cannot be the size of extents: choose a multiple of the block size {block}, at most 1 GiB");
-            return Err(Error::new(ErrorKind::Invalid, message));
+        if let Some(bytes) = bytes.filter(|bytes| *bytes == 0 || !is_possible(*bytes, block)) {
+            return Err(Error::new(ErrorKind::Invalid, refusal(bytes, block)));
         }
         let lsn = self.set_own_xattr(&inode, ATTRIBUTE, bytes.map(|bytes| bytes.to_le_bytes().to_vec()));
         self.meta.sync(lsn)

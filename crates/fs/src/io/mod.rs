@@ -53,7 +53,7 @@ mod write;
 
 pub use defrag::{DefragStep, Fragmentation};
 pub(crate) use demand::Ask;
-pub(crate) use extent_size::{ATTRIBUTE as EXTENT_SIZE, BYTES_MAX as EXTENT_SIZE_MAX};
+pub(crate) use extent_size::{ATTRIBUTE as EXTENT_SIZE, BYTES_MAX as EXTENT_SIZE_MAX, is_possible as is_extent_size, refusal as extent_size_refusal};
 pub(crate) use fill::Filling;
 pub(crate) use grid::Grid;
 pub(crate) use mapping::FileState;

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use super::{TUNABLES, Takes, Tunable, TunableState, TuneOptions, TunedBy, check_pairs, mode_of};
 use crate::cache::CacheOptions;
 use crate::inode::Inode;
+use crate::io::{extent_size_refusal, is_extent_size};
 use crate::log::RecordKind;
 use crate::meta::MetaStore;
 use crate::row::{RowChange, Table};
@@ -46,9 +47,32 @@ pub(crate) fn stored_key(tunable: Tunable) -> Vec<u8> {
 /// `Corrupt` where that is no value of it (I-TUNE-1); device errors.
 pub(crate) fn check_stored(meta: &MetaStore, tunable: Tunable) -> Result<Option<u64>> {
     let Some(bytes) = meta.get(Table::Setting, &stored_key(tunable))? else { return Ok(None) };
-    let value = bytes.as_slice().try_into().ok().map(u64::from_le_bytes).filter(|value| tunable.allows(*value));
+    let (info, block_size) = (tunable.info(), meta.region().superblock().block_size);
+    let Some(value) = bytes.as_slice().try_into().ok().map(u64::from_le_bytes) else {
+        return Err(Error::corrupt(format!("what the volume holds for the tunable '{}' is no number", info.name)));
+    };
+    let why = refusal(tunable, value, block_size);
+    why.map_or(Ok(Some(value)), |why| Err(Error::corrupt(format!("the volume holds for the tunable '{}' what it cannot be: {why}", info.name))))
+}
+
+/// Says why a value cannot be one of a tunable on a volume with such blocks; nothing where it can.
+fn refusal(tunable: Tunable, value: u64, block_size: u32) -> Option<String> {
     let info = tunable.info();
-    value.map(Some).ok_or_else(|| Error::corrupt(format!("what the volume holds for the tunable '{}' is not {}", info.name, info.range())))
+    if !tunable.allows(value) {
+        return Some(format!("{} is not {}", info.unit.format(value), info.range()));
+    }
+    let odd = tunable == Tunable::ExtentSize && !is_extent_size(value, block_size.into());
+    odd.then(|| extent_size_refusal(value, block_size.into()))
+}
+
+/// Refuses mount options that this volume cannot be served with.
+///
+/// # Errors
+/// `Invalid`.
+pub(crate) fn check_options(options: &MountOptions, block_size: u32) -> Result<()> {
+    let (tunable, value) = (Tunable::ExtentSize, options.extent_size_bytes);
+    let why = refusal(tunable, value, block_size);
+    why.map_or(Ok(()), |why| Err(Error::new(ErrorKind::Invalid, format!("{}{value}: {why}", tunable.info().option))))
 }
 
 /// Settles which values a mount begins with: options that were given, else what the volume holds, else defaults.
@@ -171,7 +195,7 @@ impl Fs {
     /// Changes tunables: all, or none.
     pub(crate) fn tune(&self, change: &TuneOptions) -> Result<Vec<TunableState>> {
         let mut state = self.tuning.state.lock();
-        change.changes.iter().try_for_each(|(tunable, value)| check_change(*tunable, *value, change.live_only))?;
+        change.changes.iter().try_for_each(|(tunable, value)| check_change(*tunable, *value, change.live_only, self.block_size))?;
         if !change.live_only {
             self.begin_change()?;
         }
@@ -252,16 +276,13 @@ impl Fs {
     }
 }
 
-fn check_change(tunable: Tunable, value: Option<u64>, live_only: bool) -> Result<()> {
+fn check_change(tunable: Tunable, value: Option<u64>, live_only: bool, block_size: u32) -> Result<()> {
     let info = tunable.info();
     let refuse = |why: String| Err(Error::new(ErrorKind::Invalid, format!("{}: {why}", info.name)));
     match info.takes {
         Takes::Format => refuse(format!("it is set once, by 'bedplate format {}', and cannot be changed", info.option)),
         Takes::MountOption => refuse(format!("it is needed before the volume can be read: give the mount option {}", info.option)),
         Takes::NextMount if live_only => refuse("it counts from the next mount on, so it cannot be set for this one only".to_owned()),
-        _ => match value.filter(|value| !tunable.allows(*value)) {
-            Some(value) => refuse(format!("{} is not {}", info.unit.format(value), info.range())),
-            None => Ok(()),
-        },
+        _ => value.and_then(|value| refusal(tunable, value, block_size)).map_or(Ok(()), refuse),
     }
 }

@@ -16,7 +16,7 @@ use std::thread::available_parallelism;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use live::{Tuning, cache_options, check_stored, settle, stored_key};
+pub(crate) use live::{Tuning, cache_options, check_options, check_stored, settle, stored_key};
 pub use unit::Unit;
 
 use crate::{Error, ErrorKind, IoMode, MountOptions, Result};

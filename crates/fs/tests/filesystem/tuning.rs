@@ -161,6 +161,24 @@ fn a_shorter_sync_interval_counts_for_a_daemon_that_sleeps() {
     }
 }
 
+/// An extent size of 3000 bytes was taken from a tunable and from a mount option, and did not mean what it said; of a file it was refused.
+#[test]
+fn an_extent_size_of_broken_blocks_is_refused_as_tunable_and_as_option() {
+    let device = device(64 << 20, 512);
+    format(&device, 4096);
+    let odd = MountOptions { extent_size_bytes: 3000, ..MountOptions::default() };
+    let error = FileSystem::mount(Arc::clone(&device), None, odd).err().unwrap();
+    assert!(error.kind == ErrorKind::Invalid && error.message.contains("extsize=3000") && error.message.contains("block size 4096"), "{error}");
+    let fs = FileSystem::mount(device, None, MountOptions::default()).unwrap();
+    for options in [change(&[(Tunable::ExtentSize, Some(3000))]), live(&[(Tunable::ExtentSize, Some(4096 + 512))])] {
+        let error = fs.tune(&options).unwrap_err();
+        assert!(error.kind == ErrorKind::Invalid && error.message.contains("a multiple of the block size 4096"), "{error}");
+    }
+    assert_eq!(standing(&fs, Tunable::ExtentSize), (0, TunedBy::Default, None));
+    fs.tune(&change(&[(Tunable::ExtentSize, Some(8192))])).unwrap();
+    fs.tune(&change(&[(Tunable::ExtentSize, Some(0))])).unwrap();
+}
+
 /// A report over a table that is larger than the cache by far must not cost the transactions their pages: admission is scan-resistant, and can be switched
 /// off for a file, for what a directory gets, or for the whole mount, while all are in use.
 #[test]
