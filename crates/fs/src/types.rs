@@ -50,7 +50,7 @@ pub struct Untorn {
 pub struct Epoch(pub u32);
 
 /// Nanoseconds since the Unix epoch, negative before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Timestamp(pub i64);
 
 impl Timestamp {

@@ -184,7 +184,7 @@ pub fn answer(fs: &FileSystem, request: &Request) -> fs::Result<(Value, Changed)
             plain(Value::Null)
         }
         Request::SetSchedule { name, every_s, keep, paths } => {
-            fs.set_schedule(&Schedule { name: name.clone(), every_s: *every_s, keep: *keep, paths: paths.clone(), last: None })?;
+            fs.set_schedule(&Schedule { name: name.clone(), every_s: *every_s, keep: *keep, paths: paths.clone(), last: None, failure: None })?;
             plain(Value::Null)
         }
         Request::Schedules => plain(json(&fs.schedules())?),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::schedule::{Moment, SCHEDULE_PREFIX, Schedule, key_of};
+use super::schedule::{Moment, SCHEDULE_PREFIX, Schedule, failure_key_of, key_of};
 use super::{Checkpoint, CheckpointInfo, CheckpointOptions, CheckpointScope};
 use crate::log::RecordKind;
 use crate::meta::MetaStore;
@@ -40,7 +40,12 @@ impl Turns {
                 Err(error) => tracing::warn!("the setting '{}' does not decode and is left alone: {error}; a check removes it", key.escape_ascii()),
             }
             Ok(ControlFlow::Continue(()))
-        })
+        })?;
+        for schedule in &mut self.schedules {
+            let why = meta.get(Table::Setting, &failure_key_of(&schedule.name))?;
+            schedule.failure = why.map(|why| String::from_utf8_lossy(&why).into_owned());
+        }
+        Ok(())
     }
 
     fn is_due(&self, schedule: &Schedule, now: Moment) -> bool {
@@ -81,9 +86,10 @@ impl Fs {
         self.begin_change()?;
         self.with_room(|| self.need_space())?;
         let mut turns = self.turns.lock();
-        let last = turns.schedules.iter().find(|other| other.name == schedule.name).and_then(|other| other.last);
-        let row = Schedule { last, ..schedule.clone() };
-        self.change_schedule(RowChange::put(Table::Setting, row.key(), row.encode()))?;
+        let old = turns.schedules.iter().find(|other| other.name == schedule.name);
+        let (last, failure) = old.map_or((None, None), |old| (old.last, old.failure.clone()));
+        let row = Schedule { last, failure, ..schedule.clone() };
+        self.change_schedule(vec![RowChange::put(Table::Setting, row.key(), row.encode())])?;
         turns.put(&schedule.name, Some(row));
         Ok(())
     }
@@ -95,14 +101,14 @@ impl Fs {
         if !turns.schedules.iter().any(|schedule| schedule.name == name) {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no schedule '{}'", name.escape_debug())));
         }
-        self.change_schedule(RowChange::delete(Table::Setting, key_of(name)))?;
+        self.change_schedule([key_of(name), failure_key_of(name)].map(|key| RowChange::delete(Table::Setting, key)).to_vec())?;
         turns.put(name, None);
         turns.ran.remove(name);
         Ok(())
     }
 
-    fn change_schedule(&self, change: RowChange) -> Result<()> {
-        let lsn = self.commit(RecordKind::Setting, vec![change]);
+    fn change_schedule(&self, changes: Vec<RowChange>) -> Result<()> {
+        let lsn = self.commit(RecordKind::Setting, changes);
         self.meta.sync(lsn)?;
         self.keeper.wake();
         Ok(())
@@ -126,12 +132,17 @@ impl Fs {
         let mut run = ScheduleRun::default();
         for schedule in turns.schedules.clone() {
             if turns.is_due(&schedule, now) {
-                let had = Schedule { last: Some(now.wall), ..schedule.clone() };
+                let had = Schedule { last: Some(now.wall), failure: None, ..schedule.clone() };
                 turns.ran.insert(schedule.name.clone(), now.steady);
                 turns.put(&schedule.name, Some(had.clone()));
                 match self.make_scheduled(&had, now) {
                     Ok(made) => run.made.push(made),
-                    Err(error) => run.failures.push(format!("schedule '{}' made no checkpoint: {error}", schedule.name.escape_debug())),
+                    Err(error) => {
+                        let failed = Schedule { failure: Some(error.to_string()), ..had };
+                        self.note_failure(&failed);
+                        turns.put(&schedule.name, Some(failed));
+                        run.failures.push(format!("schedule '{}' made no checkpoint: {error}", schedule.name.escape_debug()));
+                    }
                 }
             }
             self.retain(&schedule, &mut run)?;
@@ -144,15 +155,18 @@ impl Fs {
     fn make_scheduled(&self, schedule: &Schedule, now: Moment) -> Result<CheckpointInfo> {
         let taken = self.all_checkpoints();
         let name = schedule.checkpoint_name(now.wall, |name| taken.iter().any(|other| other.row.name == name));
-        let note = RowChange::put(Table::Setting, schedule.key(), schedule.encode());
+        let notes = [RowChange::put(Table::Setting, schedule.key(), schedule.encode()), schedule.outcome()];
         let scope = if schedule.paths.is_empty() { CheckpointScope::Everything } else { CheckpointScope::Paths(schedule.paths.clone()) };
         let options = CheckpointOptions { scope, automatic: true, kept: false };
-        self.create_noting(&name, &options, now.wall, std::slice::from_ref(&note)).inspect_err(|_| {
-            // It had its turn all the same: what fails now would fail again in a minute, and be told again.
-            if self.begin_change().is_ok() {
-                let _lsn = self.commit(RecordKind::Setting, vec![note]);
-            }
-        })
+        self.create_noting(&name, &options, now.wall, &notes)
+    }
+
+    /// Keeps that a schedule failed. It had its turn all the same: what fails now would fail again in a minute, and be told again.
+    fn note_failure(&self, schedule: &Schedule) {
+        if self.begin_change().is_ok() {
+            let note = RowChange::put(Table::Setting, schedule.key(), schedule.encode());
+            let _lsn = self.commit(RecordKind::Setting, vec![note, schedule.outcome()]);
+        }
     }
 
     /// Deletes the oldest that a schedule made beyond those that it keeps. One that somebody reads waits for the next time.

@@ -15,15 +15,20 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::calendar::format_time;
 use crate::decode::Reader;
 use crate::names::check_name;
+use crate::row::{RowChange, Table};
 use crate::{Error, ErrorKind, Result, Timestamp};
 
 /// Begins the names of settings that are schedules.
 pub(crate) const SCHEDULE_PREFIX: &[u8] = b"schedule.";
+/// Begins the names of settings that say why a schedule made no checkpoint when it last had its turn.
+const FAILURE_PREFIX: &[u8] = b"schedule_failed.";
+/// Longest reason that is kept.
+const FAILURE_BYTES_MAX: usize = 1024;
 
 /// Longest name in bytes: a checkpoint's name has room for the time behind it.
 const NAME_BYTES_MAX: usize = 200;
@@ -40,7 +45,7 @@ const KEEP_MAX: u32 = 10_000;
 const PATHS_BYTES_MAX: usize = 32 << 10;
 
 /// A rule by which checkpoints are made and deleted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
     /// Its name, with which those of its checkpoints begin: 1 to 200 bytes of UTF-8.
     pub name: String,
@@ -52,6 +57,9 @@ pub struct Schedule {
     pub paths: Vec<PathBuf>,
     /// The wall clock when it last had its turn.
     pub last: Option<Timestamp>,
+    /// Why it made no checkpoint then; `None`: it made one, or had no turn yet.
+    #[serde(default)]
+    pub failure: Option<String>,
 }
 
 /// One moment by two clocks.
@@ -121,7 +129,7 @@ impl Schedule {
             let len = r.u16()?;
             paths.push(PathBuf::from(std::ffi::OsString::from_vec(r.take(len.into())?.to_vec())));
         }
-        let schedule = Self { name, every_s, keep, paths, last: (last != i64::MIN).then_some(Timestamp(last)) };
+        let schedule = Self { name, every_s, keep, paths, last: (last != i64::MIN).then_some(Timestamp(last)), failure: None };
         schedule.validate().map_err(|e| Error::corrupt(e.message))?;
         Ok(schedule)
     }
@@ -133,6 +141,28 @@ impl Schedule {
 
     fn offset_s(&self) -> i64 {
         if self.every_s.is_multiple_of(7 * DAY_S) { MONDAY_S } else { 0 }
+    }
+
+    /// What the volume keeps of how its last turn went.
+    pub(super) fn outcome(&self) -> RowChange {
+        let key = failure_key_of(&self.name);
+        match &self.failure {
+            Some(why) => {
+                let end = (0..=why.len().min(FAILURE_BYTES_MAX)).rev().find(|at| why.is_char_boundary(*at)).unwrap_or(0);
+                RowChange::put(Table::Setting, key, why.as_bytes()[..end].to_vec())
+            }
+            None => RowChange::delete(Table::Setting, key),
+        }
+    }
+
+    /// Returns when it has its next turn where the volume is mounted for writing then: now, or when its next period begins.
+    #[must_use]
+    pub fn next(&self, now: Timestamp) -> Timestamp {
+        if self.last.is_none_or(|last| self.slot(now) > self.slot(last)) {
+            return now;
+        }
+        let wait = i64::try_from(self.until_next(now).as_nanos()).unwrap_or(i64::MAX);
+        Timestamp(now.0.saturating_add(wait))
     }
 
     /// Returns whether one is due; `ran` is when this process last had it run, on the steady clock.
@@ -176,6 +206,10 @@ pub(super) fn key_of(name: &str) -> Vec<u8> {
     [SCHEDULE_PREFIX, name.as_bytes()].concat()
 }
 
+pub(super) fn failure_key_of(name: &str) -> Vec<u8> {
+    [FAILURE_PREFIX, name.as_bytes()].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,7 +217,7 @@ mod tests {
     const HOUR_S: u64 = 3600;
 
     fn hourly(last: Option<Timestamp>) -> Schedule {
-        Schedule { name: "hourly".into(), every_s: HOUR_S, keep: 24, paths: vec!["/db".into(), "/wal".into()], last }
+        Schedule { name: "hourly".into(), every_s: HOUR_S, keep: 24, paths: vec!["/db".into(), "/wal".into()], last, failure: None }
     }
 
     /// 2026-11-21 15:00:00 UTC, a Saturday, and some seconds.
@@ -236,6 +270,8 @@ mod tests {
     fn slots_begin_at_round_times_and_weeks_on_mondays() {
         assert_eq!(hourly(None).until_next(at(0)), Duration::from_secs(3600));
         assert_eq!(hourly(None).until_next(at(3599)), Duration::from_secs(1));
+        assert_eq!(hourly(None).next(at(5)), at(5), "the first at once");
+        assert_eq!((hourly(Some(at(0))).next(at(5)), hourly(Some(at(0))).next(at(3605))), (at(3600), at(3605)));
         let weekly = Schedule { every_s: 7 * DAY_S, ..hourly(None) };
         assert_eq!(weekly.until_next(at(0)), Duration::from_secs(33 * HOUR_S), "from Saturday, 15:00, to Monday, 0:00");
         assert_eq!(weekly.until_next(at(33 * 3600)), Duration::from_secs(7 * DAY_S));

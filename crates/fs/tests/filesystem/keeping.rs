@@ -276,7 +276,7 @@ fn hour(wall: i64, steady: u64) -> Moment {
 }
 
 fn hourly(keep: u32) -> Schedule {
-    Schedule { name: "hourly".into(), every_s: 3600, keep, paths: Vec::new(), last: None }
+    Schedule { name: "hourly".into(), every_s: 3600, keep, paths: Vec::new(), last: None, failure: None }
 }
 
 /// S-80: one a period, missed ones are one, the newest are kept and nothing else is deleted.
@@ -426,6 +426,24 @@ fn s_80_one_schedule_that_fails_stops_no_other() {
     let run = fs.run_schedules(hour(1, 1)).unwrap();
     assert!(run.made.len() == 1 && run.failures.len() == 1 && run.failures[0].contains("'broken'"), "{run:?}");
     assert!(fs.run_schedules(hour(1, 1)).unwrap().failures.is_empty(), "it had its turn");
+    // S-120: it is told with the reason, also after a remount and to who adds it again, until it goes well or is removed.
+    let broken = |fs: &FileSystem| fs.schedules().into_iter().find(|schedule| schedule.name == "broken").unwrap().failure;
+    assert!(broken(&fs).unwrap().contains("/missing") && fs.schedules()[1].failure.is_none(), "{:?}", fs.schedules());
+    fs.unmount().unwrap();
+    let fs = mount_as(&device, IoMode::Concurrent);
+    assert!(broken(&fs).unwrap().contains("/missing"));
+    put(&fs, "/missing", 0, 4096, 1, IoMode::Concurrent).unwrap();
+    fs.set_schedule(&of_one).unwrap();
+    assert!(broken(&fs).is_some());
+    fs.run_schedules(hour(2, 2)).unwrap();
+    assert_eq!(broken(&fs), None);
+    fs.remove("/missing").unwrap();
+    fs.run_schedules(hour(3, 3)).unwrap();
+    assert!(broken(&fs).is_some());
+    fs.remove_schedule("broken").unwrap();
+    put(&fs, "/missing", 0, 4096, 1, IoMode::Concurrent).unwrap();
+    fs.set_schedule(&of_one).unwrap();
+    assert_eq!(broken(&fs), None, "another one of that name");
     for wrong in [Schedule { every_s: 1, ..hourly(1) }, Schedule { keep: 0, ..hourly(1) }, Schedule { name: "..".into(), ..hourly(1) }] {
         assert_eq!(fs.set_schedule(&wrong).unwrap_err().kind, ErrorKind::Invalid);
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bedplate::{Timestamp, format_time};
+use bedplate::{Schedule, Timestamp, format_time};
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,6 +15,7 @@ use crate::device::Access;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::reach::{Reach, Target};
+use crate::text;
 
 const HOUR_S: u64 = 3600;
 
@@ -54,19 +55,20 @@ pub enum Action {
     },
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Schedule {
-    name: String,
-    every_s: u64,
-    keep: u32,
-    paths: Vec<PathBuf>,
-    /// Nanoseconds since 1970.
-    last: Option<i64>,
+/// A schedule as it stands. Times are in nanoseconds since 1970.
+#[derive(Serialize)]
+struct Listed {
+    #[serde(flatten)]
+    schedule: Schedule,
+    /// Its next turn, where the volume is mounted then.
+    next: Timestamp,
+    /// It has its next turn as soon as the volume is mounted.
+    due: bool,
 }
 
 #[derive(Serialize)]
 struct Listing {
-    schedules: Vec<Schedule>,
+    schedules: Vec<Listed>,
 }
 
 #[derive(Serialize)]
@@ -111,7 +113,9 @@ pub fn run_due(target: &Target, output: &Output) -> Result<()> {
 }
 
 fn list(reach: &Reach, output: &Output) -> Result<()> {
-    output.show(&Listing { schedules: reach.ask(&Request::Schedules, Access::ReadOnly, output)? })
+    let (schedules, now): (Vec<Schedule>, _) = (reach.ask(&Request::Schedules, Access::ReadOnly, output)?, Timestamp::now());
+    let listed = |schedule: Schedule| Listed { next: schedule.next(now), due: schedule.next(now) == now, schedule };
+    output.show(&Listing { schedules: schedules.into_iter().map(listed).collect() })
 }
 
 /// Returns name, period and number of each schedule that the arguments ask for.
@@ -143,12 +147,16 @@ fn wrong_rule(rule: &str) -> Failure {
     Failure::usage(format!("'{}' is no rule: a rule is hourly, daily, weekly or monthly and a number, as in 'hourly 24, daily 7'", rule.trim()))
 }
 
-impl fmt::Display for Schedule {
+impl fmt::Display for Listed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown: Vec<_> = self.paths.iter().map(|path| path.display().to_string()).collect();
+        let Schedule { name, every_s, keep, paths, last, failure } = &self.schedule;
+        let shown: Vec<_> = paths.iter().map(text::name).collect();
         let of = if shown.is_empty() { "everything".to_owned() } else { shown.join(", ") };
-        let last = self.last.map_or_else(|| "not yet".to_owned(), |last| format!("{} UTC", format_time(Timestamp(last))));
-        write!(f, "{}: every {}, keeps {}, of {of}, last {last}", self.name.escape_debug(), period(self.every_s), self.keep)
+        let at = |time: Timestamp| format!("{} UTC", format_time(time));
+        let last = last.map_or_else(|| "not yet".to_owned(), at);
+        let next = if self.due { "due".to_owned() } else { format!("next {}", at(self.next)) };
+        write!(f, "{}: every {}, keeps {keep}, of {of}, last {last}, {next}", name.escape_debug(), period(*every_s))?;
+        failure.as_ref().map_or(Ok(()), |why| write!(f, "\n  the last made no checkpoint: {}", text::one_line(why)))
     }
 }
 
