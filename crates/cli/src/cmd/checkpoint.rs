@@ -1,6 +1,7 @@
 //! `bedplate checkpoint create|list|show|delete|keep|rollback|clone|diff|mount|schedule|run-schedule|policy`
 
 mod database;
+mod postgres;
 mod schedule;
 pub mod show;
 
@@ -22,7 +23,7 @@ use crate::live;
 use crate::output::Output;
 use crate::reach::{Reach, Target};
 use crate::text;
-use database::Database;
+use database::Given;
 use show::Checkpoint;
 
 /// Make, list, look at, delete, compare, clone and roll back to checkpoints: images of one moment
@@ -52,7 +53,7 @@ enum Action {
         /// Usually not needed: a checkpoint is one moment across all files, so a database opens it as after a power cut, which it must survive anyway. It is
         /// of use where recovery is to be short, or parts of the database lie on other volumes.
         #[arg(long, value_name = "DATABASE")]
-        database: Option<Database>,
+        database: Option<Given>,
         /// How long the database may take to begin to wait, and to go on
         #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = bedplate::parse_duration, requires = "database")]
         database_timeout: Duration,
@@ -148,6 +149,7 @@ enum Action {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     match &arguments.action {
         Action::Create { target, name, paths, keep, database, database_timeout } => {
+            let database = database.as_ref().map(Given::database).transpose()?;
             let reach = target.reach()?;
             let paths = paths.iter().map(|path| in_bytes(reach.inside(path))).collect();
             if database.is_some() {

@@ -1,6 +1,6 @@
 //! Checkpoints from the command line: on a live mount and on a volume that is not mounted.
 
-use crate::harness::{Scratch, bedplate, can_mount, command, pattern, text};
+use crate::harness::{Scratch, bedplate, can_mount, command, pattern, run, text};
 
 #[test]
 fn checkpoints_of_a_live_mount_are_made_read_rolled_back_to_and_deleted() {
@@ -199,6 +199,26 @@ fn a_checkpoint_is_mounted_alone() {
     bedplate(["mount", text(&image), text(&dir), "-o", "checkpoint=never"]).fails(1, "no checkpoint 'never'");
 }
 
+/// S-120
+fn schedules_tell_of_their_last_turn_and_of_the_next(scratch: &Scratch, volume: &str) {
+    let list = || bedplate(["checkpoint", "schedule", "list", volume]).succeeds();
+    list().says(" UTC, next 20");
+    bedplate(["put", volume, text(&scratch.file("x", b"x")), "/x"]).succeeds();
+    bedplate(["checkpoint", "schedule", "add", volume, "yearly", "--every", "365d", "--keep", "1", "--path", "/x"])
+        .succeeds()
+        .says("last not yet, due");
+    bedplate(["rm", volume, "/x"]).succeeds();
+    bedplate(["checkpoint", "run-schedule", volume]).fails(1, "/x");
+    list().says("\n  the last made no checkpoint: /x: ");
+    let listed = bedplate(["--json", "checkpoint", "schedule", "list", volume]).succeeds().json();
+    let yearly = listed["schedules"].as_array().unwrap().iter().find(|one| one["name"] == "yearly").unwrap().clone();
+    assert!(
+        yearly["failure"].as_str().unwrap().contains("/x") && yearly["due"] == false && yearly["next"].as_i64() > yearly["last"].as_i64(),
+        "{yearly}"
+    );
+    bedplate(["checkpoint", "schedule", "remove", volume, "yearly"]).succeeds();
+}
+
 /// S-80, S-82, S-83: what an administrator does with checkpoints, on a volume that is not mounted and on one that is.
 #[test]
 fn checkpoints_are_scheduled_counted_and_given_a_policy() {
@@ -217,6 +237,7 @@ fn checkpoints_are_scheduled_counted_and_given_a_policy() {
     bedplate(["checkpoint", "schedule", "add", volume, "often", "--every", "1s", "--keep", "3"]).fails(1, "a minute");
     bedplate(["checkpoint", "run-schedule", volume]).succeeds().says("made hourly-20");
     bedplate(["checkpoint", "run-schedule", volume]).succeeds();
+    schedules_tell_of_their_last_turn_and_of_the_next(&scratch, volume);
     bedplate(["checkpoint", "schedule", "remove", volume, "daily"]).succeeds();
     bedplate(["checkpoint", "schedule", "remove", volume, "daily"]).fails(1, "no schedule 'daily'");
     let listed = bedplate(["--json", "checkpoint", "list", volume, "--space"]).succeeds().json();
@@ -345,6 +366,36 @@ fn s_84_a_database_is_bracketed_and_always_released() {
     create("two", "mysql:x", "60s").fails(2, "names no database");
     let listed = bedplate(["--json", "checkpoint", "list", text(&image)]).succeeds().json();
     assert_eq!(listed["checkpoints"].as_array().unwrap().len(), 1, "{listed}");
+}
+
+/// A password in the address of a server stood in the process list, as an argument of psql and of the command itself.
+#[test]
+fn a_password_of_a_database_is_nobodys_to_read() {
+    let scratch = Scratch::new();
+    let (image, seen, password) = (scratch.image("v.img"), scratch.path("seen"), scratch.path("password"));
+    let psql = scratch.directory("bin").join("psql");
+    let script = "#!/bin/sh\n{ echo \"$@\"; tr '\\0' ' ' </proc/$PPID/cmdline; } >$SEEN\nprintf %s \"$PGPASSWORD\" >$SEEN_PASSWORD\n\
+                  [ $REFUSES ] && { echo refused >&2; exit 1; }\necho bedplate-ready\ncat >/dev/null\n";
+    std::fs::write(&psql, script).unwrap();
+    std::fs::set_permissions(&psql, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let create = |name: &str, database: &[&str], refuses: &str| {
+        let mut command = command(["-vvv", "checkpoint", "create", text(&image), name].iter().chain(database));
+        let path = format!("{}:{}", text(psql.parent().unwrap()), std::env::var("PATH").unwrap());
+        command.env("PATH", path).env("SEEN", &seen).env("SEEN_PASSWORD", &password).env("REFUSES", refuses);
+        let ran = run(command);
+        assert!(!ran.stdout().contains("s3cret") && !ran.stderr().contains("s3cret"), "{}{}", ran.stdout(), ran.stderr());
+        ran
+    };
+    create("one", &["--database", "postgresql://me:s3cret%21@host/app"], "").succeeds();
+    create("two", &["--database=postgresql:///app?password=s3cret%21&user=me"], "").succeeds();
+    assert!(create("no", &["--database", "postgresql://me:s3cret%21@host/app"], "1").stderr().contains("it says: refused"));
+    let told = std::fs::read_to_string(&seen).unwrap();
+    assert!(told.contains("-d postgresql://me@host/app") && told.contains("--database postgresql://me@host/app"), "{told}");
+    assert!(!told.contains("s3cret") && std::fs::read_to_string(&password).unwrap() == "s3cret!", "{told}");
+    // Neither does what is refused repeat it.
+    for wrong in ["postgresql://me:s3cret@x@host", "Postgresql://me:s3cret@host"] {
+        assert_eq!(create("no", &["--database", wrong], "").code(), 2);
+    }
 }
 
 /// S-84: SQLite itself: nobody writes while the checkpoint is made, its log is empty then, and others write afterwards.

@@ -18,6 +18,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::postgres::Address;
 use crate::failure::{Failure, Result, plain};
 
 /// What the helper writes once the database waits.
@@ -26,12 +27,35 @@ const READY: &str = "bedplate-ready";
 /// A database, as the command line names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Database {
-    /// A connection string of libpq.
-    Postgres(String),
+    /// A server of PostgreSQL.
+    Postgres(Address),
     /// A database file.
     Sqlite(String),
     /// A program that is run with `freeze` and with `thaw`.
     Program(String),
+}
+
+/// What the command line gives as a database. A wrong one is refused by the command and not by the parser, which would repeat it, with its password.
+#[derive(Debug, Clone)]
+pub struct Given(std::result::Result<Database, String>);
+
+impl std::str::FromStr for Given {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        Ok(Self(text.parse()))
+    }
+}
+
+impl Given {
+    /// Returns the database; the command line holds no password of it any more.
+    pub fn database(&self) -> Result<&Database> {
+        let database = self.0.as_ref().map_err(|why| Failure::usage(format!("--database: {why}")))?;
+        if let Database::Postgres(address) = database {
+            address.hide()?;
+        }
+        Ok(database)
+    }
 }
 
 impl std::str::FromStr for Database {
@@ -40,10 +64,13 @@ impl std::str::FromStr for Database {
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let known = "it is postgresql://…, sqlite:PATH or command:PROGRAM";
         match text.split_once(':') {
-            Some(("postgresql" | "postgres", rest)) if rest.starts_with("//") => Ok(Self::Postgres(text.to_owned())),
+            Some((scheme @ ("postgresql" | "postgres"), rest)) if rest.starts_with("//") => {
+                Address::parse(scheme, &rest[2..]).map(Self::Postgres).map_err(|why| format!("PostgreSQL: {why}"))
+            }
             Some(("sqlite", path)) if !path.is_empty() => Ok(Self::Sqlite(path.to_owned())),
             Some(("command", program)) if !program.is_empty() => Ok(Self::Program(program.to_owned())),
-            _ => Err(format!("'{text}' names no database: {known}")),
+            // It is not repeated: it may hold a password.
+            _ => Err(format!("what is given names no database: {known}")),
         }
     }
 }
@@ -81,7 +108,7 @@ impl Database {
         let text = OsStr::new;
         match self {
             Self::Postgres(address) => {
-                let command = with("psql", &["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", address].map(text));
+                let command = with("psql", &["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", &address.text].map(text));
                 // Before version 15 the functions have other names; the older form of the mode that outlives its session is never used.
                 let begin = format!(
                     "SELECT current_setting('server_version_num')::int >= 150000 AS new \\gset\n\
@@ -274,11 +301,15 @@ mod tests {
     #[test]
     fn databases_are_named_as_people_write_them() {
         let parse = |text: &str| text.parse::<Database>();
-        assert_eq!(parse("postgresql:///app?host=/run"), Ok(Database::Postgres("postgresql:///app?host=/run".into())));
+        let address = |rest| Database::Postgres(Address::parse("postgresql", rest).unwrap());
+        assert_eq!(parse("postgresql:///app?host=/run"), Ok(address("/app?host=/run")));
         assert_eq!(parse("sqlite:/a:b"), Ok(Database::Sqlite("/a:b".into())));
         assert_eq!(parse("command:./freeze it"), Ok(Database::Program("./freeze it".into())));
         for wrong in ["", "mysql://x", "sqlite:", "postgresql:app", "command:"] {
             assert!(parse(wrong).unwrap_err().contains("names no database"), "{wrong}");
+        }
+        for secret in ["postgres:/me:secret@host", "postgresql://me:secret@x@host", "Postgresql://me:secret@host"] {
+            assert!(!parse(secret).unwrap_err().contains("secret"), "{secret}");
         }
     }
 }
