@@ -1,5 +1,7 @@
 //! How a command line names a file: as the system does, or as `VOLUME:/PATH` inside a volume that is not mounted.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -19,19 +21,22 @@ pub enum Place {
 
 impl Place {
     /// Reads an address. What exists under the whole name wins; then the first `:/` behind an image file or block device divides it.
-    pub fn parse(text: &str) -> Self {
-        if Path::new(text).symlink_metadata().is_err() {
-            let inside = text.match_indices(":/").map(|(at, _)| text.split_at(at)).find(|(volume, _)| may_be_volume(volume));
-            if let Some((volume, path)) = inside {
-                return Self::Inside { volume: volume.into(), path: path[1..].into() };
+    pub fn parse(name: impl AsRef<OsStr>) -> Self {
+        let name = name.as_ref();
+        if Path::new(name).symlink_metadata().is_err() {
+            let bytes = name.as_bytes();
+            let dividers = bytes.windows(2).enumerate().filter(|(_, two)| *two == b":/").map(|(at, _)| at);
+            let mut divided = dividers.map(|at| (Path::new(OsStr::from_bytes(&bytes[..at])), OsStr::from_bytes(&bytes[at + 1..])));
+            if let Some((volume, path)) = divided.find(|(volume, _)| may_be_volume(volume)) {
+                return Self::Inside { volume: volume.into(), path: path.into() };
             }
         }
-        Self::Live(text.into())
+        Self::Live(name.into())
     }
 }
 
-fn may_be_volume(path: &str) -> bool {
-    Path::new(path).metadata().is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device())
+fn may_be_volume(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device())
 }
 
 #[cfg(test)]
@@ -44,7 +49,12 @@ mod tests {
         let image = dir.path().join("a:b.img");
         std::fs::write(&image, b"").unwrap();
         let image = image.to_str().unwrap();
-        assert_eq!(Place::parse(&format!("{image}:/x:/y")), Place::Inside { volume: image.into(), path: "/x:/y".into() });
+        assert_eq!(Place::parse(format!("{image}:/x:/y")), Place::Inside { volume: image.into(), path: "/x:/y".into() });
+        let odd = OsStr::from_bytes(b"a:b.img:/\xff");
+        let mut whole = dir.path().as_os_str().to_owned();
+        whole.push("/");
+        whole.push(odd);
+        assert_eq!(Place::parse(&whole), Place::Inside { volume: image.into(), path: OsStr::from_bytes(b"/\xff").into() });
         assert_eq!(Place::parse(image), Place::Live(image.into()));
         assert_eq!(Place::parse("/mnt/none:/x"), Place::Live("/mnt/none:/x".into()));
     }

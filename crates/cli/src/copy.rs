@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Result};
 use crate::progress::Bytes;
+use crate::text;
 
 /// Bytes of one request: large enough that the request's fixed cost vanishes.
 const REQUEST_BYTES: usize = 4 << 20;
@@ -39,7 +40,7 @@ impl Copied {
 impl fmt::Display for Copied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let took = bedplate::format_duration(Duration::from_micros(self.duration_us));
-        write!(f, "{}: {} in {took}", self.path.display(), bedplate::format_size(self.size_bytes))?;
+        write!(f, "{}: {} in {took}", text::name(&self.path), bedplate::format_size(self.size_bytes))?;
         match self.size_bytes.saturating_sub(self.copied_bytes) {
             0 => Ok(()),
             holes => write!(f, ", {} of it holes", bedplate::format_size(holes)),

@@ -91,9 +91,9 @@ impl fmt::Display for Moved {
             MoverState::Waiting => "waits, programs are busy",
             MoverState::Working => "works",
         };
-        write!(f, "defragmentation of {}: {state}", self.mounted_at.display())?;
+        write!(f, "defragmentation of {}: {state}", text::name(&self.mounted_at))?;
         if let Some(file) = &self.file {
-            write!(f, " on {}", file.display())?;
+            write!(f, " on {}", text::name(file))?;
         }
         match self.bytes_per_s {
             Some(rate) => write!(f, ", {}/s", format_size(rate as u64))?,

@@ -39,7 +39,7 @@ impl Names {
                 let Some(last) = entries.last() else { break };
                 after = Some(last.name.clone());
                 for entry in entries {
-                    let path = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
+                    let path = format!("{path}/{}", bedplate::readable_name(&entry.name));
                     match entry.kind {
                         FileKind::Directory => waiting.push((entry.ino, path)),
                         FileKind::File => names.add(fs, entry.ino, path)?,

@@ -8,7 +8,7 @@ use bedplate::{GroupConfig, Id, ScrubFinding, ScrubReport, ScrubResult, ScrubSch
 use serde::{Deserialize, Serialize};
 
 use crate::names::Names;
-use crate::text;
+use crate::text::{self, one_line};
 
 /// What a scrub found.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -74,15 +74,15 @@ fn files(names: &Names, places: &[Range<u64>]) -> Option<String> {
 
 impl fmt::Display for Differing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = self.file.clone().unwrap_or_else(|| if self.parity { "parity" } else { "no file" }.to_owned());
-        write!(f, "{} address {}, {} bytes ({place}): ", self.volume, self.address, self.len)?;
+        let place = self.file.as_deref().unwrap_or(if self.parity { "parity" } else { "no file" });
+        write!(f, "{} address {}, {} bytes ({}): ", self.volume, self.address, self.len, one_line(place))?;
         match (&self.right, &self.wrong, self.repaired) {
-            (Some(right), _, true) => write!(f, "{right} is right, the others are mended from it"),
-            (Some(right), _, false) => write!(f, "{right} is right"),
-            (None, Some((path, offset)), true) => write!(f, "{path} at byte {offset} was wrong, made again from the others"),
-            (None, Some((path, offset)), false) => write!(f, "{path} at byte {offset} is wrong"),
+            (Some(right), _, true) => write!(f, "{} is right, the others are mended from it", one_line(right)),
+            (Some(right), _, false) => write!(f, "{} is right", one_line(right)),
+            (None, Some((path, offset)), true) => write!(f, "{} at byte {offset} was wrong, made again from the others", one_line(path)),
+            (None, Some((path, offset)), false) => write!(f, "{} at byte {offset} is wrong", one_line(path)),
             (None, None, _) => {
-                let copies: Vec<String> = self.copies.iter().map(|(path, offset)| format!("{path} at byte {offset}")).collect();
+                let copies: Vec<String> = self.copies.iter().map(|(path, offset)| format!("{} at byte {offset}", one_line(path))).collect();
                 write!(f, "nobody knows which is right of {}; left as they are", copies.join(" and "))
             }
         }

@@ -373,7 +373,7 @@ impl fmt::Display for Status {
         }
         for member in self.members.iter().filter(|member| !member.has_data) {
             let state = if member.state == MemberState::Active.name() { "without data" } else { &member.state };
-            writeln!(f, "{state}: {}{}", member.path, if member.found { "" } else { " (not found)" })?;
+            writeln!(f, "{state}: {}{}", text::one_line(&member.path), if member.found { "" } else { " (not found)" })?;
         }
         if let Some(pending) = self.pending_bytes.filter(|pending| *pending > 0) {
             let rate = self.pending_bytes_per_second.map(|rate| format!(" at {}/s", format_size(rate))).unwrap_or_default();
@@ -388,10 +388,10 @@ impl fmt::Display for Status {
             writeln!(f, "{scrub}")?;
         }
         for note in &self.notes {
-            writeln!(f, "{note}")?;
+            writeln!(f, "{}", text::one_line(note))?;
         }
         if let Some(why) = &self.refused {
-            writeln!(f, "it cannot be opened as it is: {why}")?;
+            writeln!(f, "it cannot be opened as it is: {}", text::one_line(why))?;
         }
         write!(f, "id {}, event {}", self.id, self.event)
     }
@@ -416,7 +416,7 @@ impl Status {
             |member| {
                 let since = if member.state == "active" { String::new() } else { format!(" since event {}", member.since_event) };
                 let away = if member.found { "" } else { ", not found" };
-                format!("{before}{}  {}{since}{away}", member.path, member.state)
+                format!("{before}{}  {}{since}{away}", text::one_line(&member.path), member.state)
             },
         )
     }

@@ -1,8 +1,9 @@
 //! Small pieces of text that several commands print.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bedplate::FileKind;
 
@@ -47,6 +48,28 @@ pub fn name(name: impl AsRef<OsStr>) -> String {
     one_line(&bedplate::readable_name(name.as_ref().as_bytes()))
 }
 
+/// A name that came from the command line or from the system, as commands tell it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Name(pub PathBuf);
+
+impl<T: Into<PathBuf>> From<T> for Name {
+    fn from(path: T) -> Self {
+        Self(path.into())
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&name(&self.0))
+    }
+}
+
+impl serde::Serialize for Name {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        readable(&self.0, serializer)
+    }
+}
+
 /// Writes a path into a document, which holds text only.
 pub fn readable<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&bedplate::readable_name(path.as_os_str().as_bytes()))
@@ -67,13 +90,14 @@ pub fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
-/// Lays rows out in columns; the columns named in `right` are flushed right.
+/// Lays rows out in columns, a line for each whatever the cells hold; the columns named in `right` are flushed right.
 pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let cells = row.iter().enumerate().map(|(at, cell)| {
             let width = widths[at];
             if right.contains(&at) { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
@@ -111,5 +135,6 @@ mod tests {
     fn a_table_has_no_blanks_at_the_ends_of_its_lines() {
         let rows = [vec!["a".into(), "10".into()], vec!["long".into(), "9".into()]];
         assert_eq!(table(&rows, &[1]), "a     10\nlong   9\n");
+        assert_eq!(table(&[vec!["a\nb".into(), "10".into()]], &[1]), "a\\nb  10\n");
     }
 }

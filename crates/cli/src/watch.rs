@@ -1,6 +1,8 @@
 //! Files of live mounts as those see them who watch: which, what they did, and in which order.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use bedplate::{FileActivity, LatencySnapshot, Reason};
@@ -22,7 +24,7 @@ pub struct Scope {
 }
 
 /// What files did, by path.
-pub type Seen = BTreeMap<String, FileActivity>;
+pub type Seen = BTreeMap<PathBuf, FileActivity>;
 
 /// A page of the daemon's answer.
 #[derive(Deserialize)]
@@ -34,6 +36,8 @@ struct Page {
 #[derive(Deserialize)]
 struct Named {
     path: Option<String>,
+    #[serde(default)]
+    path_bytes: Option<Vec<u8>>,
     #[serde(flatten)]
     activity: FileActivity,
 }
@@ -87,17 +91,21 @@ impl Scope {
         let mut seen = Seen::new();
         for file in &self.files {
             let activity = live::get_as(file, live::ACTIVITY)?;
-            seen.extend(activity.map(|activity| (bedplate::readable_name(file.as_os_str().as_encoded_bytes()), activity)));
+            seen.extend(activity.map(|activity| (file.clone(), activity)));
         }
         for (mount, dir) in &self.below {
             let mut next = Some(0);
             while let Some(after) = next {
                 let Some(page) = live::get_as::<Page>(&mount.dir, &format!("{}.{after}", live::ACTIVITIES))? else { break };
-                for Named { path, activity } in page.files {
-                    let name = match path {
-                        Some(path) if !Path::new(&path).starts_with(dir) => continue,
-                        Some(path) => format!("{}{path}", mount.dir.display().to_string().trim_end_matches('/')),
-                        None if dir == Path::new("/") => format!("{}: inode {}, no name left", mount.dir.display(), activity.ino.0),
+                for Named { path, path_bytes, activity } in page.files {
+                    let name = match path_bytes.or_else(|| path.map(String::into_bytes)).map(|path| PathBuf::from(OsString::from_vec(path))) {
+                        Some(path) if !path.starts_with(dir) => continue,
+                        Some(path) => mount.dir.join(path.strip_prefix("/").unwrap_or(&path)),
+                        None if dir == Path::new("/") => {
+                            let mut name = mount.dir.clone().into_os_string();
+                            name.push(format!(": inode {}, no name left", activity.ino.0));
+                            name.into()
+                        }
                         None => continue,
                     };
                     seen.insert(name, activity);
@@ -120,7 +128,7 @@ impl Scope {
             } else {
                 let of_directory = Self { files: Vec::new(), below: vec![(mount.clone(), dir.clone())] };
                 for path in of_directory.look()?.keys() {
-                    match live::set(Path::new(path), live::RESET, "1") {
+                    match live::set(path, live::RESET, "1") {
                         // It was removed meanwhile.
                         Err(failure) if failure.kind == "not_found" => {}
                         set => set?,
@@ -134,7 +142,7 @@ impl Scope {
 
 /// Returns what came between two looks. Files that did nothing are left out, unless they were named.
 pub fn between(earlier: &Seen, now: &Seen) -> Vec<Row> {
-    let since = |(path, activity): (&String, &FileActivity)| {
+    let since = |(path, activity): (&PathBuf, &FileActivity)| {
         // Another file may have the name by now.
         let before = earlier.get(path).filter(|before| before.ino == activity.ino);
         let Some(before) = before else { return Row { path: path.clone(), activity: activity.clone() } };
@@ -148,7 +156,7 @@ pub fn between(earlier: &Seen, now: &Seen) -> Vec<Row> {
 #[derive(Debug, Clone)]
 pub struct Row {
     /// Its path in the system.
-    pub path: String,
+    pub path: PathBuf,
     /// What it did.
     pub activity: FileActivity,
 }
@@ -217,7 +225,7 @@ impl Row {
     pub fn document(&self) -> Value {
         let FileActivity { ino, size_bytes, file_mode, effective_mode, mixed, opens, counters, latencies } = &self.activity;
         json!({
-            "path": self.path, "ino": ino.0, "size_bytes": size_bytes, "mode": file_mode, "effective_mode": effective_mode, "mixed": mixed,
+            "path": bedplate::readable_name(self.path.as_os_str().as_bytes()), "ino": ino.0, "size_bytes": size_bytes, "mode": file_mode, "effective_mode": effective_mode, "mixed": mixed,
             "opens": opens, "reads": counters.reads, "read_bytes": counters.read_bytes, "writes": counters.writes,
             "written_bytes": counters.written_bytes, "direct": counters.direct, "misaligned": counters.misaligned,
             "cached_reads": counters.cache_hits, "physical_reads": counters.reads - counters.cache_hits.min(counters.reads),
@@ -329,7 +337,7 @@ fn cells(row: &Row, Layout { long, per, block_size, .. }: Layout) -> Vec<String>
         cells.push(short(latencies.sync.percentile_ns(0.99)));
         cells.push(row.activity.effective_mode.map_or_else(|| "-".to_owned(), |mode| mode.to_string()));
     }
-    cells.push(text::one_line(&row.path));
+    cells.push(text::name(&row.path));
     cells
 }
 
@@ -356,13 +364,13 @@ mod tests {
         let latencies = Latencies::default();
         let activity =
             FileActivity { ino: InodeNo(reads), size_bytes: 0, file_mode: None, effective_mode: None, mixed: false, opens: 0, counters, latencies };
-        Row { path: path.to_owned(), activity }
+        Row { path: path.into(), activity }
     }
 
     #[test]
     fn the_busiest_come_first_and_only_so_many() {
         let rows = vec![row("a", 5, 0), row("c", 9, 0), row("b", 9, 9)];
-        let names = |key, top| sorted(rows.clone(), key, top).into_iter().map(|row| row.path).collect::<Vec<_>>();
+        let names = |key, top| sorted(rows.clone(), key, top).into_iter().map(|row| row.path.display().to_string()).collect::<Vec<_>>();
         assert_eq!(names(SortKey::Ops, None), ["b", "c", "a"]);
         assert_eq!(names(SortKey::Name, None), ["a", "b", "c"]);
         assert_eq!(names(SortKey::Hit, Some(1)), ["b"]);

@@ -85,7 +85,7 @@ impl Checked {
 
 impl fmt::Display for Checked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (volume, report) = (self.volume.display(), &self.report);
+        let (volume, report) = (text::name(&self.volume), &self.report);
         for finding in &report.findings {
             match finding.mended {
                 true => writeln!(f, "{} (mended)", finding.message)?,

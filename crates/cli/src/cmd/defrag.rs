@@ -31,7 +31,7 @@ use crate::text;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A file or directory on a mount, VOLUME:/PATH inside a volume that is not mounted, or a whole volume
-    place: String,
+    place: PathBuf,
     /// Only tell how scattered the files are
     #[arg(long)]
     dry_run: bool,
@@ -185,7 +185,7 @@ impl Source<'_> {
         if arguments.dry_run {
             return Ok(done);
         }
-        let mut bar = progress::Bytes::new(output, done.path.display().to_string(), before.bytes);
+        let mut bar = progress::Bytes::new(output, text::name(&done.path), before.bytes);
         let (mut from, unshare) = (Some(0), arguments.unshare);
         while let Some(at) = from {
             let step: DefragStep = self.ask(&Request::Defragment { path: done.path.as_os_str().as_bytes().to_vec(), from: at, unshare })?;

@@ -12,6 +12,7 @@ use crate::failure::{Failure, Result};
 use crate::mounts::Mount;
 use crate::mover::Told;
 use crate::output::Output;
+use crate::text;
 
 #[derive(Serialize)]
 struct Report {
@@ -58,12 +59,12 @@ fn state(mover: &MoverReport) -> String {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {}", self.mounted_at.display(), state(&self.mover))?;
+        writeln!(f, "{}: {}", text::name(&self.mounted_at), state(&self.mover))?;
         if let (Some(file), Some(path)) = (&self.mover.now, &self.now_path) {
-            writeln!(f, "now {}: {}; {} moved", path.display(), told(&file.before), format_size(file.moved_bytes))?;
+            writeln!(f, "now {}: {}; {} moved", text::name(path), told(&file.before), format_size(file.moved_bytes))?;
         }
         for (file, path) in self.mover.last.iter().zip(&self.paths) {
-            let name = path.as_ref().map_or_else(|| format!("inode {}", file.ino.0), |path| path.display().to_string());
+            let name = path.as_ref().map_or_else(|| format!("inode {}", file.ino.0), text::name);
             write!(f, "{name}: {}, now {}; {} moved", told(&file.before), told(&file.after), format_size(file.moved_bytes))?;
             if file.stuck_bytes > 0 {
                 write!(f, "; {} have no better place in the free space", format_size(file.stuck_bytes))?;

@@ -18,7 +18,7 @@ use crate::failure::{Failure, Result};
 use crate::live;
 use crate::mounts::{self, Mount};
 use crate::output::Output;
-use crate::text;
+use crate::text::{self, Name};
 use crate::trial::{self, Trial};
 use crate::watch::{Scope, SortKey, between, short, sorted};
 
@@ -60,13 +60,13 @@ pub struct Open {
 
 impl fmt::Display for Open {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (pid {})", self.program.as_deref().unwrap_or("a program that is gone"), self.pid)
+        write!(f, "{} (pid {})", text::one_line(self.program.as_deref().unwrap_or("a program that is gone")), self.pid)
     }
 }
 
 #[derive(Serialize)]
 struct OfFile {
-    path: String,
+    path: Name,
     effective_mode: Option<String>,
     mode_from: String,
     /// The last trial of another mode.
@@ -87,7 +87,7 @@ struct OfFile {
 
 #[derive(Serialize)]
 struct OfMount {
-    path: PathBuf,
+    path: Name,
     mode: String,
     failed: Option<String>,
     /// Checkpoints fill the volume.
@@ -104,7 +104,7 @@ struct OfMount {
 
 #[derive(Serialize)]
 struct Brief {
-    path: String,
+    path: Name,
     findings: Vec<Finding>,
 }
 
@@ -124,7 +124,7 @@ fn of_file(path: &Path, info: &Value) -> Result<OfFile> {
     let told = look(path, info)?;
     let mode_from = mode_from(path, &told, info)?;
     Ok(OfFile {
-        path: path.display().to_string(),
+        path: path.into(),
         effective_mode: told.activity.effective_mode.map(|mode| mode.to_string()),
         mode_from,
         trial: trial::of_file(path)?,
@@ -151,7 +151,7 @@ fn look(path: &Path, info: &Value) -> Result<Told> {
     for open in &mut opens {
         open.program = std::fs::read_to_string(format!("/proc/{}/comm", open.pid)).ok().map(|name| name.trim_end().to_owned());
     }
-    let (path, io_align, block_size) = (path.display().to_string(), number("io_align"), number("block_size"));
+    let (path, io_align, block_size) = (text::quoted(path), number("io_align"), number("block_size"));
     Ok(Told { path, activity, opens, io_align, block_size, extents, allocated_bytes })
 }
 
@@ -185,7 +185,7 @@ fn mode_from(path: &Path, told: &Told, info: &Value) -> Result<String> {
 /// Returns what a database may be told of a file, or of what is created in a directory.
 fn advice(path: &Path, mode: Option<IoMode>) -> Result<Vec<Advice>> {
     let untorn = live::get(path, live::UNTORN)?.and_then(|text| super::untorn::read(&text));
-    Ok(explain_databases::of(&path.display().to_string(), untorn, mode))
+    Ok(explain_databases::of(&text::quoted(path), untorn, mode))
 }
 
 /// As [`advice`], of a single file: a server has many.
@@ -203,7 +203,7 @@ fn advice_of_directory(path: &Path, info: &Value) -> Result<Vec<Advice>> {
         return Ok(own);
     }
     let below = explain_pages::below(path, mount_mode)?;
-    let shown = path.display().to_string();
+    let shown = text::quoted(path);
     let guarded = |advice: Advice| match advice.database {
         "PostgreSQL" => advice.unless_torn(&shown, below.postgresql.as_ref(), "8k"),
         "InnoDB" => advice.unless_torn(&shown, below.innodb.as_ref(), "16k"),
@@ -218,10 +218,10 @@ fn of_mount(path: &Path, mount: &Mount, info: &Value) -> Result<OfMount> {
     let mut files = Vec::new();
     for row in rows {
         // What left since has nothing to tell.
-        let Ok(told) = look(Path::new(&row.path), info) else { continue };
+        let Ok(told) = look(&row.path, info) else { continue };
         let findings = explain_findings::of(&told);
         if !findings.is_empty() {
-            files.push(Brief { path: row.path, findings });
+            files.push(Brief { path: row.path.into(), findings });
         }
         if files.len() == FILES_MAX {
             break;
@@ -229,7 +229,7 @@ fn of_mount(path: &Path, mount: &Mount, info: &Value) -> Result<OfMount> {
     }
     let at = |pointer: &str| info.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
     Ok(OfMount {
-        path: mount.dir.clone(),
+        path: mount.dir.clone().into(),
         mode: info.get("mode").and_then(Value::as_str).unwrap_or("-").to_owned(),
         failed: info.get("failed").and_then(Value::as_str).map(str::to_owned),
         checkpoints: warning_of(mount),
@@ -287,7 +287,7 @@ impl fmt::Display for OfFile {
 
 impl fmt::Display for OfMount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "mount         {} (mode {})", self.path.display(), self.mode)?;
+        writeln!(f, "mount         {} (mode {})", self.path, self.mode)?;
         if let Some(failed) = &self.failed {
             writeln!(f, "READ-ONLY     {failed}")?;
         }

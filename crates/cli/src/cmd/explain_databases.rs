@@ -37,7 +37,7 @@ pub struct Torn {
 impl Torn {
     /// Begins to count with a file or directory.
     pub fn new(at: &std::path::Path) -> Self {
-        Self { at: at.display().to_string(), count: 0, cached: false, unknown: false }
+        Self { at: crate::text::name(at), count: 0, cached: false, unknown: false }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::watch::short;
 /// What is known of a file.
 #[derive(Debug, Clone)]
 pub struct Told {
-    /// Its path, for the commands proposed.
+    /// Its path as a shell reads it, for the commands proposed.
     pub path: String,
     /// What it did.
     pub activity: FileActivity,

@@ -1,6 +1,7 @@
 //! `bedplate extsize [--recursive] FILE|DIR [SIZE|none]`
 
 use std::fmt;
+use std::path::PathBuf;
 
 use bedplate::{FileSystem, format_size};
 use clap::Args;
@@ -11,6 +12,7 @@ use crate::failure::Result;
 use crate::live;
 use crate::output::Output;
 use crate::session::Devices;
+use crate::text::Name;
 
 /// Show or set how much of a file is wanted in one run of the volume, or of what is created in a directory
 ///
@@ -19,7 +21,7 @@ use crate::session::Devices;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A file or directory on a mount, or VOLUME:/PATH inside a volume that is not mounted
-    file: String,
+    file: PathBuf,
     /// A multiple of the block size up to 1G, as in 16m; 'none' ends it
     size: Option<Wanted<u64>>,
     /// Set it on what is in the directory too, all the way down
@@ -31,7 +33,7 @@ pub struct Arguments {
 
 #[derive(Serialize)]
 struct Told {
-    path: String,
+    path: Name,
     extent_bytes: Option<u64>,
     /// How many files and directories below it were set too.
     below: u64,
@@ -46,7 +48,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         read: |text: &str| text.parse::<u64>().ok(),
     };
     let (extent_bytes, below) = mark.apply(&arguments.file, arguments.size, arguments.recursive, &arguments.devices, output)?;
-    output.show(&Told { path: arguments.file.clone(), extent_bytes, below })
+    output.show(&Told { path: arguments.file.clone().into(), extent_bytes, below })
 }
 
 impl fmt::Display for Told {

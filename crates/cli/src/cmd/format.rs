@@ -17,6 +17,7 @@ use crate::made::Made;
 use crate::output::Output;
 use crate::progress::{self, Bytes};
 use crate::signature;
+use crate::text;
 
 /// Make an empty volume in an image file or on a block device
 #[derive(Debug, Args)]
@@ -204,9 +205,9 @@ fn refuse_foreign(path: &Path, force: bool) -> Result<()> {
 
 impl fmt::Display for Formatted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (path, report) = (self.path.display(), &self.report);
+        let (path, report) = (text::name(&self.path), &self.report);
         let (size, block, log) = (format_size(report.size_bytes), format_size(report.block_size.into()), format_size(report.log_bytes));
-        let place = self.log.as_ref().map_or_else(|| "on the volume".to_owned(), |log| format!("on {}", log.display()));
+        let place = self.log.as_ref().map_or_else(|| "on the volume".to_owned(), |log| format!("on {}", text::name(log)));
         writeln!(f, "{path}: a volume of {size} in blocks of {block}, intent log of {log} {place}")?;
         write!(f, "uuid {}", report.uuid)
     }

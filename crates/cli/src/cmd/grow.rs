@@ -16,6 +16,7 @@ use crate::live;
 use crate::mounts::{self, Mount};
 use crate::output::Output;
 use crate::session::{Devices, Volume};
+use crate::text;
 
 /// Let a volume take over the size its device has grown to, mounted or not
 #[derive(Debug, Args)]
@@ -91,7 +92,7 @@ fn extend(image: &Path, size: Option<u64>) -> Result<()> {
 
 impl fmt::Display for Grown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (volume, before, after) = (self.volume.display(), format_size(self.before_bytes), format_size(self.size_bytes));
+        let (volume, before, after) = (text::name(&self.volume), format_size(self.before_bytes), format_size(self.size_bytes));
         if self.before_bytes == self.size_bytes {
             return write!(f, "{volume}: {after}, its device did not grow");
         }

@@ -140,9 +140,9 @@ impl Info {
 
 impl fmt::Display for Info {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "volume        {}", self.volume.display())?;
+        writeln!(f, "volume        {}", text::name(&self.volume))?;
         match &self.mounted_at {
-            Some(dir) => writeln!(f, "mounted at    {} (mode {})", dir.display(), self.word("mode"))?,
+            Some(dir) => writeln!(f, "mounted at    {} (mode {})", text::name(dir), self.word("mode"))?,
             None => writeln!(f, "mounted at    nowhere")?,
         }
         if let Some(reason) = self.at("failed").and_then(Value::as_str) {

@@ -1,6 +1,8 @@
 //! `bedplate ls VOLUME [PATH]`
 
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use bedplate::{Attr, FileKind, FileSystem, IoMode};
@@ -11,7 +13,7 @@ use crate::device::Access;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::session::Volume;
-use crate::text;
+use crate::text::{self, Name};
 
 /// List a directory of a volume that is not mounted
 #[derive(Debug, Args)]
@@ -34,7 +36,7 @@ const PAGE: usize = 1024;
 
 #[derive(Serialize)]
 struct Entry {
-    path: String,
+    path: Name,
     kind: FileKind,
     ino: u64,
     permissions: String,
@@ -51,7 +53,7 @@ struct Entry {
 
 #[derive(Serialize)]
 struct Listing {
-    path: PathBuf,
+    path: Name,
     entries: Vec<Entry>,
     #[serde(skip)]
     long: bool,
@@ -59,7 +61,7 @@ struct Listing {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let entries = arguments.volume.with(Access::ReadOnly, output, |fs| list(fs, arguments))?;
-    output.show(&Listing { path: arguments.path.clone(), entries, long: arguments.long })
+    output.show(&Listing { path: arguments.path.clone().into(), entries, long: arguments.long })
 }
 
 fn list(fs: &FileSystem, arguments: &Arguments) -> Result<Vec<Entry>> {
@@ -87,7 +89,7 @@ fn list_directory(fs: &FileSystem, dir: &Attr, below: &Path, recursive: bool, en
         after = Some(last.name.clone());
         for found in &page {
             let attr = fs.attr(found.ino)?;
-            let path = below.join(String::from_utf8_lossy(&found.name).as_ref());
+            let path = below.join(OsStr::from_bytes(&found.name));
             entries.push(entry(fs, &path, &attr)?);
             if recursive && attr.kind == FileKind::Directory {
                 list_directory(fs, &attr, &path, recursive, entries)?;
@@ -103,11 +105,11 @@ pub fn too_deep() -> Failure {
 
 fn entry(fs: &FileSystem, path: &Path, attr: &Attr) -> Result<Entry> {
     let target = match attr.kind {
-        FileKind::Symlink => Some(String::from_utf8_lossy(&fs.read_link(attr.ino).map_err(Failure::from)?).into_owned()),
+        FileKind::Symlink => Some(bedplate::readable_name(&fs.read_link(attr.ino).map_err(Failure::from)?)),
         _ => None,
     };
     Ok(Entry {
-        path: path.to_string_lossy().into_owned(),
+        path: path.into(),
         kind: attr.kind,
         ino: attr.ino.0,
         permissions: text::permissions(attr.kind, attr.mode),
@@ -125,9 +127,9 @@ fn entry(fs: &FileSystem, path: &Path, attr: &Attr) -> Result<Entry> {
 impl Entry {
     fn name(&self, long: bool) -> String {
         match (&self.target, self.kind) {
-            (Some(target), _) if long => format!("{} -> {target}", self.path),
+            (Some(target), _) if long => format!("{} -> {}", self.path, text::one_line(target)),
             (_, FileKind::Directory) => format!("{}/", self.path),
-            _ => self.path.clone(),
+            _ => self.path.to_string(),
         }
     }
 

@@ -44,7 +44,7 @@ pub struct Mark<T, V> {
 
 impl<T: Display + Copy, V> Mark<T, V> {
     /// Sets it if wanted, also below if `recursive`; returns what it is then, and how many below were set.
-    pub fn apply(&self, file: &str, wanted: Option<Wanted<T>>, recursive: bool, devices: &Devices, output: &Output) -> Result<(Option<V>, u64)> {
+    pub fn apply(&self, file: &Path, wanted: Option<Wanted<T>>, recursive: bool, devices: &Devices, output: &Output) -> Result<(Option<V>, u64)> {
         let below = wanted.filter(|_| recursive);
         match Place::parse(file) {
             Place::Live(path) => {

@@ -11,6 +11,7 @@ use crate::device::Access;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::session::Volume;
+use crate::text;
 
 /// Make directories, with those missing above them, in a volume that is not mounted
 #[derive(Debug, Args)]
@@ -53,6 +54,6 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 impl fmt::Display for Made {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = self.mode.map(|mode| format!(" (mode {mode})")).unwrap_or_default();
-        self.directories.iter().try_for_each(|path| writeln!(f, "made {}{mode}", path.display()))
+        self.directories.iter().try_for_each(|path| writeln!(f, "made {}{mode}", text::name(path)))
     }
 }

@@ -1,7 +1,7 @@
 //! `bedplate mode FILE|DIR [MODE]`, `bedplate mode try …`
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use bedplate::{FileKind, FileSystem, IoMode, OpenOptions};
@@ -15,6 +15,7 @@ use crate::failure::Result;
 use crate::live;
 use crate::output::Output;
 use crate::session::{Devices, Volume};
+use crate::text::Name;
 
 /// Show or set the I/O mode of a file, also while it is in use, or of what is created in a directory
 ///
@@ -26,7 +27,7 @@ pub struct Arguments {
     action: Option<Action>,
     /// A file or directory on a mount, or VOLUME:/PATH inside a volume that is not mounted
     #[arg(required = true)]
-    file: Option<String>,
+    file: Option<PathBuf>,
     /// cached, direct, concurrent or concurrent+cache; 'inherit' takes away the file's own
     mode: Option<Wanted>,
     #[command(flatten)]
@@ -51,7 +52,7 @@ impl FromStr for Wanted {
 
 #[derive(Serialize)]
 struct Mode {
-    path: String,
+    path: Name,
     mode: Option<String>,
     effective_mode: Option<String>,
 }
@@ -68,7 +69,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
             Volume::new(volume, &arguments.devices).with(access, output, |fs| of_inside(fs, &path, arguments.mode))?
         }
     };
-    output.show(&Mode { path: file, mode, effective_mode })
+    output.show(&Mode { path: file.into(), mode, effective_mode })
 }
 
 type Modes = (Option<String>, Option<String>);

@@ -46,7 +46,7 @@ const RENEWED_EVERY: Duration = Duration::from_secs(1);
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let path = &arguments.file;
-    if let Some(Place::Inside { volume, .. }) = path.to_str().map(Place::parse) {
+    if let Place::Inside { volume, .. } = Place::parse(path) {
         return Err(Failure::usage(format!("{} is not mounted: a trial needs programs that use the file", volume.display())));
     }
     if live::require_mount(path)?.read_only {

@@ -313,8 +313,8 @@ impl fmt::Display for Mounted {
         write!(
             f,
             "{} mounted on {}: {opened}{second}, mode {}{read_only}, engine {}",
-            self.volume.display(),
-            self.dir.display(),
+            text::name(&self.volume),
+            text::name(&self.dir),
             self.mode,
             self.engine
         )

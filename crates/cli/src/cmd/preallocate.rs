@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bedplate::{AllocateMode, FileSystem, OpenOptions, format_size, parse_size};
 use clap::Args;
@@ -15,13 +15,13 @@ use crate::failure::{Failure, Result};
 use crate::live;
 use crate::output::Output;
 use crate::session::{Devices, Volume};
-use crate::text;
+use crate::text::{self, Name};
 
 /// Give a file its blocks before they are written, contiguous where the volume allows it
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A file on a mount, or VOLUME:/PATH inside a volume that is not mounted; made where it is missing
-    file: String,
+    file: PathBuf,
     /// How many bytes, from the offset on
     #[arg(value_parser = parse_size)]
     size: u64,
@@ -37,7 +37,7 @@ pub struct Arguments {
 
 #[derive(Serialize)]
 struct Allocated {
-    path: String,
+    path: Name,
     size_bytes: u64,
     allocated_bytes: u64,
     extents: u64,
@@ -59,7 +59,7 @@ fn of_inside(fs: &FileSystem, path: &Path, arguments: &Arguments) -> Result<Allo
     file.sync_all()?;
     let attr = file.attr()?;
     Ok(Allocated {
-        path: arguments.file.clone(),
+        path: arguments.file.clone().into(),
         size_bytes: attr.size,
         allocated_bytes: attr.allocated_bytes,
         extents: file.extents()?.len() as u64,
@@ -76,7 +76,7 @@ fn of_live(path: &Path, arguments: &Arguments) -> Result<Allocated> {
     file.sync_all().map_err(explain)?;
     let meta = file.metadata().map_err(explain)?;
     let extents = live::extent_count(path)?;
-    Ok(Allocated { path: arguments.file.clone(), size_bytes: meta.size(), allocated_bytes: meta.blocks() * 512, extents: extents as u64 })
+    Ok(Allocated { path: arguments.file.clone().into(), size_bytes: meta.size(), allocated_bytes: meta.blocks() * 512, extents: extents as u64 })
 }
 
 impl fmt::Display for Allocated {

@@ -10,6 +10,7 @@ use clap::Args;
 use crate::backup::{self, Access, Repository, Restored};
 use crate::failure::Result;
 use crate::output::Output;
+use crate::text;
 
 /// Put a backup into an empty directory, of a mount or of anything else; every piece of data is compared with its hash
 #[derive(Debug, Args)]
@@ -30,7 +31,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 
 impl fmt::Display for Restored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {} names, {} of data", self.path.display(), self.entries, format_size(self.bytes))?;
+        writeln!(f, "{}: {} names, {} of data", text::name(&self.path), self.entries, format_size(self.bytes))?;
         self.left_out.iter().try_for_each(|what| writeln!(f, "not restored: {what}"))
     }
 }

@@ -79,21 +79,21 @@ fn prepare(to: &std::path::Path) -> Result<()> {
 
 impl fmt::Display for Salvaged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (volume, saved) = (self.volume.display(), &self.saved);
+        let (volume, saved) = (text::name(&self.volume), &self.saved);
         for loss in &self.losses {
             writeln!(f, "{volume}: {loss}")?;
         }
         for damaged in &saved.damaged {
             let end = damaged.range.offset + damaged.range.len;
-            writeln!(f, "{}: bytes {} to {end} are lost: {}", damaged.path.display(), damaged.range.offset, damaged.range.reason)?;
+            writeln!(f, "{}: bytes {} to {end} are lost: {}", text::name(&damaged.path), damaged.range.offset, damaged.range.reason)?;
         }
-        for (path, why) in saved.doubtful.iter().chain(&saved.skipped).map(|noted| (noted.path.display(), &noted.reason)) {
+        for (path, why) in saved.doubtful.iter().chain(&saved.skipped).map(|noted| (text::name(&noted.path), &noted.reason)) {
             writeln!(f, "{path}: {why}")?;
         }
         let found =
             [(saved.files, "file"), (saved.directories, "directory"), (saved.others, "other")].map(|(n, noun)| text::count(n, noun)).join(", ");
         let bytes = bedplate::format_size(saved.copied_bytes);
-        write!(f, "{volume}: {found} ({bytes}) saved to {}", self.to.display())?;
+        write!(f, "{volume}: {found} ({bytes}) saved to {}", text::name(&self.to))?;
         match (self.complete, saved.lost_bytes) {
             (true, _) => write!(f, "; nothing is missing"),
             (false, 0) => write!(f, "; not everything: see above"),

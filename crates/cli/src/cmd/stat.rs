@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bedplate::{FileKind, FileSystem, IoMode, OpenOptions, Untorn, format_size};
 use clap::Args;
@@ -16,14 +16,14 @@ use crate::failure::Result;
 use crate::live;
 use crate::output::Output;
 use crate::session::{Devices, Volume};
-use crate::text;
+use crate::text::{self, Name};
 use crate::trial::{self, Trial};
 
 /// Tell how a file lies on its volume and how its I/O is served: mode, alignment, extents, counters with their reasons
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A file or directory on a mount, or VOLUME:/PATH inside a volume that is not mounted
-    file: String,
+    file: PathBuf,
     /// List the extents, not only their number
     #[arg(short, long)]
     extents: bool,
@@ -33,7 +33,7 @@ pub struct Arguments {
 
 #[derive(Serialize)]
 struct Stat {
-    path: String,
+    path: Name,
     kind: FileKind,
     ino: u64,
     size_bytes: u64,
@@ -78,7 +78,7 @@ fn of_inside(fs: &FileSystem, path: &Path, arguments: &Arguments) -> Result<Stat
         extents = file.extents()?.iter().map(|extent| json!(extent)).collect();
     }
     Ok(Stat {
-        path: arguments.file.clone(),
+        path: arguments.file.clone().into(),
         kind: attr.kind,
         ino: attr.ino.0,
         size_bytes: attr.size,
@@ -109,7 +109,7 @@ fn of_live(path: &Path, arguments: &Arguments) -> Result<Stat> {
     let extents = if is_file { live::extents(path)? } else { Vec::new() };
     let counters = if is_file { live::get_json(path, live::COUNTERS)? } else { None };
     Ok(Stat {
-        path: arguments.file.clone(),
+        path: arguments.file.clone().into(),
         kind,
         ino: meta.ino(),
         size_bytes: meta.size(),

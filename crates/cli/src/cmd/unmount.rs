@@ -20,6 +20,7 @@ use crate::live;
 use crate::mounts::{self, Mount};
 use crate::output::Output;
 use crate::progress;
+use crate::text;
 
 /// Unmount a volume; returns once everything is durable and the volume is free again
 #[derive(Debug, Args)]
@@ -159,7 +160,7 @@ fn require_clean(mount: &Mount) -> Result<()> {
 
 impl fmt::Display for Unmounted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (dir, volume) = (self.dir.display(), self.volume.display());
+        let (dir, volume) = (text::name(&self.dir), text::name(&self.volume));
         if self.stale {
             return write!(f, "{dir}: left over from a daemon that died, removed; the next mount of {volume} recovers it");
         }

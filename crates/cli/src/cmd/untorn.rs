@@ -1,6 +1,7 @@
 //! `bedplate untorn [--recursive] FILE|DIR [SIZE|none]`
 
 use std::fmt;
+use std::path::PathBuf;
 
 use bedplate::{FileSystem, IoMode, Untorn, format_size};
 use clap::Args;
@@ -12,6 +13,7 @@ use crate::failure::Result;
 use crate::live;
 use crate::output::Output;
 use crate::session::Devices;
+use crate::text::{self, Name};
 
 /// Show or set how much of a file is written untorn, or of what is created in a directory
 ///
@@ -20,7 +22,7 @@ use crate::session::Devices;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A file or directory on a mount, or VOLUME:/PATH inside a volume that is not mounted
-    file: String,
+    file: PathBuf,
     /// 4k, 8k, 16k, 32k or 64k; 'none' ends it
     size: Option<Wanted<u32>>,
     /// Set it on what is in the directory too, all the way down
@@ -32,7 +34,7 @@ pub struct Arguments {
 
 #[derive(Serialize)]
 struct Told {
-    path: String,
+    path: Name,
     untorn_bytes: Option<u32>,
     /// `device`: by its own unit; `redirect`: to new blocks, with one record that remaps them.
     by: Option<&'static str>,
@@ -56,7 +58,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         Place::Live(path) if untorn.is_some() && !path.is_dir() => live::get(&path, live::EFFECTIVE_MODE)?.as_deref() == Some(IoMode::Cached.name()),
         _ => false,
     };
-    output.show(&Told { torn_all_the_same, path: arguments.file.clone(), untorn_bytes: untorn.map(|untorn| untorn.bytes), by, below })
+    output.show(&Told { torn_all_the_same, path: arguments.file.clone().into(), untorn_bytes: untorn.map(|untorn| untorn.bytes), by, below })
 }
 
 /// Reads what a mount answers: `8192 redirect`.
@@ -72,7 +74,7 @@ impl fmt::Display for Told {
             _ => write!(f, "{}: what the device writes untorn by itself", self.path)?,
         }
         if self.torn_all_the_same {
-            write!(f, "; but it is served as cached, where pages can tear all the same: bedplate mode {} concurrent", self.path)?;
+            write!(f, "; but it is served as cached, where pages can tear all the same: bedplate mode {} concurrent", text::quoted(&self.path.0))?;
         }
         if self.below > 0 { write!(f, "; so are {} files and directories in it", self.below) } else { Ok(()) }
     }

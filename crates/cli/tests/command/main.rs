@@ -17,6 +17,7 @@ mod interrupted;
 mod json;
 mod metrics;
 mod mounted;
+mod odd_names;
 mod quickstart;
 mod restricted;
 mod sentences;

@@ -23,8 +23,11 @@ const OPENS_MAX: usize = 256;
 /// A file with its name.
 #[derive(Serialize)]
 struct Named {
-    /// From the root of the file system; bytes that are no UTF-8 are replaced. `None` when it has no name any more.
+    /// From the root of the file system, readable; `None` when it has no name any more.
     path: Option<String>,
+    /// The same as it is, where that is no UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_bytes: Option<Vec<u8>>,
     #[serde(flatten)]
     activity: FileActivity,
 }
@@ -118,17 +121,23 @@ impl Shared {
         let mover = self.fs.info().mover;
         let inodes: Vec<InodeNo> = mover.now.iter().chain(&mover.last).map(|file| file.ino).collect();
         let paths = if with_paths { self.paths(&inodes)? } else { HashMap::new() };
+        let paths = paths.into_iter().map(|(ino, path)| (ino, fs::readable_name(&path))).collect();
         Ok(Mover { mover, paths })
     }
 
     fn named(&self, activities: Vec<FileActivity>) -> Answer<Vec<Named>> {
         let inodes: Vec<InodeNo> = activities.iter().map(|activity| activity.ino).collect();
         let mut paths = self.paths(&inodes)?;
-        Ok(activities.into_iter().map(|activity| Named { path: paths.remove(&activity.ino.0), activity }).collect())
+        let mut named = |activity: FileActivity| {
+            let path = paths.remove(&activity.ino.0);
+            let odd = path.as_ref().filter(|path| std::str::from_utf8(path).is_err());
+            Named { path_bytes: odd.cloned(), path: path.as_ref().map(|path| fs::readable_name(path)), activity }
+        };
+        Ok(activities.into_iter().map(&mut named).collect())
     }
 
     /// Returns the paths of those that have one, by inode number.
-    fn paths(&self, inodes: &[InodeNo]) -> Answer<HashMap<u64, String>> {
+    fn paths(&self, inodes: &[InodeNo]) -> Answer<HashMap<u64, Vec<u8>>> {
         let mut known = self.known_names.lock();
         if known.len() > NAMES_MAX {
             known.clear();
@@ -150,7 +159,7 @@ impl Shared {
         if !unknown.is_empty() {
             known.extend(self.fs.paths_of(&unknown)?);
         }
-        let path = |ino: &InodeNo| Some((ino.0, fs::readable_name(&known.get(ino)?.path)));
+        let path = |ino: &InodeNo| Some((ino.0, known.get(ino)?.path.clone()));
         Ok(inodes.iter().filter_map(path).collect())
     }
 }
