@@ -39,7 +39,8 @@ pub(crate) struct Doubt {
 /// # Errors
 /// `Broken`; nothing was written.
 pub(crate) fn refuse_unheard(config: &Config, lives: &Lives) -> crate::Result<()> {
-    for (ordinal, volume) in config.volumes.iter().enumerate() {
+    let rows = |volume: &VolumeConfig| volume.layouts().any(|layout| matches!(layout, crate::Layout::Raid5(_)));
+    for (ordinal, volume) in config.volumes.iter().enumerate().filter(|(_, volume)| rows(volume)) {
         let space = crate::relayout::with_parity(Space::new(volume, 512), config.id, ordinal);
         for parity in space.parities() {
             let away = |column: &usize| !parity.live(lives, *column).is_some_and(|live| live.is_active());

@@ -80,9 +80,9 @@ fn s_92_without_another_copy_a_relayout_stops_and_nothing_is_lost() {
             }
             drop(group);
             let mut images = images(&scene);
-            let group = match degraded(&images) {
+            let group = match degraded(&images, false) {
                 // The volume had left it when it died.
-                Err(error) if error.kind == ErrorKind::Outdated => degraded(&images.drain(..last).collect::<Vec<_>>()),
+                Err(error) if error.kind == ErrorKind::Outdated => degraded(&images.drain(..last).collect::<Vec<_>>(), false),
                 opened => opened,
             };
             let group = group.unwrap_or_else(|error| panic!("{context}: {error}"));
@@ -107,7 +107,7 @@ fn dies_on_arrival(mistake: Option<Mistake>) -> bool {
         scene.bed.members[1].die_after(dies_after);
         let _stopped = with_mistake(mistake, || group.run_relayout(&mut |_| true));
         drop(group);
-        degraded(&images(&scene)).is_err()
+        degraded(&images(&scene), false).is_err()
     })
 }
 
@@ -135,9 +135,9 @@ fn s_92_two_that_die_are_told_and_nothing_is_written_any_more() {
     assert!(matches!(group.relayout_progress().unwrap().state, RelayoutState::Failing(_)));
     drop((device, group));
     let images = images(&scene);
-    let error = degraded(&images[2..]).unwrap_err();
+    let error = degraded(&images[2..], false).unwrap_err();
     assert!(error.kind == ErrorKind::Broken && error.message.contains("nothing was written"), "{error}");
-    let group = degraded(&images).unwrap();
+    let group = degraded(&images, false).unwrap();
     scene.check(&*group.volume(Role::Data).unwrap(), "both are back");
     group.run_relayout(&mut |_| true).unwrap();
     scene.check(&*group.volume(Role::Data).unwrap(), "and all has moved");

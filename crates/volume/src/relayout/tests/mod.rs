@@ -148,16 +148,21 @@ fn seen(device: &dyn BlockDevice, bytes: u64) -> Vec<(u64, u64)> {
     buf.chunks(512).zip((0..).step_by(512)).map(|(sector, address)| (address, stamp_of(sector, address))).collect()
 }
 
-fn degraded(members: &[Arc<MemoryDevice>]) -> crate::Result<Group> {
+fn degraded(members: &[Arc<MemoryDevice>], read_only: bool) -> crate::Result<Group> {
     let devices: Vec<Arc<dyn BlockDevice>> = members.iter().map(|member| Arc::clone(member) as _).collect();
-    Group::import(&devices, &ImportOptions { degraded: true, ..quiet() })
+    Group::import(&devices, &ImportOptions { degraded: true, read_only, ..quiet() })
 }
 
-/// Opens what was left and checks every sector: what is there is allowed, stays while the relayout goes to its end, and every copy has it.
+/// Opens what was left and checks every sector: what is there is allowed, stays while the relayout goes to its end, and every copy has it. Who only looked
+/// before saw the same (S-109).
 fn judge(scene: &Scene, members: &[Arc<MemoryDevice>], cut: usize, to_the_end: bool, context: &str) {
-    let group = degraded(members).unwrap_or_else(|error| panic!("{context}: {error}"));
+    let looking = degraded(members, true).unwrap_or_else(|error| panic!("{context}, to look at: {error}"));
+    let looked = seen(&*looking.volume(Role::Data).unwrap(), scene.used_bytes);
+    drop(looking);
+    let group = degraded(members, false).unwrap_or_else(|error| panic!("{context}: {error}"));
     let device = group.volume(Role::Data).unwrap();
     let before = seen(&*device, scene.used_bytes);
+    assert!(looked == before, "{context}: who only looked saw something else");
     for (address, number) in &before {
         let allowed = allowed(&scene.history, *address, cut);
         assert!(allowed.contains(number), "{context}: sector {address} shows write {number}, allowed are {allowed:?}");
