@@ -464,10 +464,11 @@ impl FileSystem {
         self.inner.fs.changed_blocks(file, from.as_ref(), to)
     }
     /// Returns what differs between checkpoint `from` and checkpoint `to`, or the present, by path. Contents are compared by where they are, not read; the
-    /// cost follows from what changed, and one look at all names to tell the paths.
+    /// cost follows from what changed, and one look at all names to tell the paths. Of checkpoints of named files all that both moments are of is looked
+    /// at, and what only one is of is told as that.
     ///
     /// # Errors
-    /// `NotFound` checkpoint; `Invalid` when one is of named files; `Io`, `Corrupt`.
+    /// `NotFound` checkpoint; `Invalid` when the second is older; `Io`, `Corrupt`.
     pub fn checkpoint_diff(&self, from: impl AsRef<[u8]>, to: Option<&[u8]>) -> Result<Vec<CheckpointDifference>> {
         self.inner.fs.checkpoint_diff(from.as_ref(), to)
     }

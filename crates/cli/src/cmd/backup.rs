@@ -104,8 +104,9 @@ fn create(dir: &Path, checkpoint: &OsString, repository: &OsStr, name: Option<&s
     repository.need_free(&name)?;
     let bytes = checkpoint.as_bytes().to_vec();
     let mut header = Header { format: 0, name, volume, checkpoint: bytes.clone().into(), epoch: found.epoch, created: found.created, base: None };
-    // The newest backup of an older moment that still exists on the volume.
-    let exists = |old: &Header| checkpoints.iter().any(|known| known.is(old.checkpoint.get(), old.epoch, old.created));
+    // The newest backup of an older moment that still exists on the volume. What one of named files does not have, another may have had all the time.
+    let whole = |known: &show::Checkpoint| known.is_whole() && found.is_whole();
+    let exists = |old: &Header| checkpoints.iter().any(|known| whole(known) && known.is(old.checkpoint.get(), old.epoch, old.created));
     let fits = |old: &Header| old.volume == header.volume && old.epoch <= header.epoch && exists(old);
     let old = if full { None } else { repository.headers()?.0.into_iter().filter(fits).max_by_key(|old| old.epoch) };
     let base = match old {
@@ -118,7 +119,7 @@ fn create(dir: &Path, checkpoint: &OsString, repository: &OsStr, name: Option<&s
     output.show(&backup::create(&repository, &source, output)?)
 }
 
-/// Tells what changed since a backup's checkpoint; `None` where a checkpoint of named files cannot be compared.
+/// Tells what changed since a backup's checkpoint; `None` where the two cannot be compared.
 fn since<'a>(reach: &'a Reach, old: &Header, to: Vec<u8>, output: &'a Output) -> Result<Option<Changed<'a>>> {
     let from = old.checkpoint.get().to_vec();
     let found = match differences(reach, &from, Some(&to), output) {

@@ -111,10 +111,16 @@ impl fmt::Display for Name {
             DifferenceKind::Removed => "removed",
             DifferenceKind::Renamed => "renamed",
             DifferenceKind::Changed => "changed",
+            DifferenceKind::OnlyFirst => "before",
+            DifferenceKind::OnlySecond => "after",
         };
         write!(f, "{kind:<8} {}", text::one_line(&self.path))?;
         if let Some(from) = &self.from {
             write!(f, " from {}", text::one_line(from))?;
+        }
+        if matches!(self.kind, DifferenceKind::OnlyFirst | DifferenceKind::OnlySecond) {
+            let (one, other) = if self.kind == DifferenceKind::OnlyFirst { ("first", "second") } else { ("second", "first") };
+            return write!(f, " (only the {one} is of it, the {other} of other named files: not compared)");
         }
         let mut what = Vec::new();
         if self.changed_bytes > 0 {

@@ -7,6 +7,7 @@ use std::ops::{Bound, ControlFlow};
 
 use serde::{Deserialize, Serialize};
 
+use super::Checkpoint;
 use super::changed::{Moment, between, changed, get, row_at};
 use super::subtree::of_inode;
 use crate::meta::State;
@@ -26,6 +27,10 @@ pub enum DifferenceKind {
     Renamed,
     /// What the name leads to changed: content or attributes.
     Changed,
+    /// Not compared, with all below it: only the first moment is of it, and the second is of other named files.
+    OnlyFirst,
+    /// Not compared, with all below it: only the second moment is of it.
+    OnlySecond,
 }
 
 /// A difference between two moments.
@@ -52,7 +57,7 @@ pub struct CheckpointDifference {
 /// Names of one inode that went and came, as keys, and its kind.
 type Moves = (Vec<Vec<u8>>, Vec<Vec<u8>>, FileKind);
 /// Where inodes are named: directory and name.
-type Homes = HashMap<InodeNo, (InodeNo, Vec<u8>)>;
+pub(super) type Homes = HashMap<InodeNo, (InodeNo, Vec<u8>)>;
 
 impl Fs {
     /// Compares two moments.
@@ -65,30 +70,37 @@ impl Fs {
             return Err(Error::new(ErrorKind::Invalid, "the second checkpoint is older than the first: name the older one first"));
         }
         self.meta.reading(|rows| {
-            refuse_named(rows, from).and_then(|()| refuse_named(rows, to))?;
-            let mut found = Found { rows, from, to, block: self.block_size.into(), moves: BTreeMap::new(), inodes: BTreeSet::new() };
-            found.collect()?;
+            let block = self.block_size.into();
+            let (moves, inodes, left) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+            let mut found = Found { rows, from, to, block, moves, inodes, left, homes: (Homes::new(), Homes::new()) };
+            match (named(rows, from), named(rows, to)) {
+                (None, None) => found.collect()?,
+                (first, second) => found.collect_named(first, second)?,
+            }
             found.tell()
         })
     }
 }
 
-fn refuse_named(rows: &State, moment: Moment) -> Result<()> {
-    let named = rows.capture.checkpoints.iter().find(|checkpoint| Some(checkpoint.epoch) == moment && checkpoint.members.is_some());
-    named.map_or(Ok(()), |checkpoint| {
-        let name = checkpoint.row.name.escape_ascii();
-        Err(Error::new(ErrorKind::Invalid, format!("checkpoint '{name}' is of named files: compare these one by one")))
-    })
+/// Returns the checkpoint of a moment, where that is of named files.
+fn named(rows: &State, moment: Moment) -> Option<&Checkpoint> {
+    let mut checkpoints = rows.capture.checkpoints.iter().map(AsRef::as_ref);
+    checkpoints.find(|checkpoint| Some(checkpoint.epoch) == moment && checkpoint.members.is_some())
 }
 
 /// What changed, by number.
-struct Found<'a> {
-    rows: &'a State,
-    from: Moment,
-    to: Moment,
+pub(super) struct Found<'a> {
+    pub(super) rows: &'a State,
+    pub(super) from: Moment,
+    pub(super) to: Moment,
     block: u64,
-    moves: BTreeMap<InodeNo, Moves>,
-    inodes: BTreeSet<InodeNo>,
+    pub(super) moves: BTreeMap<InodeNo, Moves>,
+    /// What is looked at that has a name at both moments.
+    pub(super) inodes: BTreeSet<InodeNo>,
+    /// Names that only one of the moments is of, as keys.
+    pub(super) left: BTreeMap<(DifferenceKind, Vec<u8>), DentryRow>,
+    /// Where directories and what changed are named at both moments.
+    pub(super) homes: (Homes, Homes),
 }
 
 impl Found<'_> {
@@ -110,9 +122,7 @@ impl Found<'_> {
         let mut fresh = Vec::new();
         for key in names {
             let (then, now) = (self.name(self.from, &key)?, self.name(self.to, &key)?);
-            if then != now {
-                then.into_iter().for_each(|row| self.moved(row).0.push(key.clone()));
-                now.into_iter().for_each(|row| self.moved(row).1.push(key.clone()));
+            if self.compare(&key, then, now) {
                 fresh.extend(now.filter(|row| row.kind == FileKind::Directory).map(|row| row.ino));
             }
         }
@@ -131,7 +141,17 @@ impl Found<'_> {
             came.sort_unstable();
             came.dedup();
         });
+        self.homes = (self.homes_at(self.from)?, self.homes_at(self.to)?);
         Ok(())
+    }
+
+    /// Notes what a name led to and leads to; returns whether that differs.
+    pub(super) fn compare(&mut self, key: &[u8], then: Option<DentryRow>, now: Option<DentryRow>) -> bool {
+        if then != now {
+            then.into_iter().for_each(|row| self.moved(row).0.push(key.to_vec()));
+            now.into_iter().for_each(|row| self.moved(row).1.push(key.to_vec()));
+        }
+        then != now
     }
 
     fn name(&self, moment: Moment, key: &[u8]) -> Result<Option<DentryRow>> {
@@ -144,7 +164,7 @@ impl Found<'_> {
 
     /// Puts it into words.
     fn tell(&self) -> Result<Vec<CheckpointDifference>> {
-        let (then, now) = (self.homes(self.from)?, self.homes(self.to)?);
+        let (then, now) = &self.homes;
         let mut told = Vec::new();
         for (ino, (gone, came, file)) in &self.moves {
             let plain = |path: Vec<u8>, kind| CheckpointDifference {
@@ -158,20 +178,25 @@ impl Found<'_> {
                 attributes: false,
             };
             if let ([gone], [came]) = (gone.as_slice(), came.as_slice()) {
-                told.push(CheckpointDifference { from: Some(path(&then, gone)?), ..plain(path(&now, came)?, DifferenceKind::Renamed) });
+                told.push(CheckpointDifference { from: Some(path(then, gone)?), ..plain(path(now, came)?, DifferenceKind::Renamed) });
                 continue;
             }
             for key in gone {
-                told.push(plain(path(&then, key)?, DifferenceKind::Removed));
+                told.push(plain(path(then, key)?, DifferenceKind::Removed));
             }
             for key in came {
                 let row = row_at(self.rows, self.to, *ino)?;
                 let size = row.filter(|_| *file == FileKind::File).map_or(0, |row| row.size);
-                told.push(CheckpointDifference { changed_bytes: size, ..plain(path(&now, key)?, DifferenceKind::Added) });
+                told.push(CheckpointDifference { changed_bytes: size, ..plain(path(now, key)?, DifferenceKind::Added) });
             }
         }
         for ino in &self.inodes {
-            told.extend(self.change(*ino, &now)?);
+            told.extend(self.change(*ino, now)?);
+        }
+        for ((kind, key), row) in &self.left {
+            let path = path(if *kind == DifferenceKind::OnlyFirst { then } else { now }, key)?;
+            let (file, ino) = (row.kind, row.ino);
+            told.push(CheckpointDifference { path, kind: *kind, file, ino, from: None, changed_bytes: 0, resized: false, attributes: false });
         }
         // What went from a path comes before what came there.
         let rank = |found: &CheckpointDifference| (found.kind != DifferenceKind::Removed, found.kind);
@@ -205,7 +230,7 @@ impl Found<'_> {
     }
 
     /// Where directories and what changed are named at a moment.
-    fn homes(&self, moment: Moment) -> Result<Homes> {
+    fn homes_at(&self, moment: Moment) -> Result<Homes> {
         let mut homes = Homes::new();
         let visit = |key: &[u8], value: &[u8]| {
             let row = DentryRow::decode(value)?;

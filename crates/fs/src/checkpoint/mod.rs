@@ -23,6 +23,7 @@ mod changed;
 mod clone;
 mod create;
 mod diff;
+mod diff_named;
 mod freeze;
 mod left;
 mod load;

@@ -9,6 +9,7 @@ mod cost;
 mod cut;
 mod data;
 mod defrag;
+mod differences;
 mod keeping;
 mod mounting;
 mod names;

@@ -70,6 +70,11 @@ impl Checkpoint {
         self.name_bytes.as_deref().unwrap_or(self.name.as_bytes())
     }
 
+    /// Returns whether it is of everything.
+    pub fn is_whole(&self) -> bool {
+        self.paths.is_empty()
+    }
+
     /// Returns whether it is one that was seen before, not another of the same name.
     pub fn is(&self, name: &[u8], epoch: u32, created: i64) -> bool {
         (self.name(), self.epoch, self.created) == (name, epoch, created)
