@@ -194,6 +194,11 @@ impl From<ScrubSchedule> for ScrubStatus {
     }
 }
 
+/// Writes seconds since 1970 as a time.
+pub fn at(seconds: u64) -> String {
+    format_time(Timestamp(i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000_000)))
+}
+
 /// Writes a period as it is given: in the largest unit of which it is a multiple.
 fn period(seconds: u64) -> String {
     let units = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
@@ -203,7 +208,6 @@ fn period(seconds: u64) -> String {
 
 impl fmt::Display for ScrubStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = |seconds: u64| format_time(Timestamp(i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000_000)));
         write!(f, "scrub every {}{}, ", period(self.every_s), if self.repair { " with repair" } else { "" })?;
         match (self.state.as_str(), self.next_s, self.compared_bytes) {
             ("running", _, bytes) => write!(f, "running, {} compared", format_size(bytes.unwrap_or(0)))?,

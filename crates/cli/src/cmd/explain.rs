@@ -14,10 +14,12 @@ use super::defrag_report;
 use super::explain_databases::{self, Advice};
 use super::explain_findings::{self, Finding, Told};
 use super::explain_pages;
+use super::explain_scrubs;
 use crate::failure::{Failure, Result};
 use crate::live;
 use crate::mounts::{self, Mount};
 use crate::output::Output;
+use crate::scrubbed::ScrubStatus;
 use crate::text::{self, Name};
 use crate::trial::{self, Trial};
 use crate::watch::{Scope, SortKey, between, short, sorted};
@@ -94,6 +96,8 @@ struct OfMount {
     checkpoints: Option<String>,
     /// How background defragmentation stands.
     defrag: Option<String>,
+    /// What scrubs of the group found that it is on.
+    scrub: Option<ScrubStatus>,
     lock_waits: u64,
     syncs: u64,
     flushes: u64,
@@ -114,15 +118,20 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     if mounts::canonical(&arguments.path)?.is_dir() {
         output.show(&of_mount(&arguments.path, &mount, &info)?)
     } else {
-        output.show(&of_file(&arguments.path, &info)?)
+        output.show(&of_file(&arguments.path, &mount, &info)?)
     }
 }
 
-fn of_file(path: &Path, info: &Value) -> Result<OfFile> {
+fn of_file(path: &Path, mount: &Mount, info: &Value) -> Result<OfFile> {
     // Refuses what is no file.
     Scope::new(&[path.to_owned()])?;
     let told = look(path, info)?;
     let mode_from = mode_from(path, &told, info)?;
+    let mut findings = explain_findings::of(&told);
+    if let Some(scrub) = explain_scrubs::of_mount(mount) {
+        // Damage before what is only slow.
+        findings.splice(0..0, explain_scrubs::of_file(&mounts::canonical(path)?, &live::extents(path)?, mount, &scrub));
+    }
     Ok(OfFile {
         path: path.into(),
         effective_mode: told.activity.effective_mode.map(|mode| mode.to_string()),
@@ -133,7 +142,7 @@ fn of_file(path: &Path, info: &Value) -> Result<OfFile> {
         extents: told.extents,
         extent_bytes_average: told.extent_bytes_average(),
         extent_bytes_wanted: live::get(path, live::EXTENT_SIZE)?.and_then(|text| text.parse().ok()),
-        findings: explain_findings::of(&told),
+        findings,
         databases: advice_of_file(path, told.activity.effective_mode)?,
         opens: told.opens,
         activity: told.activity,
@@ -234,6 +243,7 @@ fn of_mount(path: &Path, mount: &Mount, info: &Value) -> Result<OfMount> {
         failed: info.get("failed").and_then(Value::as_str).map(str::to_owned),
         checkpoints: warning_of(mount),
         defrag: defrag_report::line(info),
+        scrub: explain_scrubs::of_mount(mount),
         lock_waits: at("/lock_waits"),
         syncs: at("/log/syncs"),
         flushes: at("/log/flushes"),
@@ -296,6 +306,9 @@ impl fmt::Display for OfMount {
         }
         if let Some(defrag) = &self.defrag {
             writeln!(f, "defrag        {defrag}")?;
+        }
+        if let Some(scrub) = &self.scrub {
+            writeln!(f, "copies        {scrub}")?;
         }
         writeln!(f, "durability    {} syncs by {} flushes", self.syncs, self.flushes)?;
         writeln!(f, "lock waits    {}", self.lock_waits)?;

@@ -17,6 +17,7 @@ mod explain;
 mod explain_databases;
 mod explain_findings;
 mod explain_pages;
+mod explain_scrubs;
 mod extsize;
 mod format;
 mod get;

@@ -126,14 +126,19 @@ pub fn daemon_of(id: Id) -> Option<i32> {
 
 /// Returns the path of a member that holds what it should of the group that a process has open; `None` where it has none.
 pub fn member_of(daemon: i32) -> Option<PathBuf> {
+    let active = |member: &&crate::status::MemberStatus| member.state == MemberState::Active.name() && Path::new(&member.path).exists();
+    status_of(daemon)?.members.iter().find(active).map(|member| PathBuf::from(&member.path))
+}
+
+/// Returns how the group is that a process has open; `None` where it has none, or does not tell.
+pub fn status_of(daemon: i32) -> Option<Status> {
     let table = std::fs::read_to_string("/proc/net/unix").ok()?;
     let ids: std::collections::BTreeSet<&str> =
         table.lines().filter_map(|line| line.rsplit(' ').next()?.strip_prefix('@')?.strip_prefix(NAME)).collect();
     let mut streams = ids.into_iter().filter_map(|id| UnixStream::connect_addr(&address(id).ok()?).ok());
     let stream = streams.find(|stream| wire::peer_of(stream).is_ok_and(|peer| peer.pid.as_raw_nonzero().get() == daemon))?;
     let Ok(Reply::Status(status)) = wire::ask(stream, &[], &Request::Status { reset: false }) else { return None };
-    let active = |member: &&crate::status::MemberStatus| member.state == MemberState::Active.name() && Path::new(&member.path).exists();
-    status.members.iter().find(active).map(|member| PathBuf::from(&member.path))
+    Some(*status)
 }
 
 /// Answers requests for a group from a thread of its own, as long as the process lives.

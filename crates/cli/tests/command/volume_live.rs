@@ -220,6 +220,19 @@ fn becomes_and_is_again(layout: &str, added: usize, (next, to): (&str, &[&str]),
     is_sound(first, &content);
 }
 
+/// S-122: the file says so itself, and no other one does.
+fn explained(group: &str, dir: &Path, repaired: bool) {
+    let of = |name: &str| bedplate(["--json", "explain", text(&dir.join(name))]).succeeds().json();
+    let damage = |told: &Value| told["findings"].as_array().unwrap().iter().find(|finding| finding["kind"] == "copies_differ").cloned();
+    let finding = damage(&of("some.db")).unwrap();
+    let change = if repaired { "nothing" } else { "volume scrub --repair" };
+    assert!(finding["what"].as_str().unwrap().contains("the last scrub, which ended 20"), "{finding}");
+    assert!(finding["what"].as_str().unwrap().contains("SQLite page 17") && finding["change"].as_str().unwrap().contains(change), "{finding}");
+    assert_eq!(damage(&of("still")), None);
+    bedplate(["explain", text(dir)]).succeeds().says("some.db, byte 70144, SQLite page 17");
+    bedplate(["volume", "stat", group]).succeeds().says("some.db, byte 70144, SQLite page 17");
+}
+
 /// S-64, S-96, S-106: a bit that turned on one plex is found by the schedule of a live mount, judged by its database page, told with file, page and
 /// member, and mended when that is asked for.
 #[test]
@@ -254,6 +267,7 @@ fn s_106_a_scrub_on_schedule_finds_a_page_on_a_live_mount_and_tells_of_it() {
         assert_eq!((found["right"].as_str(), found["repaired"].as_bool()), (Some(first), Some(repaired)), "{told}");
         assert_eq!(found["file"].as_str(), Some("/some.db, byte 70144, SQLite page 17"), "{told}");
         assert!(found["copies"][1][0] == wrong && found["copies"][1][1].as_u64().unwrap().abs_diff(at) < 512, "{told}");
+        explained(first, &dir, repaired);
     }
     writer.finish();
     is_sound(first, &still);

@@ -117,7 +117,8 @@ struct Stat(Status);
 impl fmt::Display for Stat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "group {}, {}", self.0.name, self.0.health())?;
-        f.write_str(&self.0.statistics())
+        f.write_str(&self.0.statistics())?;
+        self.0.scrub.as_ref().map_or(Ok(()), |scrub| writeln!(f, "{scrub}"))
     }
 }
 
