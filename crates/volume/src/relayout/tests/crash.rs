@@ -1,6 +1,8 @@
 //! Power cuts after every operation of every member.
 
+use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -33,7 +35,7 @@ fn run(transition: &Transition, seed: u64) -> Scene {
 }
 
 /// How many moments of a relayout are cut, spread over all of them, unless the environment asks for every one.
-const CUTS: usize = 96;
+const CUTS: usize = 72;
 const EVERY_CUT: &str = "BEDPLATE_EVERY_CUT";
 
 /// Cuts the power, in one of six ways each, and once in a while goes on to the end from there.
@@ -53,10 +55,17 @@ fn cut(scene: &Scene, cuts: usize) -> usize {
 /// S-90, I-RLY-1, I-RLY-2
 #[test]
 fn s_90_a_power_cut_after_any_operation_of_a_relayout_loses_nothing() {
-    let mut states = 0;
-    for (at, transition) in transitions().iter().enumerate() {
-        states += cut(&run(transition, 60 + at as u64), CUTS);
-    }
+    let (all, next, states) = (transitions(), AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(|| {
+                while let Some((at, transition)) = Some(next.fetch_add(1, Relaxed)).and_then(|at| Some((at, all.get(at)?))) {
+                    states.fetch_add(cut(&run(transition, 60 + at as u64), CUTS), Relaxed);
+                }
+            });
+        }
+    });
+    let states = states.into_inner();
     println!("power cuts during relayouts: {states} states tried, 0 violations");
 }
 
