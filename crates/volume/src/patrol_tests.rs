@@ -89,6 +89,40 @@ fn s_106_a_scrub_that_is_interrupted_by_a_close_goes_on_and_tells_what_came_of_a
     assert_eq!(go(&mut Patrol::default(), &group, at(start, 3 * WEEK_S + 1), u64::MAX), 0, "three weeks are one");
 }
 
+/// S-106: the time of day is set forward and back while the group is open, while one is under way, and before it is opened again.
+#[test]
+fn s_106_a_clock_that_is_set_forward_or_back_makes_one_scrub_and_holds_none_up_for_long() {
+    const YEAR: i64 = 365 * 86_400;
+    const HALF: u64 = WEEK_S / 2;
+    let (bed, group) = mirror(77);
+    group.schedule_scrub(Some(WEEK), false).unwrap();
+    let (start, mut patrol) = (Instant::now(), Patrol::default());
+    // `passed` seconds after the start, by a clock that is wrong by so much.
+    let moment = |wrong: i64, passed: u64| Moment { wall_s: (NOON + passed).saturating_add_signed(wrong), ..at(start, passed) };
+    let made = |patrol: &mut Patrol, group: &Group, now: Moment| go(patrol, group, now, u64::MAX) > 16;
+    assert!(made(&mut patrol, &group, moment(0, 0)), "the first at once");
+    // Forward: one, and when it is set right again the next after half a period at the latest.
+    assert!(made(&mut patrol, &group, moment(YEAR, 60)) && !made(&mut patrol, &group, moment(YEAR, 120)));
+    assert_eq!(schedule(&group).last.unwrap().ended_s, NOON + 60 + YEAR as u64);
+    assert!(!made(&mut patrol, &group, moment(0, 180)) && !made(&mut patrol, &group, moment(0, 59 + HALF)));
+    assert!(made(&mut patrol, &group, moment(0, 60 + HALF)) && !made(&mut patrol, &group, moment(0, 61 + HALF)));
+    // Back: the same.
+    assert!(!made(&mut patrol, &group, moment(-YEAR, 70 + HALF)) && !made(&mut patrol, &group, moment(-YEAR, 59 + 2 * HALF)));
+    assert!(made(&mut patrol, &group, moment(-YEAR, 60 + 2 * HALF)));
+    // One that is under way goes on from where it is, whatever the clock says, and ends once.
+    let begun = 60 + 2 * HALF + WEEK_S;
+    go(&mut patrol, &group, moment(-YEAR, begun), 5);
+    assert_eq!(schedule(&group).begun_s, Some((NOON + begun).saturating_add_signed(-YEAR)));
+    go(&mut patrol, &group, moment(YEAR, begun + 3600), 9);
+    go(&mut patrol, &group, moment(-2 * YEAR, begun + 7200), u64::MAX);
+    let (last, size) = (schedule(&group).last.unwrap(), group.volume(Role::Data).unwrap().size_bytes());
+    assert_eq!((last.ended_s, last.totals.compared_bytes), ((NOON + begun + 7200).saturating_add_signed(-2 * YEAR), size));
+    // Opened anew with a clock behind its last one: nobody knows how long ago that was, so one begins at once, and only one.
+    drop(group);
+    let (group, mut patrol) = (bed.import(), Patrol::default());
+    assert!(made(&mut patrol, &group, moment(-2 * YEAR, begun + 7300)) && !made(&mut patrol, &group, moment(-2 * YEAR, begun + 7400)));
+}
+
 /// S-106: what was found and not judged when the group was closed, or the power went, is found again.
 #[test]
 fn s_106_what_nobody_judged_is_found_again_after_a_close_and_after_a_power_cut() {
