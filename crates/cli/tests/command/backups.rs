@@ -216,6 +216,43 @@ fn s_115_a_backup_leaves_the_cache_as_it_was() {
     }
 }
 
+/// S-115: a file beside which another has the name with which it would be read past the caches, and one whose name has no room for that: the backup
+/// reads them, and not the other, and the rest past the caches all the same.
+#[test]
+fn s_115_a_file_that_cannot_be_read_past_the_caches_is_backed_up_as_it_is() {
+    if !can_mount("odd names in a backup") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, dir) = (scratch.image("volume.img"), scratch.directory("mnt"));
+    let long = "n".repeat(252);
+    let content = |seed: usize, len: usize| pattern(len + seed)[seed..].to_vec();
+    let files = [("taken", content(1, 300_000)), (long.as_str(), content(3, 200_000)), ("hot", content(4, 1 << 20))];
+    // On a mount that name would lead to the file itself.
+    let library = super::damage::mounted(&image);
+    library.open("/other", &bedplate::OpenOptions::create()).unwrap().write_at(&content(2, 300_000), 0).unwrap();
+    library.rename_path("/other", "/taken::direct").unwrap();
+    library.unmount().unwrap();
+    bedplate(["mount", text(&image), text(&dir), "-o", "mode=concurrent+cache,cache=4M,readahead=0"]).succeeds();
+    for (name, bytes) in &files {
+        fs::write(dir.join(name), bytes).unwrap();
+    }
+    assert!(fs::read(dir.join("taken::direct")).unwrap() == content(2, 300_000), "it is a file of its own");
+    for _ in 0..2 {
+        fs::read(dir.join("hot")).unwrap();
+    }
+    bedplate(["checkpoint", "create", text(&dir), "then"]).succeeds();
+    let resident = || bedplate(["--json", "info", text(&dir)]).succeeds().json()["cache"]["resident_bytes"].as_u64().unwrap();
+    let (before, repository, restored) = (resident(), scratch.path("backups"), scratch.path("restored"));
+    bedplate(["backup", "create", text(&dir), "then", text(&repository)]).succeeds();
+    assert!(resident() <= before + 600_000, "nothing but these two came into the cache");
+    bedplate(["restore", text(&repository), "then", text(&restored)]).succeeds();
+    for (name, bytes) in files.iter().chain(&[("taken::direct", content(2, 300_000))]) {
+        assert!(fs::read(restored.join(name)).unwrap() == *bytes, "{name}");
+    }
+    bedplate(["unmount", text(&dir)]).succeeds();
+}
+
 /// S-78: however files change between them, incremental backups restore to the byte what their checkpoints show.
 #[test]
 fn s_78_incremental_backups_are_exact() {

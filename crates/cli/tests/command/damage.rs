@@ -17,7 +17,7 @@ fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
 }
 
 /// Mounts an image in this process.
-fn mounted(image: &Path) -> FileSystem {
+pub fn mounted(image: &Path) -> FileSystem {
     let options = VolumeOptions { device: DeviceOptions::default() };
     let device = Volume::open(image, &options).unwrap().device();
     FileSystem::mount(device, None, MountOptions::default()).unwrap()
