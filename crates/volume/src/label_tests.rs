@@ -141,10 +141,20 @@ fn a_relayout_in_cycles_makes_the_label_one_of_version_6() {
     });
     let bytes = label.encode().unwrap();
     assert_eq!((bytes[8], Label::decode(&bytes)), (6, Ok(label.clone())));
-    // The hand has its place there too.
-    label.config.volumes[0].relayout.as_mut().unwrap().staged_bytes = 2 << 20;
-    let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else { panic!("it fits") };
-    assert!(fault.what.contains("scratch area"), "{fault:?}");
+    // The hand has its place there too, and pieces are not parted.
+    let scratch = |unit, copies: usize| {
+        let columns = (0..4).map(|member| Layout::Mirror(Mirror::new(vec![scratch(member); copies])));
+        Layout::Stripe(Stripe::new(unit, if copies > 1 { columns.collect() } else { (0..4).map(scratch).collect() }))
+    };
+    type Change<'a> = &'a dyn Fn(&mut Relayout);
+    let broken: [Change<'_>; 3] =
+        [&|r| r.staged_bytes = 2 << 20, &|r| r.scratch = scratch(16 << 10, 1), &|r| (r.scratch, r.staged_bytes) = (scratch(64 << 10, 2), 0)];
+    for change in broken {
+        let mut label = label.clone();
+        change(label.config.volumes[0].relayout.as_mut().unwrap());
+        let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else { panic!("it fits") };
+        assert!(fault.what.contains("scratch area"), "{fault:?}");
+    }
 }
 
 /// A label with a guest in room that is kept for one.

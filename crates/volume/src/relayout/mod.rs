@@ -201,6 +201,14 @@ impl Relayout {
         if self.in_cycles && (self.scratch.size_bytes() / 2 < self.grain_bytes || span / self.grain_bytes > order::PIECES_MAX) {
             return Some(format!("{} pieces by way of {} bytes are not possible", span / self.grain_bytes, self.scratch.size_bytes()));
         }
+        let parts_pieces = match &self.scratch {
+            Layout::Extent(_) => false,
+            Layout::Stripe(stripe) => self.scratch.copies() > 1 || !stripe.unit_bytes().is_multiple_of(self.grain_bytes),
+            _ => true,
+        };
+        if self.in_cycles && parts_pieces {
+            return Some(format!("pieces of {} bytes do not each lie at one place of the scratch area", self.grain_bytes));
+        }
         let outside = |extent: &Extent| extent.start < SCRATCH_START || extent.start.saturating_add(extent.len) > SCRATCH_START + SCRATCH_BYTES;
         if let Some(extent) = self.scratch.extents().iter().find(|extent| outside(extent)) {
             return Some(format!("the scratch area begins at byte {} of member {}", extent.start, extent.member));
