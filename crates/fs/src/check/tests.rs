@@ -462,11 +462,11 @@ fn schedules_and_the_policy_of_a_full_volume_that_do_not_decode_are_removed() {
 /// I-TUNE-1
 #[test]
 fn a_tunable_that_is_none_of_its_values_is_not_taken_and_mended() {
-    for value in [vec![1], v_next(99)] {
+    for (value, what) in [(vec![1], "the tunable 'mode' is no number"), (v_next(99), "is not one of cached, direct")] {
         let v = Forged::new();
         v.put(&[put(Table::Setting, b"tune_mode".to_vec(), value), put(Table::Setting, b"tune_of_a_later_version".to_vec(), vec![1])]);
         assert_eq!(v.mount().unwrap().info().mode, crate::IoMode::Cached, "the default serves");
-        v.finds(&[(FindingKind::Setting, "the tunable 'mode' is not one of cached, direct")], true);
+        v.finds(&[(FindingKind::Setting, what)], true);
     }
 }
 

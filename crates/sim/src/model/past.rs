@@ -16,6 +16,14 @@ impl Past {
         word.trim_end_matches(',').parse().expect("a line has an epoch")
     }
 
+    /// Says whether a file that it shows at a path is not to be found under that name any more, wherever its directory is by now.
+    fn has_left(&self, paths: &BTreeMap<String, InodeNo>, path: &str, ino: InodeNo, now: &Nodes) -> bool {
+        let (dir, name) = path.rsplit_once('/').expect("a path begins at the root");
+        let dir = paths.get(dir).copied().unwrap_or(InodeNo::ROOT);
+        let stays = matches!(now.get(&dir).map(|node| &node.kind), Some(Kind::Directory(entries)) if entries.get(name) == Some(&ino));
+        matches!(self.nodes.get(&ino).map(|node| &node.kind), Some(Kind::File(_))) && !stays
+    }
+
     pub(super) fn is_of_everything(&self) -> bool {
         self.line.ends_with(" of []")
     }
@@ -76,23 +84,22 @@ impl Model {
         self.checkpoints.insert(name, past).map_or(Ok(()), |_| Err(EXISTS))
     }
 
-    /// S-77: what is told of turns what was into what is.
+    /// S-77: what is told of turns what was into what is. S-121: of a checkpoint of named files this is said of those.
     pub(super) fn diff(&self, name: &str, told: Option<&Diff>) -> Result<(), Refusal> {
         let past = self.checkpoints.get(name).ok_or(NO_SUCH_NAME)?;
-        if !past.is_of_everything() {
-            return Err("the checkpoint is of named files");
-        }
         let Some(told) = told else { return Ok(()) };
         let (then, now) = (paths(&past.nodes), paths(&self.nodes));
+        // What lies in a directory moves with it.
+        let is_told =
+            |path: &String| path.match_indices('/').skip(1).map(|(at, _)| &path[..at]).chain([path.as_str()]).any(|path| told.paths.contains(path));
         let moved = |from: &BTreeMap<String, InodeNo>, to: &BTreeMap<String, InodeNo>| {
-            // What lies in a directory moves with it.
-            let is_told = |path: &String| {
-                path.match_indices('/').skip(1).map(|(at, _)| &path[..at]).chain([path.as_str()]).any(|path| told.paths.contains(path))
-            };
             from.iter().filter(|(path, ino)| to.get(*path) != Some(ino)).all(|(path, _)| is_told(path))
         };
-        if !moved(&then, &now) || !moved(&now, &then) {
+        if past.is_of_everything() && (!moved(&then, &now) || !moved(&now, &then)) {
             return Err("S-77: a name came, went or moved and is not told of");
+        }
+        if !then.iter().filter(|(path, ino)| past.has_left(&then, path, **ino, &self.nodes)).all(|(path, _)| is_told(path)) {
+            return Err("S-121: a file left its name and is not told of");
         }
         for (ino, node) in &self.nodes {
             let (Kind::File(content), Some(ranges)) = (&node.kind, told.ranges.get(ino)) else { continue };
