@@ -330,7 +330,11 @@ impl Stage {
                 match entry.kind {
                     FileKind::Directory => todo.push(entry.ino),
                     FileKind::File => {
-                        let changed = self.fs.changed_blocks(entry.ino, name, None)?;
+                        let changed = match self.fs.changed_blocks(entry.ino, name, None) {
+                            // It is not of a checkpoint of named files; the model knows which are.
+                            Err(error) if error.kind == ErrorKind::Invalid => continue,
+                            changed => changed?,
+                        };
                         let range = |range: fs::ChangedRange| (range.offset..range.offset + range.len, range.kind == ChangedKind::Hole);
                         diff.ranges.insert(entry.ino, changed.map(range).collect());
                     }

@@ -102,7 +102,13 @@ impl Model {
             return Err("S-121: a file left its name and is not told of");
         }
         for (ino, node) in &self.nodes {
-            let (Kind::File(content), Some(ranges)) = (&node.kind, told.ranges.get(ino)) else { continue };
+            let Kind::File(content) = &node.kind else { continue };
+            let Some(ranges) = told.ranges.get(ino) else {
+                if past.is_of_everything() || past.nodes.contains_key(ino) {
+                    return Err("S-121: nothing is told of the changed ranges of a file that the checkpoint is of");
+                }
+                continue;
+            };
             let before = past.nodes.get(ino).map(|node| &node.kind);
             let before = match before {
                 Some(Kind::File(before)) => before.as_slice(),

@@ -29,6 +29,8 @@ pub(super) fn named_files() -> Vec<Step> {
             Step::DeleteCheckpoint(1 - round % 2),
         ]);
     }
+    // S-121
+    steps.extend([Step::Checkpoint(2, Some(1)), write(inside, 0, 4096, 60), Step::Diff(2), Step::Unlink(0, 1), Step::Diff(2)]);
     steps
 }
 
