@@ -232,8 +232,7 @@ impl Found<'_> {
     /// Where directories and what changed are named at a moment.
     fn homes_at(&self, moment: Moment) -> Result<Homes> {
         let mut homes = Homes::new();
-        let visit = |key: &[u8], value: &[u8]| {
-            let row = DentryRow::decode(value)?;
+        visit(self.rows, moment, &mut |key, row| {
             if row.kind == FileKind::Directory || self.inodes.contains(&row.ino) {
                 // Of several names one by which it was known before.
                 let is_new = self.moves.get(&row.ino).is_some_and(|(_, came, _)| came.iter().any(|came| came == key));
@@ -242,13 +241,18 @@ impl Found<'_> {
                     homes.insert(row.ino, (dir, name.to_vec()));
                 }
             }
-            Ok(ControlFlow::Continue(()))
-        };
-        match moment {
-            None => self.rows.scan(Table::Dentry, Bound::Unbounded, Bound::Unbounded, visit)?,
-            Some(epoch) => self.rows.scan_at(epoch, Table::Dentry, (Bound::Unbounded, Bound::Unbounded), visit)?,
-        }
+            Ok(())
+        })?;
         Ok(homes)
+    }
+}
+
+/// Visits all names of a moment.
+pub(super) fn visit(rows: &State, moment: Moment, to: &mut dyn FnMut(&[u8], DentryRow) -> Result<()>) -> Result<()> {
+    let each = |key: &[u8], value: &[u8]| to(key, DentryRow::decode(value)?).map(ControlFlow::Continue);
+    match moment {
+        None => rows.scan(Table::Dentry, Bound::Unbounded, Bound::Unbounded, each),
+        Some(epoch) => rows.scan_at(epoch, Table::Dentry, (Bound::Unbounded, Bound::Unbounded), each),
     }
 }
 

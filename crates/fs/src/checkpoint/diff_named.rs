@@ -6,11 +6,10 @@
 //! ```
 
 use std::collections::{BTreeMap, HashSet};
-use std::ops::{Bound, ControlFlow};
 
 use super::Checkpoint;
 use super::changed::Moment;
-use super::diff::{DifferenceKind, Found, Homes};
+use super::diff::{DifferenceKind, Found, Homes, visit};
 use super::subtree::of_inode;
 use crate::meta::State;
 use crate::row::{DentryRow, Table, pair_key, split_key};
@@ -94,15 +93,6 @@ impl<'a> Side<'a> {
             }
         }
         Err(Error::corrupt("a directory is reachable from itself only: run a check"))
-    }
-}
-
-/// Visits all names of a moment.
-fn visit(rows: &State, moment: Moment, to: &mut dyn FnMut(&[u8], DentryRow) -> Result<()>) -> Result<()> {
-    let each = |key: &[u8], value: &[u8]| to(key, DentryRow::decode(value)?).map(ControlFlow::Continue);
-    match moment {
-        None => rows.scan(Table::Dentry, Bound::Unbounded, Bound::Unbounded, each),
-        Some(epoch) => rows.scan_at(epoch, Table::Dentry, (Bound::Unbounded, Bound::Unbounded), each),
     }
 }
 

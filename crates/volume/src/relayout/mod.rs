@@ -168,6 +168,12 @@ impl Relayout {
         if at < staged.start { low.locate(at).at_most(staged.start - at) } else { high.locate(at) }
     }
 
+    /// Returns how it stands once a range from the position on is where it goes.
+    fn arrived(&self, range: &Range<u64>) -> Self {
+        let position = if self.direction == Direction::Upward { range.end } else { range.start };
+        Self { position, staged_bytes: 0, ..self.clone() }
+    }
+
     /// Returns the range of the next step of at most `len` bytes.
     fn step(&self, layout: &Layout, len: u64) -> Range<u64> {
         let len = (len - len % self.grain_bytes).max(self.grain_bytes);

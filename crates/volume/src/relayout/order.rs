@@ -63,11 +63,7 @@ impl Order {
         if !single(from) || !single(to) || grain == 0 || !span.is_multiple_of(grain) || span / grain > PIECES_MAX {
             return None;
         }
-        let mut order = Self::along(&followers(from, to, span, grain)?, grain);
-        for (rank, piece) in (0..).zip(&order.pieces) {
-            order.ranks[*piece as usize] = rank;
-        }
-        Some(order)
+        Some(Self::along(&followers(from, to, span, grain)?, grain))
     }
 
     /// Makes the order from who goes where each piece is.
@@ -100,21 +96,21 @@ impl Order {
                 ends.push(pieces.len() as u32);
             }
         }
-        Self { grain_bytes, ranks: vec![0; count].into(), pieces: pieces.into(), ends: ends.into() }
+        let mut ranks = vec![0; count];
+        (0..).zip(&pieces).for_each(|(rank, piece)| ranks[*piece as usize] = rank);
+        Self { grain_bytes, ranks: ranks.into(), pieces: pieces.into(), ends: ends.into() }
+    }
+
+    /// Returns the ranks of the cycle within which a position lies; nothing between cycles and in chains.
+    fn cycle(&self, position: u64) -> Option<Range<u32>> {
+        let rank = (position / self.grain_bytes) as u32;
+        let next = self.ends.partition_point(|end| *end < rank);
+        (next > 0 && self.ends[next] != rank).then(|| self.ends[next - 1]..self.ends[next])
     }
 
     /// Returns the piece that waits in the hand while the walk stands at a position.
     fn hand(&self, position: u64) -> Option<u32> {
-        let rank = (position / self.grain_bytes) as u32;
-        let end = self.ends[self.ends.partition_point(|end| *end < rank)];
-        (rank > self.ends[0] && end != rank).then(|| self.pieces[end as usize - 1])
-    }
-
-    /// Returns the positions between which the cycle of a position lies that is within one.
-    fn cycle(&self, position: u64) -> Range<u64> {
-        let rank = (position / self.grain_bytes) as u32;
-        let next = self.ends.partition_point(|end| *end < rank);
-        u64::from(self.ends[next - 1]) * self.grain_bytes..u64::from(self.ends[next]) * self.grain_bytes
+        self.cycle(position).map(|cycle| self.pieces[cycle.end as usize - 1])
     }
 
     /// Returns where a piece stands in the walk.
@@ -143,7 +139,7 @@ impl Order {
     pub fn step(&self, relayout: &Relayout, span: u64) -> Range<u64> {
         let (grain, position) = (self.grain_bytes, relayout.position);
         let room = (relayout.scratch.size_bytes() - grain).min(relayout.step_bytes_max.max(grain)) / grain * grain;
-        let limit = if self.hand(position).is_some() { self.cycle(position) } else { 0..span };
+        let limit = self.cycle(position).map_or(0..span, |cycle| u64::from(cycle.start) * grain..u64::from(cycle.end) * grain);
         match relayout.direction {
             Direction::Upward => position..(position + room).min(limit.end),
             Direction::Downward => position.saturating_sub(room).max(limit.start)..position,
@@ -155,8 +151,8 @@ impl Order {
     pub fn locate(&self, relayout: &Relayout, layout: &Layout, at: u64) -> Run {
         let (staged, piece) = (relayout.staged(), (at / self.grain_bytes) as u32);
         let (position, within) = (self.position_of(piece), at % self.grain_bytes);
-        let in_hand = [staged.start, staged.end].into_iter().any(|end| self.hand(end) == Some(piece));
-        let run = if in_hand {
+        let in_hand = |end| self.hand(end) == Some(piece);
+        let run = if in_hand(staged.start) || (relayout.staged_bytes > 0 && in_hand(staged.end)) {
             relayout.scratch.locate(within)
         } else if staged.contains(&position) {
             relayout.scratch.locate(self.grain_bytes + (position - staged.start) + within)
@@ -177,8 +173,8 @@ impl Relayout {
             return (range, Self { staged_bytes, ..self.clone() });
         }
         let range = self.staged();
-        let position = if self.direction == Direction::Upward { range.end } else { range.start };
-        (range, Self { position, staged_bytes: 0, ..self.clone() })
+        let after = self.arrived(&range);
+        (range, after)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use block::{AlignedBuf, Operation};
 
 use super::planted::{Mistake, is_planted};
-use super::{Direction, Order, Relayout};
+use super::{Order, Relayout};
 use crate::core::Core;
 use crate::layout::{Copy, Locate, Run};
 use crate::plan::{self, Piece, live_of};
@@ -69,9 +69,8 @@ impl Relayout {
             return Step { range, way: Way::InCycles(order), after };
         }
         let arrive = |range: Range<u64>| {
-            let position = if self.direction == Direction::Upward { range.end } else { range.start };
             let from = if self.staged_bytes > 0 { (&self.scratch, range.start) } else { (layout, 0) };
-            Step { range, way: Way::Straight { from, to: (&self.next, 0) }, after: Self { position, staged_bytes: 0, ..self.clone() } }
+            Step { way: Way::Straight { from, to: (&self.next, 0) }, after: self.arrived(&range), range }
         };
         if self.staged_bytes > 0 {
             return arrive(self.staged());

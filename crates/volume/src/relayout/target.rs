@@ -227,37 +227,14 @@ impl Ground<'_> {
         let Walk { direction, grain_bytes } = walk?;
         // What is there already need not go.
         let position = if there || direction == Direction::Downward { span } else { 0 };
-        Some(Relayout {
-            next,
-            direction,
-            position,
-            staged_bytes: 0,
-            scratch,
-            grain_bytes,
-            step_bytes_max,
-            paused: false,
-            logs_swapped: false,
-            in_cycles: false,
-        })
+        Some(Relayout { direction, position, grain_bytes, ..upward(next, scratch, step_bytes_max) })
     }
 
     fn walk_in_cycles(&self, next: Layout, step_bytes_max: u64) -> Option<Relayout> {
         let from = &self.volume.layout;
         let (scratch, span) = (scratch(from, &next), from.size_bytes().min(next.size_bytes()));
         let grain_bytes = order::grain(from, &next, span, self.block)?;
-        let (direction, position) = (Direction::Upward, 0);
-        let relayout = Relayout {
-            next,
-            direction,
-            position,
-            staged_bytes: 0,
-            scratch,
-            grain_bytes,
-            step_bytes_max,
-            paused: false,
-            logs_swapped: false,
-            in_cycles: true,
-        };
+        let relayout = Relayout { grain_bytes, in_cycles: true, ..upward(next, scratch, step_bytes_max) };
         (relayout.fault(from).is_none() && Order::of(from, &relayout).is_some()).then_some(relayout)
     }
 
@@ -289,6 +266,22 @@ impl Walk {
     /// The walk where nothing has to move.
     fn still() -> Self {
         Self { direction: Direction::Upward, grain_bytes: 1 }
+    }
+}
+
+/// Returns a relayout that has not begun, byte by byte from the first address on.
+fn upward(next: Layout, scratch: Layout, step_bytes_max: u64) -> Relayout {
+    Relayout {
+        next,
+        direction: Direction::Upward,
+        position: 0,
+        staged_bytes: 0,
+        scratch,
+        grain_bytes: 1,
+        step_bytes_max,
+        paused: false,
+        logs_swapped: false,
+        in_cycles: false,
     }
 }
 
