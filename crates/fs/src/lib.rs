@@ -63,6 +63,8 @@ pub use io::{DefragStep, Fragmentation};
 pub use latency::{Latencies, LatencySnapshot};
 pub use mover::{MovedFile, MoverReport, MoverState};
 pub use names::{readable_name, split_mode_suffix};
+#[doc(hidden)]
+pub use options::{BetweenRecords, Limits};
 pub use options::{FormatOptions, InodeLockSetting, MountOptions, OpenOptions};
 #[cfg(feature = "planted-bugs")]
 pub use planted::{PlantedBug, plant};

@@ -46,6 +46,7 @@ pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevic
         refuse_damage(&loaded)?;
     }
     tune::check_options(&options, loaded.found.superblock.block_size)?;
+    options.limits.check()?;
     let superblock = &loaded.found.superblock;
     let (next_ino, epoch) = if options.read_only { (0, 0) } else { (next_ino(&loaded.meta)?, epoch(&loaded.meta)?) };
     let orphans = count_rows(&loaded.meta, Table::Orphan)?;

@@ -1,8 +1,10 @@
 //! Options: plain structs, passed whole, validated once.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{IoMode, TunableSet};
+use crate::{Error, ErrorKind, IoMode, Result, TunableSet};
 
 /// Options of `format`.
 #[derive(Debug, Clone)]
@@ -33,6 +35,55 @@ pub enum InodeLockSetting {
     Range,
     /// The whole file, as JFS2's Direct I/O had it; for comparison.
     Whole,
+}
+
+/// How much one record carries when a change takes several, and what runs between two of them. The defaults are the product's values. Tests and the
+/// crash judge make them small, so that a file of ten extents spans several records; nothing else sets them.
+#[doc(hidden)]
+#[derive(Clone)]
+pub struct Limits {
+    /// Extents that one record frees or shares, at least 1.
+    pub extents_per_record: usize,
+    /// Names that one record of a clone makes, at least 1.
+    pub names_per_record: usize,
+    /// Called between two records of a change that takes several, with the locks that the change holds there.
+    pub between_records: Option<BetweenRecords>,
+}
+
+/// A call between two records of a change; its argument names the change: `truncate`, `reclaim`, `punch` or `clone`.
+#[doc(hidden)]
+pub type BetweenRecords = Arc<dyn Fn(&'static str) + Send + Sync>;
+
+impl Default for Limits {
+    fn default() -> Self {
+        // Some 64 KiB of log.
+        Self { extents_per_record: 1024, names_per_record: 256, between_records: None }
+    }
+}
+
+impl fmt::Debug for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { extents_per_record, names_per_record, between_records } = self;
+        write!(f, "Limits({extents_per_record} extents, {names_per_record} names")?;
+        f.write_str(if between_records.is_some() { ", with a call between records)" } else { ")" })
+    }
+}
+
+impl Limits {
+    /// Refuses limits under which no change would ever end.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.extents_per_record > 0 && self.names_per_record > 0 {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Invalid, "a record of a change carries at least one extent and one name: set limits of 1 or more"))
+    }
+
+    /// Marks the place between two records of the change `what`.
+    pub(crate) fn between_records(&self, what: &'static str) {
+        if let Some(call) = &self.between_records {
+            call(what);
+        }
+    }
 }
 
 /// Options of `mount`.
@@ -77,6 +128,9 @@ pub struct MountOptions {
     pub given: TunableSet,
     /// Whether reads update the access time at most once a day (`relatime`); otherwise never.
     pub relatime: bool,
+    /// How much one record carries; for tests.
+    #[doc(hidden)]
+    pub limits: Limits,
 }
 
 impl Default for MountOptions {
@@ -101,6 +155,7 @@ impl Default for MountOptions {
             threads: crate::tune::threads_default(),
             given: TunableSet::default(),
             relatime: true,
+            limits: Limits::default(),
         }
     }
 }

@@ -34,11 +34,6 @@ pub(crate) const UNFINISHED: &[u8] = &[1];
 /// How the names of passing checkpoints begin.
 const PASSING: &[u8] = b".clone-";
 
-/// How many names one record makes.
-const NAMES_PER_RECORD: usize = 256;
-/// How many extents one record shares.
-const EXTENTS_PER_RECORD: usize = 1024;
-
 /// A file or directory of the clone, and what it is a clone of.
 #[derive(Debug, Clone)]
 struct Copied {
@@ -179,7 +174,7 @@ impl Fs {
     fn each_name(&self, dir: InodeNo, mut visit: impl FnMut(&[u8], DentryRow) -> Result<()>) -> Result<()> {
         let mut after: Option<Vec<u8>> = None;
         loop {
-            let entries = self.names_of(dir, after.as_deref(), NAMES_PER_RECORD)?;
+            let entries = self.names_of(dir, after.as_deref(), self.options.limits.names_per_record)?;
             let Some(last) = entries.last() else { return Ok(()) };
             after = Some(last.name.clone());
             for entry in &entries {
@@ -239,17 +234,19 @@ impl Builder<'_> {
                 let file = self.share_extents(&file)?;
                 self.linked.entry(file.of).and_modify(|known| known.row = file.row);
             }
+            self.fs.options.limits.between_records("clone");
         }
     }
 
     /// The next names of a directory: key and row.
     fn names_after(&self, dir: InodeNo, after: &Bound<Vec<u8>>) -> Result<Vec<(Vec<u8>, DentryRow)>> {
         let mut names = Vec::new();
+        let count = self.fs.options.limits.names_per_record;
         let range = (after.as_ref().map(Vec::as_slice), inode_key(InodeNo(dir.0 + 1)));
         self.fs.meta.reading(|rows| {
             rows.scan_at(self.epoch, Table::Dentry, (range.0, Bound::Excluded(&range.1)), |key, value| {
                 names.push((key.to_vec(), DentryRow::decode(value)?));
-                Ok(if names.len() == NAMES_PER_RECORD { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+                Ok(if names.len() == count { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
             })
         })?;
         Ok(names)
@@ -357,6 +354,7 @@ impl Builder<'_> {
                 Some(last) => from = Bound::Excluded(last),
                 None => return Ok(file),
             }
+            fs.options.limits.between_records("clone");
         }
     }
 
@@ -396,7 +394,7 @@ fn share_some(
             report.shared_bytes += len * u64::from(fs.block_size);
         }
         seen += 1;
-        last = (seen == EXTENTS_PER_RECORD).then(|| key.to_vec());
+        last = (seen == fs.options.limits.extents_per_record).then(|| key.to_vec());
         Ok(if last.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
     if rows.is_empty() {

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use super::fill::{Before, Target, place};
 use super::promise::hole_blocks;
 use super::publish::{Change, SizeChange};
-use super::truncate::tail_of;
 use super::write::too_large;
 use super::{Alone, Grid, Io};
 use crate::cache::MapChange;
@@ -112,13 +111,14 @@ impl Io<'_> {
         }
         let mut rest = inner;
         loop {
-            let (from, remains) = tail_of(&*self.map()?, &rest);
+            let (from, remains) = self.tail(&rest)?;
             self.forget_promises(&(from..rest.end));
             self.publish(Change::new(RecordKind::Punch, SizeChange::Keep), |map| map.plan_remove(from..rest.end))?;
             if !remains {
                 return Ok(());
             }
             rest.end = from;
+            self.fs.options.limits.between_records("punch");
             self.fs.begin_change()?;
         }
     }

@@ -4,7 +4,6 @@ use std::time::Duration;
 use block::{AlignedBuf, BlockDevice, MemoryDevice};
 
 use super::publish::{Change, Mark, SizeChange};
-use super::truncate::tail_of;
 use crate::log::RecordKind;
 use crate::row::{InodeRow, RowChange, Table, inode_key};
 use crate::{ErrorKind, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Reason};
@@ -32,7 +31,7 @@ fn an_interrupted_truncation_goes_on_at_the_next_mount() {
         // The first record of a truncation to 100 bytes, and nothing after it.
         let io = file.io();
         let _alone = io.state().lock.exclusive(io.fs);
-        let (from, remains) = tail_of(&io.map().unwrap(), &(1..u64::MAX));
+        let (from, remains) = io.tail(&(1..u64::MAX)).unwrap();
         assert!(remains);
         let change = Change::new(RecordKind::Truncate, SizeChange::Set(100)).marked(Mark::Begin);
         io.publish(change, |map| map.plan_remove(from..u64::MAX)).unwrap();

@@ -16,9 +16,6 @@ use crate::inode::Inode;
 use crate::log::RecordKind;
 use crate::state::Fs;
 
-/// How many extents one record frees at most: some 64 KiB of log.
-const EXTENTS_PER_RECORD: usize = 1024;
-
 /// Cuts or extends (with a hole).
 pub(crate) fn set_size(fs: &Fs, inode: &Arc<Inode>, size: u64) -> Result<()> {
     if size > Grid::FILE_BYTES_MAX {
@@ -63,9 +60,9 @@ pub(crate) fn resume_truncate(fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
     io.free_beyond(&held, floor, Mark::End)
 }
 
-/// Returns where the last extents of a range of file blocks begin, as many as one record frees, and whether others remain before them.
-pub(super) fn tail_of(map: &ExtentMap, range: &Range<u64>) -> (u64, bool) {
-    let from = map.tail_start(range, EXTENTS_PER_RECORD);
+/// Returns where the last `count` extents of a range of file blocks begin, as many as one record frees, and whether others remain before them.
+fn tail_of(map: &ExtentMap, range: &Range<u64>, count: usize) -> (u64, bool) {
+    let from = map.tail_start(range, count);
     let remains = map.before(from).is_some_and(|(at, extent)| from > range.start && at.0 + u64::from(extent.blocks) > range.start);
     (from, remains)
 }
@@ -81,22 +78,32 @@ impl Io<'_> {
         self.fs.space.drop_ahead(self.inode.ino);
         let floor = self.fs.grid.block_after(size);
         self.forget_promises(&(floor..u64::MAX));
-        let (from, remains) = tail_of(&*self.map()?, &(floor..u64::MAX));
+        let (from, remains) = self.tail(&(floor..u64::MAX))?;
         let mark = if remains { Mark::Begin } else { Mark::None };
         self.publish(Change::new(RecordKind::Truncate, SizeChange::Set(size)).marked(mark), |map| map.plan_remove(from..u64::MAX))?;
-        if remains { self.free_beyond(held, floor, Mark::End) } else { Ok(()) }
+        if !remains {
+            return Ok(());
+        }
+        self.fs.options.limits.between_records("truncate");
+        self.free_beyond(held, floor, Mark::End)
+    }
+
+    /// The part of a range that the next record frees, as [`tail_of`] says.
+    pub(super) fn tail(self, range: &Range<u64>) -> Result<(u64, bool)> {
+        Ok(tail_of(&*self.map()?, range, self.fs.options.limits.extents_per_record))
     }
 
     /// Frees what is mapped from file block `floor` on; `last_mark` goes with the last record.
     fn free_beyond(self, _held: &Alone<'_>, floor: u64, last_mark: Mark) -> Result<()> {
         loop {
-            let (from, remains) = tail_of(&*self.map()?, &(floor..u64::MAX));
+            let (from, remains) = self.tail(&(floor..u64::MAX))?;
             let mark = if remains { Mark::None } else { last_mark };
             let change = Change { touches: false, ..Change::new(RecordKind::Truncate, SizeChange::Keep).marked(mark) };
             self.publish(change, |map| map.plan_remove(from..u64::MAX))?;
             if !remains {
                 return Ok(());
             }
+            self.fs.options.limits.between_records(if last_mark == Mark::None { "reclaim" } else { "truncate" });
             // The metadata may outgrow its bounds here; the inode lock does not stand in the way of a metadata commit.
             self.fs.begin_change()?;
         }
@@ -115,7 +122,7 @@ mod tests {
         let mut map = ExtentMap::from_rows((0..2500).map(|i| (FileBlock(i), extent(i)))).unwrap();
         let mut parts = Vec::new();
         loop {
-            let (from, remains) = tail_of(&map, &(100..u64::MAX));
+            let (from, remains) = tail_of(&map, &(100..u64::MAX), 1024);
             let plan = map.plan_remove(from..u64::MAX);
             let old = map.apply(&plan);
             parts.push(freed_by(&plan, &old).len());
