@@ -110,7 +110,7 @@ fn run(poke: &Poke, fs: &Weak<Fs>) {
 /// One turn: aged pages, lazy times, the log, blocks that wait to be free, the tree.
 fn turn(fs: &Fs, interval: Duration) -> Result<()> {
     let aged = Instant::now().checked_sub(interval).map_or(Ok(()), |then| crate::io::flush_aged(fs, then));
-    fs.commit_all_times();
+    fs.commit_all_times(&fs.change());
     if fs.meta.has_unwritten_records() {
         fs.meta.sync(fs.meta.last_lsn())?;
     }

@@ -137,7 +137,7 @@ impl File {
     /// `TooLarge`, `Io`, `ReadOnly`; `NotPermitted` when not open for writing.
     pub fn set_size(&self, size: u64) -> Result<()> {
         self.may_write()?;
-        self.io().with_room(&Ask::SetSize(size), || crate::io::set_size(&self.fs, &self.inode, size))
+        self.io().with_room(&Ask::SetSize(size), || crate::io::set_size(&self.fs.change(), &self.fs, &self.inode, size))
     }
     /// Changes the allocation of a range.
     ///

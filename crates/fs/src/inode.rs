@@ -4,7 +4,8 @@
 //!
 //! Invariants:
 //! - I-INO-1: an inode row is built and committed while the attribute lock is held, so images in the log never go backwards.
-//! - I-INO-2: an inode without names and pins is dead, and only one thread reclaims it; its pins outlive its stay in memory.
+//! - I-INO-2: an inode without names and pins is dead once a thread has claimed it, which reclaims it under the same hold of the change lock, and nothing
+//!   pins it again; pins outlive their inode's stay in memory.
 //!
 //! A front end may retain every inode it ever heard of: the kernel behind a mount does, until it runs out of memory. So retentions do not keep an
 //! inode loaded. When a full table lets it go, its count is *parked* in a few bytes, and given back to it when it is loaded again.
@@ -197,8 +198,10 @@ impl Inode {
         }
     }
 
-    /// Takes over another row.
+    /// Takes over another row. With one that has a name the inode is alive, also where it could not be reclaimed before.
     pub(crate) fn replace_row(&self, row: InodeRow) {
+        let mut life = self.life.lock();
+        life.dead &= row.nlink == 0;
         let mut attr = self.attr.lock();
         self.size.store(row.size, Ordering::Release);
         *attr = row;
@@ -220,25 +223,36 @@ impl Inode {
         Ok(())
     }
 
-    /// Gives back `count` pins; returns whether the caller must reclaim the inode now.
+    /// Gives back `count` pins; returns whether nothing keeps the inode then, so that it is to be claimed.
     #[must_use]
     pub(crate) fn unpin(&self, count: u64) -> bool {
         let mut life = self.life.lock();
         assert!(life.pins >= count, "I-INO-2: inode {} has {} pins, {count} are given back", self.ino.0, life.pins);
         life.pins -= count;
-        self.claim_dead(&mut life)
+        self.is_unkept(&life)
     }
 
-    /// Returns whether the caller must reclaim the inode, after its last name went.
+    /// Returns whether nothing keeps the inode, and no thread has claimed it.
+    pub(crate) fn is_dying(&self) -> bool {
+        self.is_unkept(&self.life.lock())
+    }
+
+    /// Claims the inode where nothing keeps it; returns whether the caller must reclaim it now.
     #[must_use]
     pub(crate) fn lost_name(&self) -> bool {
-        self.claim_dead(&mut self.life.lock())
-    }
-
-    fn claim_dead(&self, life: &mut Life) -> bool {
-        let dying = life.pins == 0 && !life.dead && self.attr.lock().nlink == 0;
+        let mut life = self.life.lock();
+        let dying = self.is_unkept(&life);
         life.dead |= dying;
         dying
+    }
+
+    fn is_unkept(&self, life: &Life) -> bool {
+        life.pins == 0 && !life.dead && self.attr.lock().nlink == 0
+    }
+
+    /// Returns how many names it has.
+    pub(crate) fn names(&self) -> u32 {
+        self.attr.lock().nlink
     }
 
     /// Returns the pins to park when nothing else is lost with the inode: what it knows of records that are not sealed yet, a later sync or
@@ -409,8 +423,12 @@ mod tests {
         assert!(!inode.lost_name(), "it is still pinned");
         assert!(!inode.unpin(1));
         assert!(inode.unpin(1), "the last pin of a nameless inode reclaims");
-        assert!(!inode.lost_name());
+        assert!(inode.is_dying());
+        assert!(inode.lost_name());
+        assert!(!inode.is_dying() && !inode.lost_name(), "another caller claimed it");
         assert!(inode.pin().is_err(), "I-INO-2: a dead inode cannot be pinned");
+        inode.replace_row(row(1));
+        assert!(inode.pin().is_ok(), "a rollback gave it its name back");
     }
 
     #[test]

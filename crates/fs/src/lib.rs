@@ -5,6 +5,7 @@ mod activity;
 mod bytes;
 mod cache;
 mod calendar;
+mod change;
 mod check;
 mod checkpoint;
 mod checksum;

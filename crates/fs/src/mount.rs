@@ -335,10 +335,11 @@ fn remove_orphans(fs: &Arc<Fs>) -> Result<()> {
 
 fn remove_orphan(fs: &Arc<Fs>, ino: InodeNo, unfinished: bool) -> Result<()> {
     let inode = fs.inode(ino)?;
+    let changing = fs.change();
     match inode.kind {
         FileKind::Directory if unfinished => fs.remove_unfinished(&inode),
-        _ if inode.lost_name() => fs.reclaim(&inode),
-        FileKind::File => crate::io::resume_truncate(fs, &inode),
+        _ if inode.lost_name() => fs.reclaim(&changing, &inode),
+        FileKind::File => crate::io::resume_truncate(&changing, fs, &inode),
         _ => Err(Error::corrupt("only a file can wait for the end of a truncation")),
     }
 }

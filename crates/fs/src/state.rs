@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use block::{BlockDevice, Geometry};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use crate::cache::PageCache;
-use crate::checkpoint::{Keeping, Known, Turns, Views};
+use crate::change::{ChangeLock, Changing, NamesLock, is_covered};
+use crate::checkpoint::{Keeping, Known, Turns, Views, is_captured};
 use crate::daemon::Poke;
 use crate::inode::{Inode, InodeTable};
 use crate::io::{Grid, Limbo, Sharing};
@@ -60,8 +61,10 @@ pub(crate) struct Fs {
     pub(crate) growing: Mutex<()>,
     /// Rank 0.4: one clone at a time, and no rollback meanwhile.
     pub(crate) cloning: Mutex<()>,
+    /// Rank 0.9: shared by changes and opens, alone while a checkpoint is made, deleted or rolled back to.
+    pub(crate) changes: ChangeLock,
     /// Rank 1: one change of names at a time.
-    pub(crate) names: Mutex<()>,
+    pub(crate) names: NamesLock,
     /// Rank 0.3: one runs or changes schedules at a time; when each had its turn.
     pub(crate) turns: Mutex<Turns>,
     /// What background defragmentation does and did.
@@ -76,8 +79,6 @@ pub(crate) struct Fs {
     pub(crate) trials: Trials,
     /// What happens to checkpoints when the volume is full, and what did.
     pub(crate) keeping: Keeping,
-    /// Rank 1.2: shared by opens, exclusive while a checkpoint is made, deleted or rolled back to.
-    pub(crate) freeze: RwLock<()>,
     /// The epoch, and who may write in place.
     pub(crate) sharing: Sharing,
     /// Which checkpoints somebody looked into.
@@ -147,14 +148,14 @@ impl Fs {
             cached_files: InodeList::default(),
             growing: Mutex::new(()),
             cloning: Mutex::new(()),
-            names: Mutex::new(()),
+            changes: ChangeLock::default(),
+            names: NamesLock::default(),
             turns: Mutex::default(),
             keeper: Poke::default(),
             hand_over: OnceLock::new(),
             room: Mutex::new(()),
             trials: Trials::default(),
             keeping: Keeping::default(),
-            freeze: RwLock::new(()),
             sharing: Sharing::new(parts.epoch),
             views: Views::default(),
             limbo: Limbo::default(),
@@ -192,6 +193,7 @@ impl Fs {
 
     /// Logs a record that changes no extents and makes its rows visible.
     pub(crate) fn commit(&self, kind: RecordKind, rows: Vec<RowChange>) -> Lsn {
+        assert!(is_covered() || !rows.iter().any(|row| is_captured(row.table)), "I-CHG-1: a freeze waits for every change of a file's rows");
         let committed = self.meta.commit(Record { kind, rows, exposes: None, barrier: false }, None);
         if self.meta.commit_due() {
             self.poke.wake();
@@ -229,7 +231,7 @@ impl Fs {
             return Ok(());
         }
         let flushed = crate::io::flush_all(self);
-        self.commit_all_times();
+        self.commit_all_times(&self.change());
         self.meta.sync(self.meta.last_lsn())?;
         flushed
     }
@@ -253,8 +255,14 @@ impl Fs {
         }
     }
 
-    /// Logs the lazy times of one inode.
+    /// Logs the lazy times of one inode. The caller holds no lock.
     pub(crate) fn commit_times(&self, inode: &Inode) {
+        if inode.has_lazy_times() {
+            self.log_times(&self.change(), inode);
+        }
+    }
+
+    fn log_times(&self, _changing: &Changing<'_>, inode: &Inode) {
         if !inode.has_lazy_times() {
             return;
         }
@@ -268,17 +276,18 @@ impl Fs {
     }
 
     /// Logs all lazy times.
-    pub(crate) fn commit_all_times(&self) {
+    pub(crate) fn commit_all_times(&self, changing: &Changing<'_>) {
         let listed = std::mem::take(&mut *self.lazy.lock());
         for inode in listed.into_values() {
             inode.times_listed.store(false, Ordering::Relaxed);
-            self.commit_times(&inode);
+            self.log_times(changing, &inode);
         }
     }
 
-    /// Removes an inode that has neither names nor pins (the caller holds the only claim, I-INO-2).
-    pub(crate) fn reclaim(&self, inode: &Arc<Inode>) -> Result<()> {
-        crate::io::free_all(self, inode)?;
+    /// Removes an inode that has neither names nor pins, in bounded records (the caller holds the only claim, I-INO-2, since this hold of the change lock
+    /// began: a rollback before would have given the inode its name back).
+    pub(crate) fn reclaim(&self, changing: &Changing<'_>, inode: &Arc<Inode>) -> Result<()> {
+        crate::io::free_all(changing, self, inode)?;
         let mut rows = vec![RowChange::delete(Table::Inode, inode_key(inode.ino)), RowChange::delete(Table::Orphan, inode_key(inode.ino))];
         rows.extend(self.xattr_keys(inode.ino)?.into_iter().map(|key| RowChange::delete(Table::Xattr, key)));
         let _attr = inode.attr_lock();
@@ -291,13 +300,22 @@ impl Fs {
     /// Gives back pins, and reclaims the inode where they were the last thing that kept it.
     pub(crate) fn unpin(&self, inode: &Arc<Inode>, count: u64) {
         if inode.unpin(count) && !self.options.read_only {
-            self.reclaim_or_leave(inode);
+            self.reclaim_if_dead(inode);
         }
     }
 
-    /// Reclaims; what fails here is an orphan that the next mount removes.
-    pub(crate) fn reclaim_or_leave(&self, inode: &Arc<Inode>) {
-        if let Err(e) = self.reclaim(inode) {
+    /// Reclaims an inode that lost its last name and is pinned by nothing; what fails here is an orphan that the next mount removes. The caller holds
+    /// no lock but the change lock.
+    pub(crate) fn reclaim_if_dead(&self, inode: &Arc<Inode>) {
+        if !inode.is_dying() {
+            return;
+        }
+        // The claim under the same hold as the records.
+        let changing = self.change();
+        if !inode.lost_name() {
+            return;
+        }
+        if let Err(e) = self.reclaim(&changing, inode) {
             tracing::warn!("inode {} could not be removed now and is left to the next mount: {e}", inode.ino.0);
         }
     }

@@ -10,6 +10,7 @@
 //! - I-CKP-3: images are part of the record that changes the rows: a crash keeps both or neither.
 //! - I-CKP-7: blocks that were shared, or kept for a checkpoint, are written in place only once the record that ended that is sealed;
 //!   where that is the deletion of a checkpoint, and the file the one that had them, once it is durable.
+//! - I-CKP-8: no checkpoint is made between a file's look at what the newest one has and the record that changes its rows (I-CHG-1).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -153,6 +154,7 @@ impl Capture {
         let target = match self.newest(split_key(&row.key)?.0) {
             Some(checkpoint) => {
                 let epoch = checkpoint.epoch;
+                assert!(known.is_none_or(|(held, _)| epoch <= held), "I-CKP-8: checkpoint {} was made while inode rows changed", epoch.0);
                 let mut has_image = || Ok::<_, Error>(get(Table::Before, &before_key(epoch, row.table, &row.key))?.is_some());
                 let imaged = match known {
                     Some((held, KnownRow { imaged: Some(imaged), .. })) if held == epoch => {

@@ -86,7 +86,10 @@ impl Fs {
         let scope = if root.ino == InodeNo::ROOT { CheckpointScope::Everything } else { CheckpointScope::Paths(vec![path.to_owned()]) };
         let name = [PASSING, self.epoch().0.to_string().as_bytes()].concat();
         let passing = self.create_checkpoint(&name, &CheckpointOptions { scope, automatic: true, kept: true })?;
+        // A deletion by hand would leave the clone to copy what the present has become.
+        let held = self.looking_into(&name)?;
         let cloned = self.clone_of(passing.epoch, root.ino, target);
+        drop(held);
         let deleted = self.delete_checkpoint(&name);
         cloned.and_then(|report| deleted.map(|()| report))
     }
@@ -139,7 +142,7 @@ impl Fs {
 
     /// Removes an inode without a name and all that is below it: a clone that was not finished.
     pub(crate) fn remove_unfinished(&self, top: &Arc<Inode>) -> Result<()> {
-        if !top.lost_name() {
+        if !top.is_dying() {
             return Ok(());
         }
         let mut directories = vec![top.ino];
@@ -167,7 +170,8 @@ impl Fs {
                 Ok(())
             })?;
         }
-        self.reclaim(top)
+        let changing = self.change();
+        if top.lost_name() { self.reclaim(&changing, top) } else { Ok(()) }
     }
 
     /// Visits the names of a directory; they may be removed meanwhile.
@@ -349,7 +353,9 @@ impl Builder<'_> {
         loop {
             self.fs.begin_change()?;
             let (fs, epoch, report) = (self.fs, self.epoch, &mut self.report);
+            let changing = fs.change();
             let last = fs.meta.exclusively(|locked| share_some(fs, locked, epoch, &mut file, from.as_ref().map(Vec::as_slice), report))?;
+            drop(changing);
             match last {
                 Some(last) => from = Bound::Excluded(last),
                 None => return Ok(file),

@@ -1,10 +1,13 @@
 //! Holding everybody back for a moment, so that a checkpoint cuts through no write (I-CKP-4).
 //!
 //! ```text
-//!   names lock ─► freeze lock: nobody opens ─► order locks of all open files ─► flush the library cache
-//!                                                                                        │
-//!                     release everything ◄─ commit ◄─ inode locks of all open files ◄────┘
+//!   change lock ─► names lock: no opens, no changes by path ─► order locks of all open files ─► flush the library cache
+//!                                                                                                       │
+//!                                    release everything ◄─ commit ◄─ inode locks of all open files ◄────┘
 //! ```
+//!
+//! Changes of closed files, of one record or of many, hold the change lock (`change.rs`). Dirty pages of closed files are written before the commit, and
+//! none become dirty meanwhile: a write needs an open file.
 //!
 //! The time this takes follows from the number of open files and of dirty pages, not from the number of files, in memory or not, or their size. Order locks come before
 //! inode locks, all of them: who holds an order lock may wait for the inode lock of another file (its page makes room by writing another one's), and
@@ -31,12 +34,12 @@ impl Fs {
         // Most of what is dirty goes to the device while others work on.
         crate::io::flush_all(self)?;
         self.empty_limbo();
+        let unchanging = self.changes.alone();
         let _names = self.names.lock();
-        let _opens = self.freeze.write();
         let files = self.open_files.all();
         let orders: Vec<_> = files.iter().map(|inode| inode.data.order.exclusive(self)).collect();
         crate::io::flush_all(self)?;
-        self.commit_all_times();
+        self.commit_all_times(&unchanging.changing());
         // Before the inode locks: who fills a page holds one.
         let mut with_pages = if pages == Pages::Forgotten { self.cached_files.all() } else { Vec::new() };
         with_pages.retain(|inode| !self.is_past(inode.ino));

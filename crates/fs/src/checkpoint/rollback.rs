@@ -62,7 +62,20 @@ impl Fs {
         let (report, lsn) = self.with_room(|| self.frozen_and_forgetting(put_back))?;
         drop(held);
         self.meta.sync(lsn)?;
+        self.remove_nameless(&report.inodes);
         Ok(report)
+    }
+
+    /// Removes inodes that came back without a name, because the checkpoint shows them so, and that nothing pins: files that were open and removed then, and
+    /// clones that were not finished. What fails here is left to the next mount.
+    fn remove_nameless(&self, inodes: &BTreeSet<InodeNo>) {
+        for ino in inodes {
+            let orphan = self.meta.get(Table::Orphan, &inode_key(*ino));
+            let removed = orphan.and_then(|row| row.map_or(Ok(()), |_| self.remove_unfinished(&self.inode(*ino)?)));
+            if let Err(e) = removed {
+                tracing::warn!("inode {}, which has no name, is left to the next mount: {e}", ino.0);
+            }
+        }
     }
 
     /// Returns which files are open that the rollback changes; refuses them unless forced.

@@ -184,7 +184,7 @@ impl Fs {
     /// Keeps a checkpoint from being deleted.
     pub(crate) fn hold_checkpoint(self: &Arc<Self>, name: &[u8]) -> Result<CheckpointHold> {
         // Nobody deletes it meanwhile.
-        let _opens = self.freeze.read();
+        let _changing = self.change();
         let epoch = self.checkpoint(name)?.epoch;
         let root = self.inode_at(epoch, InodeNo::ROOT)?;
         self.views.hold(epoch);
@@ -194,7 +194,7 @@ impl Fs {
     /// Finds a checkpoint that is read for a change, and keeps it until then: neither retention nor a full volume may delete it, for this change least of all.
     pub(super) fn looking_into(&self, name: &[u8]) -> Result<(Arc<Checkpoint>, Looking<'_>)> {
         // Nobody deletes it meanwhile.
-        let _opens = self.freeze.read();
+        let _changing = self.change();
         let checkpoint = self.checkpoint(name)?;
         let epoch = checkpoint.epoch;
         self.views.hold(epoch);

@@ -101,8 +101,9 @@ impl Fs {
                 format!("inode {} is not a regular file: only those have blocks to move together", inode.ino.0),
             ));
         }
-        // No checkpoint is made meanwhile: the file need not be open, and would not be waited for.
-        let _opens = self.freeze.read();
+        // The file need not be open.
+        let changing = self.change();
+        let inode = &*self.pin(&changing, inode)?;
         let io = Io::new(self, inode);
         let _order = io.state().order.exclusive(self);
         // Of dirty pages some have blocks promised to them; those that are written have none.

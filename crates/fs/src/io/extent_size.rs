@@ -54,12 +54,15 @@ impl Fs {
 
     /// Sets it, or takes it away; what is allocated from then on goes by it.
     pub(crate) fn set_extent_size(&self, ino: InodeNo, bytes: Option<u64>) -> Result<()> {
-        let inode = self.file_or_directory(ino, "it has no extents")?;
+        self.begin_change()?;
+        let changing = self.change();
+        let inode = self.file_or_directory(&changing, ino, "it has no extents")?;
         let block = u64::from(self.block_size);
         if let Some(bytes) = bytes.filter(|bytes| *bytes == 0 || !is_possible(*bytes, block)) {
             return Err(Error::new(ErrorKind::Invalid, refusal(bytes, block)));
         }
         let lsn = self.set_own_xattr(&inode, ATTRIBUTE, bytes.map(|bytes| bytes.to_le_bytes().to_vec()));
+        drop((inode, changing));
         self.meta.sync(lsn)
     }
 }

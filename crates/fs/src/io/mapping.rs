@@ -79,6 +79,11 @@ impl FileState {
         self.opens.try_lock().is_none_or(|opens| opens.len() > 0)
     }
 
+    /// Returns whether a freeze waits for changes of the file because it is open, or because pages of it are dirty or being written (I-CHG-1).
+    pub(super) fn is_covered(&self) -> bool {
+        self.is_open() || self.cached.get().is_some_and(|part| part.file.dirty_bytes() > 0)
+    }
+
     /// Returns whether nothing is lost when the inode is dropped from memory: no opens, no dirty pages.
     pub(crate) fn is_idle(&self) -> bool {
         let dirty = self.cached.get().is_some_and(|part| part.file.dirty_bytes() > 0);

@@ -31,7 +31,7 @@ pub(crate) fn open(fs: &Arc<Fs>, inode: &Arc<Inode>, options: &OpenOptions) -> R
         fs.begin_change()?;
         fs.need_live(inode.ino)?;
     }
-    let _opens = fs.freeze.read();
+    let changing = fs.change();
     let io = Io::new(fs, inode);
     drop(io.map()?);
     inode.pin()?;
@@ -43,7 +43,7 @@ pub(crate) fn open(fs: &Arc<Fs>, inode: &Arc<Inode>, options: &OpenOptions) -> R
     }
     let file = File::new(Arc::clone(fs), Arc::clone(inode), class, options);
     if options.truncate {
-        set_size(fs, inode, 0)?;
+        set_size(&changing, fs, inode, 0)?;
     }
     Ok(file)
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::Io;
 use super::exposure::Exposing;
+use crate::change::is_covered;
 use crate::checkpoint::Known;
 use crate::extent::{Extent, ExtentChange, ExtentMap, freed_by};
 use crate::log::{Record, RecordKind};
@@ -87,6 +88,7 @@ impl Io<'_> {
 
     /// Plans on the locked map, logs, and carries the plan out; what it frees becomes free once the record is sealed.
     pub(super) fn publish(self, change: Change, plan: impl FnOnce(&ExtentMap) -> Vec<ExtentChange>) -> Result<Lsn> {
+        assert!(is_covered() || self.state().is_covered(), "I-CHG-1: a freeze waits for the change of inode {}", self.inode.ino.0);
         let mut map = self.map_mut()?;
         let changes = plan(&map);
         if !change.only_adds {

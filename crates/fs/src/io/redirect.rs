@@ -96,9 +96,11 @@ pub(crate) fn read_again(fs: &Fs, inode: &Arc<Inode>, row: InodeRow) {
     let io = Io::new(fs, inode);
     io.forget_promises(&(0..u64::MAX));
     io.state().recent.clear();
-    io.state().forget_map();
-    io.state().set_logged_size(row.size);
+    let size = row.size;
+    // Before the map: one that is loaded from here on takes its size from the row.
     inode.replace_row(row);
+    io.state().forget_map();
+    io.state().set_logged_size(size);
 }
 
 impl Io<'_> {

@@ -75,7 +75,9 @@ fn a_file_larger_than_any_file_is_refused() {
     let key = inode_key(ino);
     let row = InodeRow::decode(&fs.state().meta.get(Table::Inode, &key).unwrap().unwrap()).unwrap();
     let hostile = InodeRow { size: u64::MAX, ..row };
+    let changing = fs.state().change();
     fs.state().commit(RecordKind::SetAttr, vec![RowChange::put(Table::Inode, key, hostile.encode())]);
+    drop(changing);
     fs.sync().unwrap();
     drop(fs);
     let fs = mount(&device, IoMode::Concurrent);

@@ -11,13 +11,14 @@ use super::publish::{Change, Mark, SizeChange};
 use super::write::too_large;
 use super::{Alone, Grid, Io};
 use crate::Result;
+use crate::change::Changing;
 use crate::extent::ExtentMap;
 use crate::inode::Inode;
 use crate::log::RecordKind;
 use crate::state::Fs;
 
 /// Cuts or extends (with a hole).
-pub(crate) fn set_size(fs: &Fs, inode: &Arc<Inode>, size: u64) -> Result<()> {
+pub(crate) fn set_size(_changing: &Changing<'_>, fs: &Fs, inode: &Arc<Inode>, size: u64) -> Result<()> {
     if size > Grid::FILE_BYTES_MAX {
         return Err(too_large(0, size));
     }
@@ -37,7 +38,7 @@ pub(crate) fn set_size(fs: &Fs, inode: &Arc<Inode>, size: u64) -> Result<()> {
 }
 
 /// Frees every extent of an inode without names and pins, in bounded records; drops its cached pages.
-pub(crate) fn free_all(fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
+pub(crate) fn free_all(_changing: &Changing<'_>, fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
     let io = Io::new(fs, inode);
     if let Some(cached) = io.cached_if_any() {
         cached.drop_all();
@@ -52,7 +53,7 @@ pub(crate) fn free_all(fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
 }
 
 /// Goes on with a truncation that a crash interrupted (the inode has an orphan row and still a name); removes the orphan row at the end.
-pub(crate) fn resume_truncate(fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
+pub(crate) fn resume_truncate(_changing: &Changing<'_>, fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
     let io = Io::new(fs, inode);
     let held = io.state().lock.exclusive(fs);
     drop(io.map()?);
@@ -84,7 +85,7 @@ impl Io<'_> {
         if !remains {
             return Ok(());
         }
-        self.fs.options.limits.between_records("truncate");
+        self.between_records(Mark::End)?;
         self.free_beyond(held, floor, Mark::End)
     }
 
@@ -103,10 +104,17 @@ impl Io<'_> {
             if !remains {
                 return Ok(());
             }
-            self.fs.options.limits.between_records(if last_mark == Mark::None { "reclaim" } else { "truncate" });
-            // The metadata may outgrow its bounds here; the inode lock does not stand in the way of a metadata commit.
-            self.fs.begin_change()?;
+            self.between_records(last_mark)?;
         }
+    }
+
+    /// Stands between two records of a truncation or, with no mark to come, of a reclaim. The metadata may outgrow its bounds here; the locks that are held do
+    /// not stand in the way of a metadata commit.
+    fn between_records(self, last_mark: Mark) -> Result<()> {
+        let what = if last_mark == Mark::None { "reclaim" } else { "truncate" };
+        assert!(last_mark == Mark::End || self.inode.names() == 0, "I-CHG-2: inode {} has a name and loses its blocks", self.inode.ino.0);
+        self.fs.options.limits.between_records(what);
+        self.fs.begin_change()
     }
 }
 

@@ -49,13 +49,16 @@ impl Fs {
 
     /// Sets or takes away the unit; what is written from then on is served so.
     pub(crate) fn set_untorn(&self, ino: InodeNo, bytes: Option<u32>) -> Result<()> {
-        let inode = self.file_or_directory(ino, "nothing of it is written untorn")?;
+        self.begin_change()?;
+        let changing = self.change();
+        let inode = self.file_or_directory(&changing, ino, "nothing of it is written untorn")?;
         if let Some(bytes) = bytes {
             self.check_untorn(bytes)?;
         }
         let lsn = self.set_own_xattr(&inode, ATTRIBUTE, bytes.map(|bytes| bytes.to_le_bytes().to_vec()));
         // Who writes in place by the old rule is done when this returns.
         drop(inode.data.lock.exclusive(self));
+        drop((inode, changing));
         self.meta.sync(lsn)
     }
 

@@ -1,7 +1,5 @@
 //! Attributes and the I/O mode of a file or directory.
 
-use std::sync::Arc;
-
 use crate::inode::Inode;
 use crate::io::{Ask, Io};
 use crate::log::RecordKind;
@@ -19,7 +17,10 @@ impl Fs {
         let inode = self.inode(ino)?;
         if let Some(size) = change.size {
             match inode.kind {
-                FileKind::File => Io::new(self, &inode).with_room(&Ask::SetSize(size), || crate::io::set_size(self, &inode, size))?,
+                FileKind::File => Io::new(self, &inode).with_room(&Ask::SetSize(size), || {
+                    let changing = self.change();
+                    crate::io::set_size(&changing, self, &*self.pin(&changing, &inode)?, size)
+                })?,
                 FileKind::Directory => {
                     return Err(Error::new(ErrorKind::IsDirectory, format!("inode {} is a directory and has no size to set", ino.0)));
                 }
@@ -27,7 +28,8 @@ impl Fs {
             }
         }
         if change.has_fields() {
-            self.set_fields(&inode, change);
+            let changing = self.change();
+            self.set_fields(&*self.pin(&changing, &inode)?, change);
         }
         Ok(inode.stat(self.block_size))
     }
@@ -57,7 +59,8 @@ impl Fs {
     pub(crate) fn set_io_mode(&self, ino: InodeNo, mode: Option<IoMode>) -> Result<()> {
         self.begin_change()?;
         self.need_live(ino)?;
-        let inode: Arc<Inode> = self.inode(ino)?;
+        let changing = self.change();
+        let inode = self.pin_number(&changing, ino)?;
         if !matches!(inode.kind, FileKind::File | FileKind::Directory) {
             return Err(Error::new(ErrorKind::Invalid, format!("inode {} is neither a file nor a directory: it has no I/O mode", ino.0)));
         }

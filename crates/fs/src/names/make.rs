@@ -101,9 +101,11 @@ impl Fs {
         check_name(name)?;
         self.begin_change()?;
         self.need_live(dir).and_then(|()| self.need_live(ino))?;
+        let changing = self.change();
+        // One without names may be on its way out.
+        let inode = self.pin_number(&changing, ino)?;
         let _names = self.names.lock();
         let parent = self.directory(dir)?;
-        let inode = self.inode(ino)?;
         if inode.kind == FileKind::Directory {
             return Err(Error::new(ErrorKind::NotPermitted, format!("inode {} is a directory and can have one name only", ino.0)));
         }

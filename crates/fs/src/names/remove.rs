@@ -66,15 +66,6 @@ impl Fs {
         Err(Error::new(ErrorKind::NotEmpty, format!("directory '{}' is not empty", name.escape_ascii())))
     }
 
-    /// Reclaims an inode that lost its last name and is pinned by nobody.
-    pub(crate) fn reclaim_if_dead(&self, inode: &Arc<Inode>) {
-        if inode.lost_name() {
-            self.reclaim_or_leave(inode);
-        }
-    }
-}
-
-impl Fs {
     /// Removes a name, in a directory that nobody else can reach; `counts`: the directory's link count has its subdirectories.
     pub(crate) fn drop_child(&self, dir: &Arc<Inode>, name: &[u8], child: &Arc<Inode>, counts: bool) {
         {

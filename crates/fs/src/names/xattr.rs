@@ -1,9 +1,9 @@
 //! Extended attributes.
 
 use std::ops::{Bound, ControlFlow};
-use std::sync::Arc;
 
 use super::NAME_BYTES_MAX;
+use crate::change::{Changing, Pinned};
 use crate::inode::Inode;
 use crate::log::RecordKind;
 use crate::row::{RowChange, Table, pair_key};
@@ -40,8 +40,9 @@ impl Fs {
         self.need_live(ino)?;
         let key = pair_key(ino, name);
         self.with_room(|| {
+            let changing = self.change();
+            let inode = self.pin_number(&changing, ino)?;
             let _names = self.names.lock();
-            let inode = self.inode(ino)?;
             let exists = self.meta.get(Table::Xattr, &key)?.is_some();
             if create && exists {
                 return Err(Error::new(ErrorKind::Exists, format!("inode {} has an attribute '{}' already", ino.0, name.escape_ascii())));
@@ -58,9 +59,10 @@ impl Fs {
     pub(crate) fn remove_xattr(&self, ino: InodeNo, name: &[u8]) -> Result<()> {
         self.begin_change()?;
         self.need_live(ino)?;
-        let _names = self.names.lock();
         let key = pair_key(ino, name);
-        let inode = self.inode(ino)?;
+        let changing = self.change();
+        let inode = self.pin_number(&changing, ino)?;
+        let _names = self.names.lock();
         if self.meta.get(Table::Xattr, &key)?.is_none() {
             return Err(missing(ino, name));
         }
@@ -69,10 +71,9 @@ impl Fs {
     }
 
     /// Returns the file or directory that something is to be asked for; of anything else `refusal` says why it cannot be.
-    pub(crate) fn file_or_directory(&self, ino: InodeNo, refusal: &str) -> Result<Arc<Inode>> {
-        self.begin_change()?;
+    pub(crate) fn file_or_directory(&self, changing: &Changing<'_>, ino: InodeNo, refusal: &str) -> Result<Pinned<'_>> {
         self.need_live(ino)?;
-        let inode = self.inode(ino)?;
+        let inode = self.pin_number(changing, ino)?;
         if matches!(inode.kind, FileKind::File | FileKind::Directory) {
             return Ok(inode);
         }

@@ -20,6 +20,7 @@ mod preallocated;
 mod promises;
 mod redirect;
 mod room;
+mod several;
 mod sharing;
 mod support;
 mod tuning;
