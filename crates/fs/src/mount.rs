@@ -1,12 +1,18 @@
 //! Mounting: superblock, tree, log, free space, orphans; and the way back.
 //!
 //! ```text
-//! read superblock ─► open tree ─► replay log into the memtable ─► claims of all extents ─► free space
-//!                                                                                             │
-//!     running ◄─ mark mounted ◄─ remove orphans ◄─ open the log's next incarnation ◄─ metadata commit
+//! read superblock ─► flush the devices ─► make both superblocks equal ─► open tree ─► replay log into the memtable ─► claims of all extents
+//!                                                                                                                             │
+//!     running ◄─ remove orphans ◄─ mark mounted ◄─ open the log's next incarnation ◄─ metadata commit ◄─ free space ──────────┘
 //! ```
 //!
-//! A read-only mount stops after the free space: rows from the log stay in memory, and what the tree would write stays in an overlay.
+//! A read-only mount neither flushes nor goes beyond the free space: rows from the log stay in memory, and what the tree would write stays in an
+//! overlay.
+//!
+//! - I-REC-1: a mount that writes relies only on what is durable. What it reads may be in volatile caches of the device and of the log's device: the
+//!   process that wrote it was killed, the machine was not. So it flushes both before it writes anything, and before blocks that the log freed are
+//!   handed out.
+//! - I-REC-2: until the tree holds what was replayed, nothing is written to blocks whose content a further replay of the same log would check.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -16,6 +22,7 @@ use block::BlockDevice;
 use uuid::Uuid;
 
 use crate::checkpoint::{self, Capture, Checkpoint, UNFINISHED, image_extent, split_before_key};
+use crate::extent::Run;
 use crate::log::{LogDeviceHead, LogParts, LogPlace, ReplayReport, replay};
 use crate::meta::{MetaStore, Region, open_tree, stored_position};
 use crate::row::{ExtentRow, InodeRow, Table, inode_key, split_extent_key, split_key};
@@ -23,6 +30,9 @@ use crate::space::{Claim, Claims, Owner, Shared, Space, SpaceClass, Want};
 use crate::state::{EPOCH, Fs, NEXT_INO, Parts};
 use crate::superblock::{ByteRun, Found, Superblock};
 use crate::{BlockNo, Epoch, Error, ErrorKind, FileKind, InodeNo, MountOptions, RecoveryReport, Result, tune};
+
+#[cfg(test)]
+mod tests;
 
 /// A volume read up to the end of its log, nothing changed on it.
 pub(crate) struct Loaded {
@@ -96,26 +106,37 @@ fn refuse_damage(loaded: &Loaded) -> Result<()> {
     Err(Error::corrupt(format!("{name}: {damage}: mount read-only (-o ro) to save what is there, or let a check mend it and take the loss")))
 }
 
-/// Ends recovery: rebuilds the free space, makes both superblock copies whole, and makes what was replayed durable.
+/// Ends recovery: rebuilds the free space, and makes what was replayed durable.
 pub(crate) fn begin_writing(loaded: &Loaded) -> Result<(Arc<Space>, u64)> {
     let superblock = &loaded.found.superblock;
     let (space, extents) = build_space(loaded)?;
     space.keep_for_metadata(superblock.metadata_len / u64::from(superblock.block_size));
-    if loaded.found.bad_copy.is_some() {
-        // Before the good copy is ever written again: while one is damaged, the other is all there is.
-        Superblock::restore_copies(&loaded.device)?;
-    }
+    let checked = space.withhold(checked_again(loaded));
     loaded.meta.region().set_grow(grow_from(&space, superblock.block_size));
     loaded.meta.start(loaded.log_parts.clone(), loaded.replayed.next)?;
+    space.free(&checked, 0);
     Ok((space, extents))
 }
 
-/// Reads a volume and replays its log in memory.
+/// Returns the blocks whose content decides whether a further replay takes the same records (I-REC-2). A later record may have freed them.
+fn checked_again(loaded: &Loaded) -> impl Iterator<Item = Run> {
+    let block = u64::from(loaded.found.superblock.block_size);
+    loaded.replayed.checked.iter().map(move |(offset, len)| {
+        let start = offset / block;
+        Run { start: BlockNo(start), blocks: (offset + u64::from(*len)).div_ceil(block) - start }
+    })
+}
+
+/// Reads a volume and replays its log in memory. Where it is to be written to, what was read is durable when this returns (I-REC-1).
 pub(crate) fn load(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, in_memory: bool, cache_bytes: u64) -> Result<Loaded> {
     let found = Superblock::read(&device)?;
     let superblock = &found.superblock;
     check_device(&device, superblock)?;
     let log_parts = attach_log(&device, log, superblock)?;
+    if !in_memory {
+        flush_devices(&log_parts)?;
+        found.restore(&device)?;
+    }
     let region = Arc::new(Region::new(Arc::clone(&device), superblock.clone(), in_memory));
     let db = open_tree(&region, cache_bytes)?;
     let position = stored_position(&db)?;
@@ -125,6 +146,12 @@ pub(crate) fn load(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice
         Ok(())
     })?;
     Ok(Loaded { device, log_parts, found, meta, replayed })
+}
+
+/// Makes durable what earlier processes left in caches of the devices.
+fn flush_devices(parts: &LogParts) -> Result<()> {
+    parts.data.flush()?;
+    Ok(parts.log.as_ref().map_or(Ok(()), |log| log.flush())?)
 }
 
 /// Refuses a device that cannot hold the volume its superblock describes.
@@ -380,46 +407,4 @@ pub(crate) fn grow(fs: &Fs) -> Result<u64> {
         fs.space.grow(size / block);
     }
     Ok(size)
-}
-
-#[cfg(test)]
-mod tests {
-    use block::MemoryDevice;
-
-    use super::*;
-    use crate::superblock::{CHUNKS_MAX, COPY_B, COPY_BYTES, LOG_BYTES_MIN};
-
-    const BLOCK: u32 = 65_536;
-    const BLOCKS: u64 = 1024;
-
-    /// A region that would have to lie in more chunks than a superblock holds does not grow, and what had been found for it is free again at once,
-    /// not only after the next mount.
-    #[test]
-    fn a_growth_of_the_metadata_that_is_refused_gives_its_blocks_back() {
-        let block = u64::from(BLOCK);
-        // Every other block is in use.
-        let mut claims = Claims::new(BLOCK, BLOCKS);
-        for at in (0..BLOCKS).step_by(2) {
-            claims.mark_used(Claim::new(BlockNo(at), 1, Owner::Region("a test"))).expect("nobody else has it");
-        }
-        let space = Arc::new(claims.into_space(|ino| ino).expect("nothing is claimed twice"));
-        let superblock = Superblock {
-            uuid: [7; 16],
-            generation: 1,
-            block_size: BLOCK,
-            size_bytes: BLOCKS * block,
-            clean: false,
-            log_separate: false,
-            log: ByteRun { start: COPY_B + COPY_BYTES, len: LOG_BYTES_MIN },
-            metadata_len: 0,
-            chunks: Vec::new(),
-        };
-        let region = Region::new(MemoryDevice::new(BLOCKS * block), superblock, false);
-        region.set_grow(grow_from(&space, BLOCK));
-        let before = space.totals();
-        let error = region.resize((CHUNKS_MAX as u64 + 1) * block).expect_err("there are too many runs");
-        assert!(error.kind == ErrorKind::NoSpace && error.message.contains("too fragmented"), "{error}");
-        assert_eq!(space.totals(), before, "they are free again, and no more is kept from data than before");
-        assert!(region.superblock().chunks.is_empty());
-    }
 }

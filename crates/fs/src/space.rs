@@ -145,6 +145,18 @@ impl Space {
         inner.promised += promised;
     }
 
+    /// Takes what is free of these runs out of reach and returns it; [`free`](Self::free) gives it back.
+    pub(crate) fn withhold(&self, runs: impl Iterator<Item = Run>) -> Vec<Run> {
+        let mut inner = self.inner.lock();
+        let mut held = Vec::new();
+        for run in runs {
+            while let Some(part) = inner.last_free_in(run) {
+                held.push(inner.take(part.start.0, part.blocks));
+            }
+        }
+        held
+    }
+
     /// Promises blocks to data that is not on its way yet.
     ///
     /// # Errors
@@ -290,6 +302,13 @@ impl Inner {
     fn continuation(&self, goal: BlockNo) -> Option<u64> {
         let (start, len) = self.by_start.range(..=goal.0).next_back()?;
         (goal.0 < start + len).then_some(goal.0)
+    }
+
+    /// The last free part of a run.
+    fn last_free_in(&self, run: Run) -> Option<Run> {
+        let (start, len) = self.by_start.range(..run.end()).next_back().map(|(start, len)| (*start, *len))?;
+        let (from, to) = (start.max(run.start.0), (start + len).min(run.end()));
+        (from < to).then(|| Run { start: BlockNo(from), blocks: to - from })
     }
 
     /// The start of the shortest run of at least `blocks`; of equals the first on the volume.

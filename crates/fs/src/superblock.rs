@@ -10,6 +10,8 @@
 //!
 //! Invariants:
 //! - I-SB-1: at every moment, also inside an update, at least one copy decodes.
+//! - I-SB-3: both copies are equal and durable before a tree is opened for writing: what it then writes to a region that one copy alone names would
+//!   be lost with that copy.
 //! - I-SB-2: every region it names lies inside the volume, beside the copies, and overlaps no other region.
 
 use std::sync::Arc;
@@ -89,8 +91,19 @@ pub(crate) struct Found {
     pub(crate) damage: Vec<String>,
     /// Whether copy B had to be used.
     pub(crate) second: bool,
-    /// The address of the copy that has to be written again, if one has.
+    /// The address of the copy that is damaged or behind the other one, if one is.
     pub(crate) bad_copy: Option<u64>,
+}
+
+impl Found {
+    /// Writes a copy again that is damaged or behind; does nothing where both are equal. The good copy is not touched (I-SB-1): while the other is of
+    /// no use, a write of the good one that tears would be the end of the volume.
+    pub(crate) fn restore(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        let Some(at) = self.bad_copy else { return Ok(()) };
+        // The good copy may be in a volatile cache only: the process that wrote it was killed before its flush.
+        device.flush()?;
+        self.superblock.write_copy(device, at)
+    }
 }
 
 impl Superblock {
@@ -218,13 +231,6 @@ impl Superblock {
         Ok(device.flush()?)
     }
 
-    /// Writes a damaged copy again from the other one; does nothing where both are whole. The good copy is not touched (I-SB-1): while the other
-    /// is damaged, a write of the good one that tears would be the end of the volume.
-    pub(crate) fn restore_copies(device: &Arc<dyn BlockDevice>) -> Result<()> {
-        let found = Self::read(device)?;
-        found.bad_copy.map_or(Ok(()), |at| found.superblock.write_copy(device, at))
-    }
-
     /// Reads both copies and returns the newer whole one.
     pub(crate) fn read(device: &Arc<dyn BlockDevice>) -> Result<Found> {
         let copy = |at: u64| -> Result<Self> {
@@ -250,9 +256,10 @@ impl Superblock {
             (Ok(a), Ok(b)) if a.uuid == b.uuid && b.generation > a.generation => {
                 Ok(Found { superblock: b, damage: vec!["superblock A (byte 0) is older than copy B".into()], second: true, bad_copy: Some(0) })
             }
-            // One update behind: a crash came between the two writes (I-SB-1).
-            (Ok(a), Ok(b)) if a == b || (a.uuid == b.uuid && a.generation == b.generation + 1) => {
-                Ok(Found { superblock: a, damage: Vec::new(), second: false, bad_copy: None })
+            (Ok(a), Ok(b)) if a == b => Ok(Found { superblock: a, damage: Vec::new(), second: false, bad_copy: None }),
+            // One update behind: a crash came between the two writes (I-SB-1). No damage, but not to be left so (I-SB-3).
+            (Ok(a), Ok(b)) if a.uuid == b.uuid && a.generation == b.generation + 1 => {
+                Ok(Found { superblock: a, damage: Vec::new(), second: false, bad_copy: Some(COPY_B) })
             }
             (Ok(a), Ok(_)) => Ok(Found {
                 superblock: a,

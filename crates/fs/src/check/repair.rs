@@ -21,7 +21,7 @@ use crate::{Error, FindingKind, Result};
 /// Mends everything that `notes` say; all of it has one right answer.
 pub(super) fn mend(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>, notes: &mut Notes) -> Result<()> {
     assert!(notes.report.is_repairable(), "I-CHK-1: what needs a guess is left alone, and everything beside it");
-    Superblock::restore_copies(device)?;
+    Superblock::read(device)?.restore(device)?;
     // I-CHK-2: from here on the copies are written in turns, so both must be whole.
     if let Some(at) = Superblock::read(device)?.bad_copy {
         return Err(Error::corrupt(format!(

@@ -40,7 +40,7 @@ mod ring;
 mod sync;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 #[cfg(any(test, feature = "forge"))]
 pub(crate) use batch::seal_batches;

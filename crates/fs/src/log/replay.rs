@@ -32,14 +32,16 @@ pub(crate) struct ReplayReport {
     pub(crate) end: String,
     /// Says which part is damaged although it had once been durable: acknowledged records are lost.
     pub(crate) damaged: Option<String>,
+    /// Bytes of the data device, offset and length, that decided whether a record counts. As long as this log may be replayed again, they must stay.
+    pub(crate) checked: Vec<(u64, u32)>,
     /// The position of the next incarnation; open the log there once a durable metadata commit holds it.
     pub(crate) next: LogPosition,
 }
 
 /// Hands every record of the log after `position` to `visitor`, in order. Changes nothing on any device.
 ///
-/// What was read may sit in a volatile cache (the process was killed, the machine not): a mount that goes on to write must flush the data
-/// device, then commit the metadata durably together with [`ReplayReport::next`], and only then open the log there.
+/// What is read may sit in volatile caches (the process was killed, the machine not): a mount that goes on to write flushes both devices, then
+/// commits the metadata durably together with [`ReplayReport::next`], and only then opens the log there.
 ///
 /// # Errors
 /// `Corrupt` when an intact log write holds what this software does not write; errors of the devices and of the visitor.
@@ -55,6 +57,7 @@ pub(crate) fn replay(parts: &LogParts, position: LogPosition, mut visitor: impl 
         last: position.applied,
         end: chain.end.clone(),
         damaged: chain.damaged.clone(),
+        checked: Vec::new(),
         next: LogPosition { incarnation: position.incarnation + u64::from(!planted(PlantedBug::SameIncarnation)), ..LogPosition::START },
     };
     let mut data = Window::new(&parts.data, 0, parts.data.size_bytes());
@@ -258,6 +261,9 @@ fn visit_batch(
                     return Ok(false);
                 }
             }
+        }
+        if let Some(exposure) = record.exposes.as_ref().filter(|_| lsn > sealed) {
+            report.checked.extend(&exposure.segments);
         }
         visitor(lsn, record)?;
         report.records += 1;

@@ -175,9 +175,9 @@ impl MetaStore {
         })
     }
 
-    /// Ends recovery: what was replayed becomes durable together with the position of a new log incarnation, and the log opens there.
+    /// Ends recovery: what was replayed becomes durable together with the position of a new log incarnation, and the log opens there. What was
+    /// replayed is durable in the log, and so is the data that it exposes (I-REC-1): the tree may grow into what it freed.
     pub(crate) fn start(&self, parts: LogParts, next: LogPosition) -> Result<()> {
-        self.device.flush()?;
         let (frozen, _) = self.freeze();
         self.write_frozen(&frozen, &next)?;
         assert!(self.log.set(IntentLog::open(parts, next)?).is_ok(), "the log is opened once");

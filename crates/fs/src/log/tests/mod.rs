@@ -6,7 +6,7 @@ mod faults;
 mod format;
 mod model;
 mod ring;
-mod tap;
+pub(crate) mod tap;
 mod threads;
 
 use std::sync::Arc;

@@ -7,35 +7,41 @@ use parking_lot::Mutex;
 
 /// The moments of a run over one or two devices: how many operations each device had carried out.
 #[derive(Debug, Default)]
-pub(super) struct Moments {
+pub(crate) struct Moments {
     devices: Mutex<Vec<Arc<SimulatedDevice>>>,
     moments: Mutex<Vec<Vec<usize>>>,
 }
 
 impl Moments {
-    pub(super) fn note(&self) {
+    /// Forgets the devices and the moments: another process begins.
+    pub(crate) fn restart(&self) {
+        self.devices.lock().clear();
+        self.moments.lock().clear();
+    }
+
+    pub(crate) fn note(&self) {
         let now = self.devices.lock().iter().map(|device| device.operation_count()).collect();
         self.moments.lock().push(now);
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.moments.lock().len()
     }
 
-    pub(super) fn at(&self, index: usize) -> Vec<usize> {
+    pub(crate) fn at(&self, index: usize) -> Vec<usize> {
         self.moments.lock()[index].clone()
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Tap {
+pub(crate) struct Tap {
     moments: Arc<Moments>,
     /// The planted bug: flushes are acknowledged and not passed on.
     drop_flushes: bool,
 }
 
 impl Tap {
-    pub(super) fn over(inner: Arc<SimulatedDevice>, moments: &Arc<Moments>, drop_flushes: bool) -> Arc<dyn BlockDevice> {
+    pub(crate) fn over(inner: Arc<SimulatedDevice>, moments: &Arc<Moments>, drop_flushes: bool) -> Arc<dyn BlockDevice> {
         moments.devices.lock().push(Arc::clone(&inner));
         HookedDevice::new(inner, Self { moments: Arc::clone(moments), drop_flushes })
     }
