@@ -108,9 +108,16 @@ impl File {
         let at = self.io().write(self.class, buf, if self.append { None } else { Some(offset) })?;
         self.timed(Timed::Write, timing);
         if self.data_sync {
-            self.io().sync_written(at, buf.len() as u64)?;
+            self.sync_range(at, buf.len() as u64)?;
         }
         Ok(at)
+    }
+    /// Makes a range that was just written, and what is needed to read it back, durable: what `O_DSYNC` asks for with one write.
+    ///
+    /// # Errors
+    /// As [`sync_data`](Self::sync_data).
+    pub fn sync_range(&self, offset: u64, len: u64) -> Result<()> {
+        self.io().sync_written(offset, len)
     }
     /// Makes the data and what is needed to read it back durable (`fdatasync`).
     ///

@@ -17,7 +17,7 @@ use fuser::{
 };
 
 use super::buffers::PAYLOAD_BYTES_MAX;
-use super::data::{Opened, Write};
+use super::data::{Durability, Opened, Write};
 use super::errno::{Answer, Errno};
 use super::names::{Caller, Entry, KERNEL_TTL};
 use super::shared::Shared;
@@ -333,13 +333,15 @@ impl Filesystem for Adapter {
         offset: u64,
         data: &[u8],
         flags: WriteFlags,
-        _open_flags: OpenFlags,
+        open_flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let (from_pages, kill_set_id) = (flags.contains(WriteFlags::FUSE_WRITE_CACHE), flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID));
         let len = data.len() as u32;
-        self.0.write(&Write { handle: fh.0, offset, data, from_pages, kill_set_id }, move |answer| match answer {
+        // The flags of the open and, since Linux sends them along, those of this one call (`RWF_DSYNC`, `RWF_SYNC`).
+        let durability = Durability::of_flags(open_flags.0);
+        self.0.write(&Write { handle: fh.0, offset, data, from_pages, kill_set_id, durability }, move |answer| match answer {
             Ok(()) => reply.written(len),
             Err(errno) => reply.error(errno.into()),
         });
@@ -375,7 +377,7 @@ impl Filesystem for Adapter {
     }
 
     fn fallocate(&self, req: &Request, _number: INodeNo, fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
-        reply_empty(reply, self.0.run("fallocate", || self.0.fallocate(caller(req), fh.0, offset, length, mode)));
+        self.0.fallocate(caller(req), fh.0, offset, length, mode, |answer| reply_empty(reply, answer));
     }
 
     fn lseek(&self, _req: &Request, _number: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -398,10 +400,10 @@ impl Filesystem for Adapter {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        match self.0.run("copy_file_range", || self.0.copy_range(caller(req), (fh_in.0, offset_in), (fh_out.0, offset_out), len)) {
+        self.0.copy_range(caller(req), (fh_in.0, offset_in), (fh_out.0, offset_out), len, |answer| match answer {
             Ok(copied) => reply.written(copied),
             Err(errno) => reply.error(errno.into()),
-        }
+        });
     }
 
     fn ioctl(

@@ -19,6 +19,7 @@
 //! - `SEEK_DATA` and `SEEK_HOLE` know nothing of dirty pages. So those are written first.
 
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -27,7 +28,7 @@ use fs::{AllocateMode, InodeLockSetting, InodeNo, IoMode, OpenOptions};
 use super::buffers::{PAYLOAD_BYTES_MAX, with_buffer};
 use super::errno::{Answer, Errno};
 use super::names::{Caller, Entry};
-use super::open_files::OpenFile;
+use super::open_files::{How, OpenFile};
 use super::shared::Shared;
 
 /// The most bytes one `copy_file_range` request copies, so that it does not hold its event thread for long; the caller asks again.
@@ -38,6 +39,29 @@ const KEEP_SIZE: i32 = libc::FALLOC_FL_KEEP_SIZE;
 const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE;
 const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE;
 
+/// What a change makes durable before it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Durability {
+    /// Nothing.
+    None,
+    /// `O_DSYNC`, `RWF_DSYNC`: the bytes, and what is needed to read them back.
+    Data,
+    /// `O_SYNC`, `RWF_SYNC`: that and all attributes.
+    All,
+}
+
+impl Durability {
+    /// Reads the flags of an open, or of a write request: those of its open, and those of the one call.
+    pub(super) fn of_flags(flags: i32) -> Self {
+        // `O_SYNC` is `O_DSYNC` and one bit more.
+        match flags & libc::O_SYNC {
+            libc::O_SYNC => Self::All,
+            dsync if dsync & libc::O_DSYNC != 0 => Self::Data,
+            _ => Self::None,
+        }
+    }
+}
+
 /// A write request.
 pub(super) struct Write<'a> {
     pub(super) handle: u64,
@@ -47,6 +71,7 @@ pub(super) struct Write<'a> {
     pub(super) from_pages: bool,
     /// The caller may not keep set-ID bits.
     pub(super) kill_set_id: bool,
+    pub(super) durability: Durability,
 }
 
 /// A file opened for the kernel.
@@ -71,14 +96,11 @@ impl Shared {
             caller_caches: self.write_back,
             ..OpenOptions::default()
         };
-        let mut file = self.fs.open_inode(ino, &options)?;
+        let file = self.fs.open_inode(ino, &options)?;
         let direct = file.requested_mode() != IoMode::Cached;
-        if direct && flags & libc::O_DSYNC != 0 {
-            // Of a cached file the kernel asks for a sync after each such write by itself.
-            file = self.fs.open_inode(ino, &OpenOptions { data_sync: true, ..options.clone() })?;
-        }
         let parallel = direct && (file.requested_mode() != IoMode::Direct || self.inode_lock == InodeLockSetting::Range);
-        Ok(Opened { handle: self.files.insert(file, direct, options.write, pid), direct, parallel })
+        let how = How { direct, writable: options.write, durability: Durability::of_flags(flags), pid };
+        Ok(Opened { handle: self.files.insert(file, how), direct, parallel })
     }
 
     /// Makes a file and opens it.
@@ -120,7 +142,7 @@ impl Shared {
         });
     }
 
-    /// Writes and answers, from a worker where the kernel has to drop pages first.
+    /// Writes and answers, from a worker where the kernel has to drop pages first, or a flush is waited for while nearly all event threads wait for one.
     pub(super) fn write(self: &Arc<Self>, request: &Write<'_>, answer: impl FnOnce(Answer<()>) + Send + 'static) {
         let open = match self.open_file(request.handle) {
             Ok(open) => open,
@@ -131,15 +153,49 @@ impl Shared {
         }
         self.note_alignment(&open, request.offset, request.data.len());
         let written = self.run("write", || self.write_data(&open, request));
-        if written.is_ok() && open.direct && !request.from_pages && open.inode.has_kernel_pages() {
-            let (offset, len) = (request.offset, request.data.len() as u64);
-            self.run_on_worker(move |shared| {
-                shared.kernel.drop_pages(open.inode.ino, offset, len);
-                answer(Ok(()));
-            });
-        } else {
-            answer(written);
+        if !open.direct || request.from_pages {
+            // What must be durable the kernel asks for by itself, once it has sent all pages.
+            return answer(written);
         }
+        let (offset, len) = (request.offset, request.data.len() as u64);
+        let durability = if written.is_ok() { request.durability } else { Durability::None };
+        self.when_durable(open, durability, offset..offset + len, move |shared, open, synced| {
+            shared.when_pages_agree(&open, offset, len, move || answer(written.and(synced)));
+        });
+    }
+
+    /// Makes a range of a file that was changed durable as far as it must be, and goes on with `then`.
+    fn when_durable(
+        self: &Arc<Self>,
+        open: Arc<OpenFile>,
+        durability: Durability,
+        range: Range<u64>,
+        then: impl FnOnce(&Arc<Self>, Arc<OpenFile>, Answer<()>) + Send + 'static,
+    ) {
+        if durability == Durability::None {
+            return then(self, open, Ok(()));
+        }
+        self.run_sync(move |shared| {
+            let synced = shared.run("sync", || {
+                Ok(match durability {
+                    Durability::All => open.file.sync_all()?,
+                    Durability::Data | Durability::None => open.file.sync_range(range.start, range.end - range.start)?,
+                })
+            });
+            then(shared, open, synced);
+        });
+    }
+
+    /// Makes the kernel drop the pages of a range that was written past it, where it may hold any, and goes on with `then`.
+    fn when_pages_agree(self: &Arc<Self>, open: &Arc<OpenFile>, offset: u64, len: u64, then: impl FnOnce() + Send + 'static) {
+        if !open.inode.has_kernel_pages() {
+            return then();
+        }
+        let open = Arc::clone(open);
+        self.run_on_worker(move |shared| {
+            shared.kernel.drop_pages(open.inode.ino, offset, len);
+            then();
+        });
     }
 
     fn write_data(&self, open: &OpenFile, request: &Write<'_>) -> Answer<()> {
@@ -158,10 +214,29 @@ impl Shared {
         Ok(synced?)
     }
 
-    pub(super) fn fallocate(&self, caller: Caller, handle: u64, offset: u64, len: u64, mode: i32) -> Answer<()> {
-        let open = self.open_file(handle)?;
-        self.privileges.before_write(&self.fs, &open, !caller.keeps_set_id())?;
-        Ok(open.file.allocate(allocate_mode(mode)?, offset, len)?)
+    /// Changes the allocation of a range; durable when it answers, where the open says so (the kernel asks for no sync here, whatever the mode).
+    pub(super) fn fallocate(
+        self: &Arc<Self>,
+        caller: Caller,
+        handle: u64,
+        offset: u64,
+        len: u64,
+        mode: i32,
+        answer: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        let changed = self.run("fallocate", || {
+            let open = self.open_file(handle)?;
+            self.privileges.before_write(&self.fs, &open, !caller.keeps_set_id())?;
+            open.file.allocate(allocate_mode(mode)?, offset, len)?;
+            Ok(open)
+        });
+        match changed {
+            Ok(open) => {
+                let durability = open.durability;
+                self.when_durable(open, durability, offset..offset.saturating_add(len), |_, _, synced| answer(synced));
+            }
+            Err(errno) => answer(Err(errno)),
+        }
     }
 
     /// Finds data or a hole, and answers, from a worker where the kernel has to write dirty pages first.
@@ -180,31 +255,53 @@ impl Shared {
         }
     }
 
-    /// Copies within the file system. The kernel has written and dropped its pages of both ranges and holds the target's lock.
-    pub(super) fn copy_range(&self, caller: Caller, from: (u64, u64), to: (u64, u64), len: u64) -> Answer<u32> {
-        let (source, target) = (self.open_file(from.0)?, self.open_file(to.0)?);
-        self.privileges.before_write(&self.fs, &target, !caller.keeps_set_id())?;
-        let len = len.min(COPY_BYTES_MAX);
-        let mut copied = 0;
-        while copied < len {
-            let step = (len - copied).min(PAYLOAD_BYTES_MAX as u64);
-            let moved = with_buffer(step as usize, |buf| -> Answer<usize> {
-                let n = source.file.read_at(buf, from.1 + copied)?;
-                if n > 0 {
-                    target.file.write_at(&buf[..n], to.1 + copied)?;
-                }
-                Ok(n)
-            });
-            match moved {
-                Ok(0) => break,
-                Ok(n) => copied += n as u64,
-                // What was copied counts; the error comes back when the caller goes on.
-                Err(_) if copied > 0 => break,
-                Err(errno) => return Err(errno),
+    /// Copies within the file system; durable when it answers, where the open of the target says so. The kernel has written and dropped its pages of
+    /// both ranges and holds the target's lock.
+    pub(super) fn copy_range(
+        self: &Arc<Self>,
+        caller: Caller,
+        from: (u64, u64),
+        to: (u64, u64),
+        len: u64,
+        answer: impl FnOnce(Answer<u32>) + Send + 'static,
+    ) {
+        let copied = self.run("copy_file_range", || {
+            let (source, target) = (self.open_file(from.0)?, self.open_file(to.0)?);
+            self.privileges.before_write(&self.fs, &target, !caller.keeps_set_id())?;
+            let copied = copy(&source, from.1, &target, to.1, len.min(COPY_BYTES_MAX))?;
+            Ok((target, copied))
+        });
+        match copied {
+            Ok((target, copied)) => {
+                let durability = target.durability;
+                self.when_durable(target, durability, to.1..to.1 + copied, move |_, _, synced| answer(synced.map(|()| copied as u32)));
             }
+            Err(errno) => answer(Err(errno)),
         }
-        Ok(copied as u32)
     }
+}
+
+/// Copies up to `len` bytes; returns how many.
+fn copy(source: &OpenFile, from: u64, target: &OpenFile, to: u64, len: u64) -> Answer<u64> {
+    let mut copied = 0;
+    while copied < len {
+        let step = (len - copied).min(PAYLOAD_BYTES_MAX as u64);
+        let moved = with_buffer(step as usize, |buf| -> Answer<usize> {
+            let n = source.file.read_at(buf, from + copied)?;
+            if n > 0 {
+                target.file.write_at(&buf[..n], to + copied)?;
+            }
+            Ok(n)
+        });
+        match moved {
+            Ok(0) => break,
+            Ok(n) => copied += n as u64,
+            // What was copied counts; the error comes back when the caller goes on.
+            Err(_) if copied > 0 => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(copied)
 }
 
 fn find(open: &OpenFile, offset: i64, whence: i32) -> Answer<i64> {
@@ -232,6 +329,18 @@ fn allocate_mode(flags: i32) -> Answer<AllocateMode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn s_6_what_must_be_durable_is_read_from_the_flags() {
+        for (flags, durability) in [
+            (libc::O_RDWR, Durability::None),
+            (libc::O_RDWR | libc::O_APPEND | libc::O_DIRECT, Durability::None),
+            (libc::O_WRONLY | libc::O_DSYNC, Durability::Data),
+            (libc::O_WRONLY | libc::O_SYNC, Durability::All),
+        ] {
+            assert_eq!(Durability::of_flags(flags), durability, "{flags:#o}");
+        }
+    }
 
     #[test]
     fn every_mode_of_fallocate_is_known_or_refused() {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use fs::{File, InodeNo};
 use parking_lot::Mutex;
 
+use super::data::Durability;
 use super::table::Table;
 
 /// What all opens of one inode share.
@@ -39,6 +40,17 @@ impl OpenInode {
     }
 }
 
+/// How a file was opened.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    /// The kernel hands every read and write on, instead of going through its page cache.
+    pub(super) direct: bool,
+    pub(super) writable: bool,
+    pub(super) durability: Durability,
+    /// The thread that opened it.
+    pub(super) pid: u32,
+}
+
 /// One open.
 pub(super) struct OpenFile {
     pub(super) file: File,
@@ -46,6 +58,8 @@ pub(super) struct OpenFile {
     /// The kernel hands every read and write on, instead of going through its page cache.
     pub(super) direct: bool,
     pub(super) writable: bool,
+    /// What every change through this open makes durable.
+    pub(super) durability: Durability,
     /// The thread that opened it.
     pub(super) pid: u32,
     /// I/Os that were not aligned, of an open that goes past the kernel's page cache.
@@ -80,7 +94,8 @@ impl OpenFiles {
     }
 
     /// Takes in an open file and returns its handle.
-    pub(super) fn insert(&self, file: File, direct: bool, writable: bool, pid: u32) -> u64 {
+    pub(super) fn insert(&self, file: File, how: How) -> u64 {
+        let How { direct, writable, durability, pid } = how;
         let ino = file.ino();
         let mut by_inode = self.by_inode.lock();
         let entry = by_inode.entry(ino).or_insert_with(|| Entry {
@@ -101,6 +116,7 @@ impl OpenFiles {
             inode: Arc::clone(&entry.inode),
             direct,
             writable,
+            durability,
             pid,
             misaligned: AtomicU64::new(0),
             syncs: AtomicU64::new(0),

@@ -135,7 +135,7 @@ impl Shared {
     }
 
     /// Runs a sync on this event thread, unless nearly all of them are in syncs: then on a worker.
-    pub(super) fn run_sync(self: &Arc<Self>, job: impl FnOnce(&Self) + Send + 'static) {
+    pub(super) fn run_sync(self: &Arc<Self>, job: impl FnOnce(&Arc<Self>) + Send + 'static) {
         if self.inline_syncs.fetch_add(1, Relaxed) < self.inline_syncs_max {
             job(self);
             self.inline_syncs.fetch_sub(1, Relaxed);
@@ -146,7 +146,7 @@ impl Shared {
     }
 
     /// Runs a job on a worker: whatever waits for the kernel. When the mount has ended the job is dropped, and the reply in it says so to the kernel.
-    pub(super) fn run_on_worker(self: &Arc<Self>, job: impl FnOnce(&Self) + Send + 'static) {
+    pub(super) fn run_on_worker(self: &Arc<Self>, job: impl FnOnce(&Arc<Self>) + Send + 'static) {
         let shared = Arc::clone(self);
         self.workers.submit(move || job(&shared));
     }

@@ -1,13 +1,16 @@
 //! What has to be prepared below a mount, or looked at below it: names that only the library makes, and what a power cut leaves.
 
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::io::IoSlice;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
 
 use block::{BlockDevice, CrashChoice, SimulatedDevice};
 use fs::{FileKind, FileSystem, FormatOptions, InodeNo, MountOptions, NewFile, OpenOptions};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::ReadWriteFlags;
 
-use crate::harness::{Mounted, available, errno, format_memory, has_program, shell};
+use crate::harness::{Mounted, available, errno, format_memory, has_program, pattern, shell};
 
 /// Files with such names cannot be made on a mount, but by the library: then they are what their names say.
 #[test]
@@ -73,6 +76,85 @@ fn s_1_s_3_s_43_what_a_program_on_the_mount_made_durable_survives_a_power_cut() 
             let mut found = vec![0; 70_003];
             assert_eq!(file.read_at(&mut found, 0).unwrap(), 70_003, "S-1: {options}, {how}");
             assert!(found[3..] == *b"durable".repeat(10_000), "S-43: {options}, {how}");
+        }
+        m.finish();
+    }
+}
+
+/// How one call, or all calls through one open, ask to be durable.
+const SYNCED: [(i32, ReadWriteFlags); 4] =
+    [(0, ReadWriteFlags::DSYNC), (0, ReadWriteFlags::SYNC), (libc::O_DSYNC, ReadWriteFlags::empty()), (libc::O_SYNC, ReadWriteFlags::empty())];
+
+/// The flags of a single call (`RWF_DSYNC`, `RWF_SYNC`) were dropped past the page cache, and `copy_file_range` and `fallocate` through an `O_DSYNC` or
+/// `O_SYNC` open were synced nowhere: an answered change was lost by the next power cut.
+#[test]
+fn s_6_what_asked_to_be_durable_survives_a_power_cut() {
+    if !available() {
+        return;
+    }
+    for options in crate::data::ALL {
+        let simulated = SimulatedDevice::new(64 << 20, 1);
+        let device: Arc<dyn BlockDevice> = Arc::clone(&simulated) as _;
+        FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
+        let m = Mounted::on(device, &[options, "sync=3600s"].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(","));
+        std::fs::write(m.path("source"), pattern(9, 0, 20_000)).unwrap();
+        for (round, (flags, of_call)) in SYNCED.into_iter().enumerate() {
+            for (direct, suffix) in [(0, ""), (libc::O_DIRECT, ""), (0, "::concurrent"), (0, "::concurrent+cache"), (0, "::direct"), (0, "::cached")]
+            {
+                let name = format!("f{round}{direct}{}", &suffix.replace(':', ""));
+                let what = format!("S-6: '{options}', {name}: {flags:#o}, {of_call:?}, {direct:#o}");
+                File::create(m.path(&name)).unwrap().sync_all().unwrap();
+                File::open(m.root()).unwrap().sync_all().unwrap();
+                let mut open = File::options();
+                let file = open.read(true).write(true).custom_flags(flags | direct).open(m.path(&format!("{name}{suffix}"))).unwrap();
+                let mut data = block::AlignedBuf::zeroed(8192);
+                data.copy_from_slice(&pattern(round as u64, 0, 8192));
+                assert_eq!(rustix::io::pwritev2(&file, &[IoSlice::new(&data)], 0, of_call).unwrap(), 8192, "{what}");
+                let cut = || {
+                    let image: Arc<dyn BlockDevice> = simulated.crash_image(simulated.operation_count(), &CrashChoice::LoseAll);
+                    let left = FileSystem::mount(image, None, MountOptions::default()).unwrap();
+                    left.open(format!("/{name}"), &OpenOptions::read_only()).unwrap()
+                };
+                let mut found = vec![0; 8192];
+                assert_eq!(cut().read_at(&mut found, 0).unwrap(), 8192, "{what}");
+                assert!(found == *data, "{what}");
+                if flags == 0 {
+                    continue;
+                }
+                fallocate(&file, FallocateFlags::empty(), 8192, 8192).unwrap();
+                assert_eq!(cut().size(), 16_384, "{what}: fallocate");
+                let source = File::open(m.path("source")).unwrap();
+                let copied = rustix::fs::copy_file_range(&source, Some(&mut 0), &file, Some(&mut 16_384), 20_000).unwrap();
+                let mut found = vec![0; 20_000];
+                assert_eq!((copied, cut().read_at(&mut found, 16_384).unwrap()), (20_000, 20_000), "{what}: copy_file_range");
+                assert!(found == pattern(9, 0, 20_000), "{what}: copy_file_range");
+            }
+        }
+        m.finish();
+    }
+}
+
+/// `O_SYNC` and `RWF_SYNC` ask for all attributes too, also after a write that changed nothing else.
+#[test]
+fn s_6_a_fully_synced_write_keeps_its_time_over_a_power_cut() {
+    if !available() {
+        return;
+    }
+    for options in ["mode=direct", "mode=concurrent", "mode=concurrent+cache"] {
+        let simulated = SimulatedDevice::new(64 << 20, 1);
+        let device: Arc<dyn BlockDevice> = Arc::clone(&simulated) as _;
+        FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
+        let m = Mounted::on(device, &format!("{options},sync=3600s"));
+        for (name, flags, of_call) in [("call", 0, ReadWriteFlags::SYNC), ("open", libc::O_SYNC, ReadWriteFlags::empty())] {
+            let file = File::options().read(true).write(true).create(true).truncate(false).custom_flags(flags).open(m.path(name)).unwrap();
+            file.write_all_at(&[1; 4096], 0).unwrap();
+            file.set_modified(std::time::UNIX_EPOCH).unwrap();
+            file.sync_all().unwrap();
+            File::open(m.root()).unwrap().sync_all().unwrap();
+            rustix::io::pwritev2(&file, &[IoSlice::new(&[2; 4096])], 0, of_call).unwrap();
+            let image: Arc<dyn BlockDevice> = simulated.crash_image(simulated.operation_count(), &CrashChoice::LoseAll);
+            let left = FileSystem::mount(image, None, MountOptions::default()).unwrap();
+            assert!(left.resolve(format!("/{name}")).unwrap().mtime.0 > 0, "{options}, {name}");
         }
         m.finish();
     }
