@@ -68,7 +68,7 @@ pub(super) struct OpenTold {
 impl Shared {
     /// Counts an I/O that a direct open gets a bounce buffer for.
     pub(super) fn note_alignment(&self, open: &OpenFile, offset: u64, len: usize) {
-        if open.direct && (offset | len as u64) & (self.io_align - 1) != 0 {
+        if open.how.direct && (offset | len as u64) & (self.io_align - 1) != 0 {
             open.misaligned.fetch_add(1, Relaxed);
         }
     }
@@ -77,8 +77,8 @@ impl Shared {
         let told = |open: &OpenFile| {
             let (named_mode, direct_flag) = open.file.named_mode();
             OpenTold {
-                pid: open.pid,
-                writable: open.writable,
+                pid: open.how.pid,
+                writable: open.how.writable,
                 named_mode,
                 direct_flag,
                 requested_mode: open.file.requested_mode(),

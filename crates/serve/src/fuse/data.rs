@@ -12,8 +12,9 @@
 //! Opens of one file in several of these at once are kept coherent by the kernel: a direct read first writes back the dirty pages of its range,
 //! a direct write also drops them, and while cached opens exist direct writes run one at a time. Three things it leaves to this module:
 //!
-//! - A page that is read in *while* a direct write runs may hold the bytes from before the write, and stays. So after a direct write of a file
-//!   that has cached opens or is mapped, the pages of its range are dropped again before the write is answered.
+//! - A page that is read in after the kernel dropped those of a direct write's range, and before the write is done, may hold the bytes from before the
+//!   write, and stays: also after the open that read it has ended. So after a direct write of a file of which the kernel may hold pages (I-PAG-1), those of
+//!   its range are dropped again before the write is answered; or all, once, where only opens that have ended left some.
 //! - Where the kernel collects writes it may know a larger size than the file system, and does not send what makes the difference before a direct
 //!   read of a hole further down. So a direct read that ends short is done again after dirty pages were written.
 //! - `SEEK_DATA` and `SEEK_HOLE` know nothing of dirty pages. So those are written first.
@@ -28,7 +29,7 @@ use fs::{AllocateMode, InodeLockSetting, InodeNo, IoMode, OpenOptions};
 use super::buffers::{PAYLOAD_BYTES_MAX, with_buffer};
 use super::errno::{Answer, Errno};
 use super::names::{Caller, Entry};
-use super::open_files::{How, OpenFile};
+use super::open_files::{How, KernelPages, OpenFile};
 use super::shared::Shared;
 
 /// The most bytes one `copy_file_range` request copies, so that it does not hold its event thread for long; the caller asks again.
@@ -121,14 +122,14 @@ impl Shared {
             Ok(open) => open,
             Err(errno) => return answer(Err(errno)),
         };
-        if for_pages && open.direct {
+        if for_pages && open.how.direct {
             open.inode.note_mapped();
         }
         self.note_alignment(&open, offset, size as usize);
         with_buffer(size as usize, |buf| {
             let read = self.run("read", || Ok(open.file.read_at(buf, offset)?));
             let short = read.is_ok_and(|n| n < buf.len());
-            if short && open.direct && !for_pages && self.write_back && open.inode.may_have_dirty_pages() {
+            if short && open.how.direct && !for_pages && self.write_back && open.inode.may_have_dirty_pages() {
                 self.run_on_worker(move |shared| {
                     shared.kernel.drop_pages(open.inode.ino, 0, 0);
                     with_buffer(size as usize, |buf| {
@@ -148,12 +149,12 @@ impl Shared {
             Ok(open) => open,
             Err(errno) => return answer(Err(errno)),
         };
-        if request.from_pages && open.direct {
+        if request.from_pages && open.how.direct {
             open.inode.note_mapped();
         }
         self.note_alignment(&open, request.offset, request.data.len());
         let written = self.run("write", || self.write_data(&open, request));
-        if !open.direct || request.from_pages {
+        if !open.how.direct || request.from_pages {
             // What must be durable the kernel asks for by itself, once it has sent all pages.
             return answer(written);
         }
@@ -188,12 +189,19 @@ impl Shared {
 
     /// Makes the kernel drop the pages of a range that was written past it, where it may hold any, and goes on with `then`.
     fn when_pages_agree(self: &Arc<Self>, open: &Arc<OpenFile>, offset: u64, len: u64, then: impl FnOnce() + Send + 'static) {
-        if !open.inode.has_kernel_pages() {
+        let pages = open.inode.kernel_pages();
+        if pages == KernelPages::Nothing {
             return then();
         }
         let open = Arc::clone(open);
         self.run_on_worker(move |shared| {
-            shared.kernel.drop_pages(open.inode.ino, offset, len);
+            if let KernelPages::LeftUpto(upto) = pages {
+                // All of them, so that later writes find none.
+                shared.kernel.drop_pages(open.inode.ino, 0, 0);
+                open.inode.dropped_left(upto);
+            } else {
+                shared.kernel.drop_pages(open.inode.ino, offset, len);
+            }
             then();
         });
     }
@@ -232,7 +240,7 @@ impl Shared {
         });
         match changed {
             Ok(open) => {
-                let durability = open.durability;
+                let durability = open.how.durability;
                 self.when_durable(open, durability, offset..offset.saturating_add(len), |_, _, synced| answer(synced));
             }
             Err(errno) => answer(Err(errno)),
@@ -273,7 +281,7 @@ impl Shared {
         });
         match copied {
             Ok((target, copied)) => {
-                let durability = target.durability;
+                let durability = target.how.durability;
                 self.when_durable(target, durability, to.1..to.1 + copied, move |_, _, synced| answer(synced.map(|()| copied as u32)));
             }
             Err(errno) => answer(Err(errno)),

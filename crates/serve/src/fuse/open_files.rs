@@ -1,8 +1,11 @@
 //! Open files: what the kernel holds handles on, and what is known of how the kernel caches each inode.
+//!
+//! - I-PAG-1: a page gets into the kernel's cache only while an open of its inode goes through that cache, or is mapped, and stays after that open has ended.
+//!   So the kernel holds none only after all were dropped while there was no such open, and as long as none comes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
 use fs::{File, InodeNo};
@@ -18,14 +21,71 @@ pub(super) struct OpenInode {
     /// Opens that go through the kernel's page cache, and those of them that may write.
     cached_opens: AtomicUsize,
     cached_writers: AtomicUsize,
+    /// How many opens through the page cache there were, and what that was when all pages were dropped (I-PAG-1).
+    cached_opens_ever: AtomicU64,
+    dropped_upto: AtomicU64,
     /// Page cache traffic was seen on a direct open: the file is mapped.
     mapped: AtomicBool,
+    /// Whether any inode of this mount ever had pages in the kernel.
+    pages_ever: Arc<AtomicBool>,
+}
+
+/// What the kernel may hold in its page cache of an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KernelPages {
+    Nothing,
+    /// Pages of opens that exist.
+    InUse,
+    /// Pages that opens left behind which have ended; no later open than this one, counted from the first, has left any.
+    LeftUpto(u64),
 }
 
 impl OpenInode {
-    /// Tells whether the kernel may hold pages of this inode, or be reading some in.
-    pub(super) fn has_kernel_pages(&self) -> bool {
-        self.cached_opens.load(Relaxed) > 0 || self.mapped.load(Relaxed)
+    fn new(ino: InodeNo, pages_ever: &Arc<AtomicBool>) -> Self {
+        Self {
+            ino,
+            cached_opens: AtomicUsize::new(0),
+            cached_writers: AtomicUsize::new(0),
+            // Opens that ended before this was made may have left pages behind.
+            cached_opens_ever: AtomicU64::new(pages_ever.load(SeqCst).into()),
+            dropped_upto: AtomicU64::new(0),
+            mapped: AtomicBool::new(false),
+            pages_ever: Arc::clone(pages_ever),
+        }
+    }
+
+    fn opened(&self, how: &How) {
+        if !how.direct {
+            self.pages_ever.store(true, SeqCst);
+            self.cached_opens_ever.fetch_add(1, SeqCst);
+            self.cached_opens.fetch_add(1, SeqCst);
+            self.cached_writers.fetch_add(usize::from(how.writable), SeqCst);
+        }
+    }
+
+    fn closed(&self, how: &How) {
+        if !how.direct {
+            self.cached_opens.fetch_sub(1, SeqCst);
+            self.cached_writers.fetch_sub(usize::from(how.writable), SeqCst);
+        }
+    }
+
+    /// Tells what the kernel may hold of this inode, or be reading in. After a direct write it is asked once the write is done: pages that come later are
+    /// filled with what was written.
+    pub(super) fn kernel_pages(&self) -> KernelPages {
+        let ever = self.cached_opens_ever.load(SeqCst);
+        if self.cached_opens.load(SeqCst) > 0 || self.mapped.load(SeqCst) {
+            KernelPages::InUse
+        } else if self.dropped_upto.load(SeqCst) == ever {
+            KernelPages::Nothing
+        } else {
+            KernelPages::LeftUpto(ever)
+        }
+    }
+
+    /// Notes that the kernel has dropped all pages that were [left behind](KernelPages::LeftUpto).
+    pub(super) fn dropped_left(&self, upto: u64) {
+        self.dropped_upto.fetch_max(upto, SeqCst);
     }
 
     /// Tells whether some of these pages may be dirty: collected writes, or stores through a mapping.
@@ -35,7 +95,8 @@ impl OpenInode {
 
     pub(super) fn note_mapped(&self) {
         if !self.mapped.load(Relaxed) {
-            self.mapped.store(true, Relaxed);
+            self.pages_ever.store(true, SeqCst);
+            self.mapped.store(true, SeqCst);
         }
     }
 }
@@ -46,6 +107,7 @@ pub(super) struct How {
     /// The kernel hands every read and write on, instead of going through its page cache.
     pub(super) direct: bool,
     pub(super) writable: bool,
+    /// What every change through this open makes durable.
     pub(super) durability: Durability,
     /// The thread that opened it.
     pub(super) pid: u32,
@@ -55,13 +117,7 @@ pub(super) struct How {
 pub(super) struct OpenFile {
     pub(super) file: File,
     pub(super) inode: Arc<OpenInode>,
-    /// The kernel hands every read and write on, instead of going through its page cache.
-    pub(super) direct: bool,
-    pub(super) writable: bool,
-    /// What every change through this open makes durable.
-    pub(super) durability: Durability,
-    /// The thread that opened it.
-    pub(super) pid: u32,
+    pub(super) how: How,
     /// I/Os that were not aligned, of an open that goes past the kernel's page cache.
     pub(super) misaligned: AtomicU64,
     pub(super) syncs: AtomicU64,
@@ -86,38 +142,25 @@ struct Entry {
 pub(super) struct OpenFiles {
     table: Table<OpenFile>,
     by_inode: Mutex<HashMap<InodeNo, Entry>>,
+    pages_ever: Arc<AtomicBool>,
 }
 
 impl OpenFiles {
     pub(super) fn new() -> Self {
-        Self { table: Table::new(), by_inode: Mutex::new(HashMap::new()) }
+        Self { table: Table::new(), by_inode: Mutex::default(), pages_ever: Arc::default() }
     }
 
     /// Takes in an open file and returns its handle.
     pub(super) fn insert(&self, file: File, how: How) -> u64 {
-        let How { direct, writable, durability, pid } = how;
         let ino = file.ino();
         let mut by_inode = self.by_inode.lock();
-        let entry = by_inode.entry(ino).or_insert_with(|| Entry {
-            inode: Arc::new(OpenInode {
-                ino,
-                cached_opens: AtomicUsize::new(0),
-                cached_writers: AtomicUsize::new(0),
-                mapped: AtomicBool::new(false),
-            }),
-            handles: Vec::new(),
-        });
-        if !direct {
-            entry.inode.cached_opens.fetch_add(1, Relaxed);
-            entry.inode.cached_writers.fetch_add(usize::from(writable), Relaxed);
-        }
+        let new = || Entry { inode: Arc::new(OpenInode::new(ino, &self.pages_ever)), handles: Vec::new() };
+        let entry = by_inode.entry(ino).or_insert_with(new);
+        entry.inode.opened(&how);
         let open = OpenFile {
             file,
             inode: Arc::clone(&entry.inode),
-            direct,
-            writable,
-            durability,
-            pid,
+            how,
             misaligned: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             sync_wait_ns: AtomicU64::new(0),
@@ -148,10 +191,7 @@ impl OpenFiles {
     pub(super) fn release(&self, handle: u64) {
         let Some(open) = self.table.remove(handle) else { return };
         let mut by_inode = self.by_inode.lock();
-        if !open.direct {
-            open.inode.cached_opens.fetch_sub(1, Relaxed);
-            open.inode.cached_writers.fetch_sub(usize::from(open.writable), Relaxed);
-        }
+        open.inode.closed(&open.how);
         if let Some(entry) = by_inode.get_mut(&open.inode.ino) {
             entry.handles.retain(|other| *other != handle);
             if entry.handles.is_empty() {
@@ -166,5 +206,46 @@ impl OpenFiles {
     pub(super) fn clear(&self) {
         self.by_inode.lock().clear();
         self.table.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIRECT: How = How { direct: true, writable: true, durability: Durability::None, pid: 1 };
+    const CACHED: How = How { direct: false, writable: false, ..DIRECT };
+
+    /// A cached open that came and went before a direct write, or during it, was forgotten: its pages kept the old bytes.
+    #[test]
+    fn i_pag_1_pages_are_left_until_they_were_dropped_with_no_cached_open() {
+        let inode = OpenInode::new(InodeNo(7), &Arc::default());
+        inode.opened(&DIRECT);
+        assert_eq!(inode.kernel_pages(), KernelPages::Nothing, "no open ever went through the page cache");
+        inode.opened(&CACHED);
+        assert_eq!(inode.kernel_pages(), KernelPages::InUse);
+        inode.closed(&CACHED);
+        let left = inode.kernel_pages();
+        assert_eq!(left, KernelPages::LeftUpto(1), "I-PAG-1");
+        inode.opened(&CACHED);
+        inode.closed(&CACHED);
+        inode.dropped_left(1);
+        assert_eq!(inode.kernel_pages(), KernelPages::LeftUpto(2), "an open came while the pages were dropped");
+        inode.dropped_left(2);
+        assert_eq!(inode.kernel_pages(), KernelPages::Nothing);
+        inode.note_mapped();
+        assert_eq!(inode.kernel_pages(), KernelPages::InUse);
+    }
+
+    #[test]
+    fn i_pag_1_pages_outlive_what_is_known_of_an_inode() {
+        let pages_ever = Arc::default();
+        let before = OpenInode::new(InodeNo(7), &pages_ever);
+        before.opened(&CACHED);
+        before.closed(&CACHED);
+        assert_eq!(OpenInode::new(InodeNo(7), &pages_ever).kernel_pages(), KernelPages::LeftUpto(1));
+        let mapped = Arc::default();
+        OpenInode::new(InodeNo(7), &mapped).note_mapped();
+        assert_eq!(OpenInode::new(InodeNo(7), &mapped).kernel_pages(), KernelPages::LeftUpto(1));
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::harness::{Mounted, pattern};
+use crate::harness::{Mounted, has_program, pattern};
 
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64;
@@ -115,6 +115,66 @@ fn s_30_no_cached_read_goes_back_behind_a_direct_write() {
             done.store(true, Ordering::Release);
         });
         drop((cached, direct));
+        m.finish();
+    }
+}
+
+/// Writes a number into a file by asynchronous direct I/O, again and again, and reads it through a new open once it is written.
+const ASYNCHRONOUS: &str = r#"
+import ctypes, mmap, os, platform, struct, sys
+io_setup, io_submit, io_getevents = {"x86_64": (206, 209, 208)}.get(platform.machine(), (0, 2, 4))
+libc = ctypes.CDLL(None, use_errno=True)
+path, rounds = sys.argv[1], int(sys.argv[2])
+def call(*arguments):
+    done = libc.syscall(*arguments)
+    if done < 0:
+        sys.exit("system call %d: %s" % (arguments[0], os.strerror(ctypes.get_errno())))
+    return done
+def read():
+    fd = os.open(path, os.O_RDONLY)
+    page = os.pread(fd, 4096, 0)
+    os.close(fd)
+    return struct.unpack_from("<Q", page)[0]
+context = ctypes.c_ulong(0)
+call(io_setup, 8, ctypes.byref(context))
+page = mmap.mmap(-1, 4096)
+address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+fd = os.open(path, os.O_RDWR | os.O_DIRECT)
+events = ctypes.create_string_buffer(32)
+for number in range(1, rounds):
+    struct.pack_into("<Q", page, 0, number)
+    block = ctypes.create_string_buffer(struct.pack("<QIIHhIQQqQII", 0, 0, 0, 1, 0, fd, address, 4096, 0, 0, 0, 0), 64)
+    call(io_submit, context, 1, ctypes.byref(ctypes.c_void_p(ctypes.addressof(block))))
+    call(io_getevents, context, 1, 1, events, None)
+    if struct.unpack_from("<q", events, 16)[0] != 4096:
+        sys.exit("the write failed")
+    seen = read()
+    if seen != number:
+        sys.exit("%d was read after %d had been written" % (seen, number))
+"#;
+
+/// A reader opened a file, read a page of it and closed it between the moment in which the kernel dropped the pages of an asynchronous direct write's
+/// range and the end of that write: the page it left kept the old bytes, for every open after it.
+#[test]
+fn s_20_an_open_after_an_asynchronous_direct_write_sees_it() {
+    for options in ["", "writeback=off"] {
+        let Some(m) = Mounted::new(options).filter(|_| has_program("python3")) else { return };
+        std::fs::write(m.path("f"), [0; BLOCK]).unwrap();
+        let done = AtomicBool::new(false);
+        let output = std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Acquire) {
+                        File::open(m.path("f")).unwrap().read_exact_at(&mut [0; BLOCK], 0).unwrap();
+                    }
+                });
+            }
+            let path = m.path("f");
+            let output = Command::new("python3").args(["-c", ASYNCHRONOUS]).arg(path).arg("1000").output();
+            done.store(true, Ordering::Release);
+            output.unwrap()
+        });
+        assert!(output.status.success(), "S-20: {options}: {}", String::from_utf8_lossy(&output.stderr));
         m.finish();
     }
 }
