@@ -2,6 +2,8 @@
 //!
 //! - I-PAG-1: a page gets into the kernel's cache only while an open of its inode goes through that cache, or is mapped, and stays after that open has ended.
 //!   So the kernel holds none only after all were dropped while there was no such open, and as long as none comes.
+//! - I-OPN-1: an open is in the table exactly as long as it is listed with its inode: both change under the lock of the lists, so that a handle that is
+//!   used again never meets its former list entry.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -189,11 +191,15 @@ impl OpenFiles {
 
     /// Ends an open. The file closes when the last request on it has ended.
     pub(super) fn release(&self, handle: u64) {
-        let Some(open) = self.table.remove(handle) else { return };
+        let Some(open) = self.table.get(handle) else { return };
         let mut by_inode = self.by_inode.lock();
+        if self.table.remove(handle).is_none() {
+            return;
+        }
         open.inode.closed(&open.how);
         if let Some(entry) = by_inode.get_mut(&open.inode.ino) {
-            entry.handles.retain(|other| *other != handle);
+            let listed = entry.handles.iter().position(|other| *other == handle);
+            entry.handles.remove(listed.expect("I-OPN-1: an open in the table is listed"));
             if entry.handles.is_empty() {
                 by_inode.remove(&open.inode.ino);
             }
@@ -204,13 +210,19 @@ impl OpenFiles {
 
     /// Ends every open.
     pub(super) fn clear(&self) {
-        self.by_inode.lock().clear();
+        let mut by_inode = self.by_inode.lock();
+        by_inode.clear();
         self.table.clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use block::{BlockDevice, MemoryDevice};
+    use fs::{FileKind, FileSystem, FormatOptions, MountOptions, NewFile, OpenOptions};
+
     use super::*;
 
     const DIRECT: How = How { direct: true, writable: true, durability: Durability::None, pid: 1 };
@@ -247,5 +259,48 @@ mod tests {
         let mapped = Arc::default();
         OpenInode::new(InodeNo(7), &mapped).note_mapped();
         assert_eq!(OpenInode::new(InodeNo(7), &mapped).kernel_pages(), KernelPages::LeftUpto(1));
+    }
+
+    fn file_system() -> (FileSystem, InodeNo) {
+        let device: Arc<dyn BlockDevice> = MemoryDevice::new(64 << 20);
+        FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
+        let fs = FileSystem::mount(device, None, MountOptions::default()).unwrap();
+        let ino = fs.make(InodeNo::ROOT, b"f", FileKind::File, NewFile::default(), 0).unwrap().ino;
+        (fs, ino)
+    }
+
+    /// The handle was freed before the list was locked, used again for another open, and then that open taken off the list: `SEEK_DATA` did not know any
+    /// more that there were dirty pages, and `cp` copied zeros.
+    #[test]
+    fn i_opn_1_a_handle_is_not_used_again_while_it_is_listed() {
+        let (fs, ino) = file_system();
+        let open = || fs.open_inode(ino, &OpenOptions::read_write()).unwrap();
+        let (files, ids) = (OpenFiles::new(), AtomicU32::new(2));
+        let handle = files.insert(open(), DIRECT);
+        std::thread::scope(|scope| {
+            let listed = files.by_inode.lock();
+            let releases = scope.spawn(|| files.release(handle));
+            // No time is enough for a release that keeps to the rule.
+            for _ in 0..10_000 {
+                assert!(files.get(handle).is_some(), "I-OPN-1: the handle is free, and listed");
+                std::thread::yield_now();
+            }
+            drop(listed);
+            releases.join().unwrap();
+        });
+        assert!(files.get(handle).is_none() && files.by_inode.lock().is_empty());
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..3000 {
+                        let pid = ids.fetch_add(1, Relaxed);
+                        let handle = files.insert(open(), How { pid, ..DIRECT });
+                        assert!(files.all_of(ino).iter().any(|open| open.how.pid == pid), "I-OPN-1: an open is not listed");
+                        files.release(handle);
+                    }
+                });
+            }
+        });
+        assert!(files.by_inode.lock().is_empty());
     }
 }
