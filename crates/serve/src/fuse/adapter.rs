@@ -39,6 +39,9 @@ const WELCOME: InitFlags = InitFlags::FUSE_DO_READDIRPLUS
     .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)
     .union(InitFlags::FUSE_NO_EXPORT_SUPPORT);
 
+/// How the protocol library calls the threads that take requests.
+const EVENT_THREADS: &str = "fuser-";
+
 /// Inode numbers are never used twice, so there is one generation of each.
 const GENERATION: Generation = Generation(0);
 
@@ -67,7 +70,7 @@ impl Session {
     }
 }
 
-/// Messages to the kernel. Each waits for the kernel, and so for requests that event threads answer: for workers only.
+/// Messages to the kernel. Each waits for the kernel, and so for requests that event threads answer: not for those (I-LIN-1).
 #[derive(Debug, Default)]
 pub(super) struct Kernel(OnceLock<Notifier>);
 
@@ -76,9 +79,16 @@ impl Kernel {
         assert!(self.0.set(notifier).is_ok(), "a mount has one session");
     }
 
+    /// Returns the way to the kernel, which no event thread may take; `None` before the kernel has answered.
+    fn notifier(&self) -> Option<&Notifier> {
+        let on_event_thread = std::thread::current().name().is_some_and(|name| name.starts_with(EVENT_THREADS));
+        assert!(!on_event_thread, "I-LIN-1: an event thread waits for the kernel");
+        self.0.get()
+    }
+
     /// Makes the kernel write its dirty pages of a range (`len` 0: to the end) and drop all of them.
     pub(super) fn drop_pages(&self, number: InodeNo, offset: u64, len: u64) {
-        let (Some(notifier), Ok(offset), Ok(len)) = (self.0.get(), i64::try_from(offset), i64::try_from(len)) else { return };
+        let (Some(notifier), Ok(offset), Ok(len)) = (self.notifier(), i64::try_from(offset), i64::try_from(len)) else { return };
         if let Err(error) = notifier.inval_inode(INodeNo(number.0), offset, len) {
             tracing::debug!("the kernel kept pages of inode {}: {error}", number.0);
         }
@@ -86,7 +96,7 @@ impl Kernel {
 
     /// Makes the kernel forget a name.
     pub(super) fn drop_name(&self, dir: InodeNo, name: &OsStr) {
-        let Some(notifier) = self.0.get() else { return };
+        let Some(notifier) = self.notifier() else { return };
         if let Err(error) = notifier.inval_entry(INodeNo(dir.0), name) {
             tracing::debug!("the kernel kept the name {name:?}: {error}");
         }
@@ -277,7 +287,7 @@ impl Filesystem for Adapter {
     }
 
     fn getxattr(&self, req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        reply_xattr(reply, size, self.0.run("getxattr", || self.0.getxattr(caller(req), self.ino(number), name.as_bytes())));
+        self.0.getxattr(caller(req), self.ino(number), name.as_bytes(), move |answer| reply_xattr(reply, size, answer));
     }
 
     fn listxattr(&self, _req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {

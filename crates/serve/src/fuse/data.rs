@@ -130,7 +130,7 @@ impl Shared {
             let read = self.run("read", || Ok(open.file.read_at(buf, offset)?));
             let short = read.is_ok_and(|n| n < buf.len());
             if short && open.how.direct && !for_pages && self.write_back && open.inode.may_have_dirty_pages() {
-                self.run_on_worker(move |shared| {
+                self.run_for_caches(move |shared| {
                     shared.kernel.drop_pages(open.inode.ino, 0, 0);
                     with_buffer(size as usize, |buf| {
                         let read = shared.run("read", || Ok(open.file.read_at(buf, offset)?));
@@ -178,10 +178,11 @@ impl Shared {
         }
         self.run_sync(move |shared| {
             let synced = shared.run("sync", || {
-                Ok(match durability {
+                match durability {
                     Durability::All => open.file.sync_all()?,
                     Durability::Data | Durability::None => open.file.sync_range(range.start, range.end - range.start)?,
-                })
+                }
+                Ok(())
             });
             then(shared, open, synced);
         });
@@ -194,7 +195,7 @@ impl Shared {
             return then();
         }
         let open = Arc::clone(open);
-        self.run_on_worker(move |shared| {
+        self.run_for_caches(move |shared| {
             if let KernelPages::LeftUpto(upto) = pages {
                 // All of them, so that later writes find none.
                 shared.kernel.drop_pages(open.inode.ino, 0, 0);
@@ -254,7 +255,7 @@ impl Shared {
             Err(errno) => return answer(Err(errno)),
         };
         if open.inode.may_have_dirty_pages() {
-            self.run_on_worker(move |shared| {
+            self.run_for_caches(move |shared| {
                 shared.kernel.drop_pages(open.inode.ino, 0, 0);
                 answer(shared.run("lseek", || find(&open, offset, whence)));
             });

@@ -3,7 +3,7 @@
 //! ```text
 //!   programs ── kernel (VFS, page cache) ── the FUSE device ── event threads: adapter.rs, one method a request
 //!                                                   │  names.rs  data.rs  attrs.rs  dirs.rs  xattrs.rs: what each request means
-//!                                                   │  workers (shared.rs): what may wait for the kernel or for a flush
+//!                                                   │  lines.rs: what may wait for the kernel or for a flush
 //!                                                   ▼
 //!                                             fs::FileSystem, fs::File
 //! ```
@@ -23,6 +23,7 @@ mod errno;
 #[cfg(feature = "forge")]
 mod forge;
 mod hints;
+mod lines;
 mod mount;
 mod mountinfo;
 mod mountpoint;

@@ -16,8 +16,9 @@ use parking_lot::{Condvar, Mutex};
 
 use super::adapter::Session;
 use super::attach::{self, Detach, Guard};
+use super::lines::Lines;
 use super::settings::MountSettings;
-use super::shared::{Shared, workers};
+use super::shared::Shared;
 use super::views::Shown;
 use super::{mountinfo, mountpoint};
 use crate::{Error, ErrorKind, Result};
@@ -73,10 +74,10 @@ impl Mount {
     /// As [`start`](Self::start), for the volume or a checkpoint of it.
     pub(super) fn start_showing(fs: FileSystem, directory: &Path, settings: &MountSettings, shown: Shown) -> Result<Self> {
         let mountpoint = mountpoint::prepare(directory, settings)?;
-        let workers = workers().map_err(|e| Error::io("cannot start a thread", e))?;
+        let lines = Lines::start().map_err(|e| Error::io("cannot start a thread", e))?;
         // What the volume holds counts where no option was given, so the file system is asked.
         let threads = usize::try_from(fs.tunable(Tunable::Threads)).unwrap_or(1);
-        let shared = Arc::new(Shared::new(fs, settings, shown, threads, workers));
+        let shared = Arc::new(Shared::new(fs, settings, shown, threads, lines));
         let (connection, guard) = attach::attach(&mountpoint, settings, &shared.source)?;
 
         let device = mountinfo::find(&mountpoint).ok().flatten().map(|entry| entry.device);
@@ -191,7 +192,7 @@ impl Inner {
     /// Closes everything and unmounts the volume, once; `session` is how serving ended.
     fn finish(&self, session: std::io::Result<()>) {
         let Some((shared, guard)) = self.state.lock().open.take() else { return };
-        shared.workers.stop();
+        shared.lines.stop();
         shared.views.end();
         shared.files.clear();
         shared.dirs.clear();

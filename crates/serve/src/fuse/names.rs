@@ -80,7 +80,7 @@ impl Shared {
     fn forget_plain(self: &Arc<Self>, dir: InodeNo, name: &Name<'_>) {
         if name.mode.is_some() {
             let plain = OsStr::from_bytes(name.real).to_owned();
-            self.run_on_worker(move |shared| shared.kernel.drop_name(dir, &plain));
+            self.run_for_caches(move |shared| shared.kernel.drop_name(dir, &plain));
         }
     }
 

@@ -87,6 +87,7 @@ impl OpenInode {
 
     /// Notes that the kernel has dropped all pages that were [left behind](KernelPages::LeftUpto).
     pub(super) fn dropped_left(&self, upto: u64) {
+        assert!(upto <= self.cached_opens_ever.load(SeqCst), "I-PAG-1: pages of an open that never was are dropped");
         self.dropped_upto.fetch_max(upto, SeqCst);
     }
 

@@ -1,6 +1,7 @@
 //! Requests about checkpoints and tunables that come as extended attributes of the root ([`crate::control`]).
 //!
-//! They are carried out by workers: the kernel keeps the root locked while it sets an attribute, and after a rollback it must be told to forget.
+//! They are carried out in a line of their own (`lines.rs`): the kernel keeps the root locked while it sets an attribute, and after a rollback it must be told
+//! to forget. Nor does an event thread wait for an answer: whatever reads one that is not there yet is answered by the job, when it is.
 //!
 //! | name | set | read |
 //! | --- | --- | --- |
@@ -16,7 +17,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use super::errno::{Answer, Errno};
 use super::names::Caller;
@@ -26,8 +27,9 @@ use crate::control::{self, Changed, Request};
 /// The attribute's name behind its prefix, up to the token.
 pub(super) const REQUEST: &[u8] = b"request.";
 
-/// How many requests may wait to be fetched.
+/// How many requests may be under way or wait to be fetched, and how many readers may wait for the answer of one.
 const WAITING_MAX: usize = 64;
+const READERS_MAX: usize = 64;
 /// Longest token in bytes.
 const TOKEN_BYTES_MAX: usize = 64;
 
@@ -39,16 +41,23 @@ const SLICE_BYTES: usize = 60 << 10;
 
 /// What a caller calls his request.
 type Token = Vec<u8>;
-/// An answer as JSON; `None` while it is not there.
-type Answered = Option<Arc<Vec<u8>>>;
+/// What gets some of an answer, from a byte on.
+type Reader = (usize, Box<dyn FnOnce(Answer<Vec<u8>>) + Send>);
+
+/// How far a request is.
+enum Progress {
+    /// It is carried out; these read its answer already.
+    Running(Vec<Reader>),
+    /// Its answer, as JSON.
+    Answered(Arc<Vec<u8>>),
+}
 /// Parts of a request by their numbers.
 type Parts = BTreeMap<u16, Vec<u8>>;
 
-/// Requests by token; `None` while one is carried out.
+/// Requests by token.
 #[derive(Default)]
 pub(super) struct Requests {
-    answers: Mutex<HashMap<Token, Answered>>,
-    answered: Condvar,
+    progress: Mutex<HashMap<Token, Progress>>,
     /// Parts of requests that have not begun.
     parts: Mutex<HashMap<Token, Parts>>,
 }
@@ -85,23 +94,38 @@ impl Shared {
         if token.is_empty() || token.len() > TOKEN_BYTES_MAX {
             return Err(Errno::INVAL);
         }
-        let mut answers = self.requests.answers.lock();
-        if answers.len() >= WAITING_MAX {
+        let mut progress = self.requests.progress.lock();
+        if progress.len() >= WAITING_MAX {
             // Whoever asked and never fetched makes room.
-            answers.retain(|_, answer| answer.is_none());
+            progress.retain(|_, progress| matches!(progress, Progress::Running(_)));
         }
-        if answers.len() >= WAITING_MAX || answers.contains_key(token) {
+        if progress.len() >= WAITING_MAX || progress.contains_key(token) {
             return Err(Errno::AGAIN);
         }
-        answers.insert(token.to_vec(), None);
-        drop(answers);
+        progress.insert(token.to_vec(), Progress::Running(Vec::new()));
+        drop(progress);
         let token = token.to_vec();
-        self.run_on_worker(move |shared| shared.carry_out(token, &request));
+        self.run_control(move |shared| shared.carry_out(&token, &request));
         Ok(())
     }
 
-    fn carry_out(&self, token: Vec<u8>, request: &Request) {
-        let answer = match request {
+    fn carry_out(&self, token: &[u8], request: &Request) {
+        let answer = self.run("request", || Ok(self.answer_to(request))).unwrap_or_else(|_| {
+            let message = "a broken invariant was found: unmount, mount again to recover, and run a check";
+            control::Answer::Failed("Io".into(), message.into())
+        });
+        if matches!(request, Request::Tune(_)) {
+            self.widen_read_ahead();
+        }
+        let answer = Arc::new(serde_json::to_vec(&answer).unwrap_or_default());
+        let before = self.requests.progress.lock().insert(token.to_vec(), Progress::Answered(answer));
+        if let Some(Progress::Running(readers)) = before {
+            readers.into_iter().for_each(|(offset, reader)| self.give_answer(token, offset, reader));
+        }
+    }
+
+    fn answer_to(&self, request: &Request) -> control::Answer {
+        match request {
             Request::Mount { name, dir } => self.mount_checkpoint(name, dir).map_or_else(
                 |error| control::Answer::Failed(format!("{:?}", error.kind), error.message),
                 |dir| control::Answer::Done(serde_json::json!({ "mounted": dir })),
@@ -110,13 +134,7 @@ impl Shared {
                 self.forget_changed(&changed);
                 value
             })),
-        };
-        if matches!(request, Request::Tune(_)) {
-            self.widen_read_ahead();
         }
-        let answer = serde_json::to_vec(&answer).unwrap_or_default();
-        self.requests.answers.lock().insert(token, Some(Arc::new(answer)));
-        self.requests.answered.notify_all();
     }
 
     /// Makes the kernel forget what a request changed.
@@ -130,18 +148,20 @@ impl Shared {
     }
 
     /// Answers what is read of a request by a name.
-    pub(super) fn request_value(self: &Arc<Self>, caller: Caller, name: &[u8]) -> Answer<Vec<u8>> {
-        self.need_manager(caller)?;
-        let (token, asked) = asked(name).ok_or(Errno::NODATA)?;
+    pub(super) fn request_value(self: &Arc<Self>, caller: Caller, name: &[u8], answer: impl FnOnce(Answer<Vec<u8>>) + Send + 'static) {
+        let asked = self.need_manager(caller).and(asked(name).ok_or(Errno::NODATA));
         match asked {
-            Asked::Part(number, text) => self.take_part(token, number, text)?,
-            Asked::Begin => {
-                let parts = self.requests.parts.lock().remove(token).ok_or(Errno::NODATA)?;
-                self.take_request(caller, token, &parts.into_values().flatten().collect::<Vec<_>>())?;
-            }
-            Asked::Answer(offset) => return self.give_answer(token, offset),
+            Ok((token, Asked::Answer(offset))) => self.give_answer(token, offset, Box::new(answer)),
+            Ok((token, Asked::Part(number, text))) => answer(self.run("getxattr", || self.take_part(token, number, text).map(|()| Vec::new()))),
+            Ok((token, Asked::Begin)) => answer(self.run("getxattr", || self.begin_parted(caller, token).map(|()| Vec::new()))),
+            Err(errno) => answer(Err(errno)),
         }
-        Ok(Vec::new())
+    }
+
+    /// Begins the request that the parts hold.
+    fn begin_parted(self: &Arc<Self>, caller: Caller, token: &[u8]) -> Answer<()> {
+        let parts = self.requests.parts.lock().remove(token).ok_or(Errno::NODATA)?;
+        self.take_request(caller, token, &parts.into_values().flatten().collect::<Vec<_>>())
     }
 
     fn take_part(&self, token: &[u8], number: u16, text: &[u8]) -> Answer<()> {
@@ -159,20 +179,21 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits for the answer of a request and gives some of it; it is kept until its end was given, or others need the room.
-    fn give_answer(&self, token: &[u8], offset: usize) -> Answer<Vec<u8>> {
-        let mut answers = self.requests.answers.lock();
-        loop {
-            match answers.get(token) {
-                None => return Err(Errno::NODATA),
-                Some(None) => self.requests.answered.wait(&mut answers),
-                Some(Some(answer)) if offset < answer.len() => return Ok(answer[offset..answer.len().min(offset + SLICE_BYTES)].to_vec()),
-                Some(Some(_)) => {
-                    answers.remove(token);
-                    return Ok(Vec::new());
-                }
+    /// Gives some of the answer of a request, once it is there; the answer is kept until its end was given, or others need the room.
+    fn give_answer(&self, token: &[u8], offset: usize, reader: Box<dyn FnOnce(Answer<Vec<u8>>) + Send>) {
+        let mut all = self.requests.progress.lock();
+        let some = match all.get_mut(token) {
+            None => Err(Errno::NODATA),
+            Some(Progress::Running(readers)) if readers.len() < READERS_MAX => return readers.push((offset, reader)),
+            Some(Progress::Running(_)) => Err(Errno::AGAIN),
+            Some(Progress::Answered(answer)) if offset < answer.len() => Ok(answer[offset..answer.len().min(offset + SLICE_BYTES)].to_vec()),
+            Some(Progress::Answered(_)) => {
+                all.remove(token);
+                Ok(Vec::new())
             }
-        }
+        };
+        drop(all);
+        reader(some);
     }
 }
 

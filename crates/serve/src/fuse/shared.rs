@@ -13,24 +13,13 @@ use super::adapter::Kernel;
 use super::dirs::DirStream;
 use super::errno::{Answer, Errno};
 use super::hints::Hints;
+use super::lines::Lines;
 use super::open_files::{OpenFile, OpenFiles};
 use super::privileges::Privileges;
 use super::requests::Requests;
 use super::settings::MountSettings;
 use super::table::Table;
 use super::views::{Shown, Views};
-
-/// The most workers of a mount; further work waits its turn.
-const WORKERS_MAX: usize = 64;
-
-/// Starts the threads for what an event thread must not wait for: a sync when nearly all event threads are busy with syncs already, so that requests that need
-/// no flush go on; and everything that waits for the kernel to take pages out of its cache, which itself may wait for reads and writes that only the event
-/// threads can answer. An event thread never waits for a worker.
-pub(super) fn workers() -> std::io::Result<Workers> {
-    let workers = Workers::new("bedplate-worker", WORKERS_MAX, usize::MAX);
-    workers.start()?;
-    Ok(workers)
-}
 
 /// The state of one mount.
 pub(super) struct Shared {
@@ -56,12 +45,12 @@ pub(super) struct Shared {
     pub(super) dirs: Table<DirStream>,
     pub(super) hints: Hints,
     pub(super) privileges: Privileges,
-    pub(super) workers: Workers,
+    pub(super) lines: Lines,
     pub(super) requests: Requests,
     /// How many syncs event threads carry out themselves, and how many they may.
     inline_syncs: AtomicUsize,
     inline_syncs_max: usize,
-    /// Messages to the kernel. For workers only: they wait for requests that event threads answer.
+    /// Messages to the kernel. Not for event threads: they wait for requests that those answer (I-LIN-1).
     pub(super) kernel: Kernel,
     /// `major:minor` of the mount.
     device: OnceLock<String>,
@@ -69,7 +58,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(fs: FileSystem, settings: &MountSettings, shown: Shown, threads: usize, workers: Workers) -> Self {
+    pub(super) fn new(fs: FileSystem, settings: &MountSettings, shown: Shown, threads: usize, lines: Lines) -> Self {
         let info = fs.info();
         Self {
             io_align: info.io_align.into(),
@@ -86,7 +75,7 @@ impl Shared {
             dirs: Table::new(),
             hints: Hints::default(),
             privileges: Privileges::new(),
-            workers,
+            lines,
             requests: Requests::default(),
             inline_syncs: AtomicUsize::new(0),
             inline_syncs_max: threads.saturating_sub(2),
@@ -134,20 +123,30 @@ impl Shared {
         self.files.get(handle).ok_or(Errno::BADF)
     }
 
-    /// Runs a sync on this event thread, unless nearly all of them are in syncs: then on a worker.
+    /// Runs a sync on this event thread, unless nearly all of them are in syncs, so that requests that need no flush go on.
     pub(super) fn run_sync(self: &Arc<Self>, job: impl FnOnce(&Arc<Self>) + Send + 'static) {
         if self.inline_syncs.fetch_add(1, Relaxed) < self.inline_syncs_max {
             job(self);
             self.inline_syncs.fetch_sub(1, Relaxed);
         } else {
             self.inline_syncs.fetch_sub(1, Relaxed);
-            self.run_on_worker(job);
+            self.run_in(&self.lines.syncs, job);
         }
     }
 
-    /// Runs a job on a worker: whatever waits for the kernel. When the mount has ended the job is dropped, and the reply in it says so to the kernel.
-    pub(super) fn run_on_worker(self: &Arc<Self>, job: impl FnOnce(&Arc<Self>) + Send + 'static) {
+    /// Runs a job that has the kernel drop pages or names.
+    pub(super) fn run_for_caches(self: &Arc<Self>, job: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        self.run_in(&self.lines.caches, job);
+    }
+
+    /// Runs a request of a command.
+    pub(super) fn run_control(self: &Arc<Self>, job: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        self.run_in(&self.lines.control, job);
+    }
+
+    /// When the mount has ended the job is dropped, and the reply in it says so to the kernel.
+    fn run_in(self: &Arc<Self>, line: &Workers, job: impl FnOnce(&Arc<Self>) + Send + 'static) {
         let shared = Arc::clone(self);
-        self.workers.submit(move || job(&shared));
+        line.submit(move || job(&shared));
     }
 }

@@ -51,7 +51,16 @@ const EXTENTS_MAX: usize = 460;
 const UNSUPPORTED: &[u8] = b"system.";
 
 impl Shared {
-    pub(super) fn getxattr(self: &Arc<Self>, caller: Caller, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
+    /// Answers with a value: when it is there, if it is the answer to a request.
+    pub(super) fn getxattr(self: &Arc<Self>, caller: Caller, ino: InodeNo, name: &[u8], answer: impl FnOnce(Answer<Vec<u8>>) + Send + 'static) {
+        let request = name.strip_prefix(PREFIX).and_then(|name| name.strip_prefix(REQUEST));
+        match request.filter(|_| ino == InodeNo::ROOT) {
+            Some(request) => self.request_value(caller, request, answer),
+            None => answer(self.run("getxattr", || self.value(caller, ino, name))),
+        }
+    }
+
+    fn value(&self, caller: Caller, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
         if name.starts_with(UNSUPPORTED) {
             return Err(Errno::OPNOTSUPP);
         }
@@ -113,7 +122,7 @@ impl Shared {
         Ok(list)
     }
 
-    fn virtual_value(self: &Arc<Self>, caller: Caller, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
+    fn virtual_value(&self, caller: Caller, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
         if let Some(after) = name.strip_prefix(b"activities.").filter(|_| ino == InodeNo::ROOT) {
             self.need_manager(caller)?;
             let after = str::from_utf8(after).ok().and_then(|text| text.parse().ok()).ok_or(Errno::INVAL)?;
@@ -151,7 +160,6 @@ impl Shared {
             b"extents" => json(&self.some_open(ino)?.extents()?),
             b"mover" if ino == InodeNo::ROOT => json(&self.mover(self.need_manager(caller).is_ok())?),
             b"info" if ino == InodeNo::ROOT => json(&self.fs.info()),
-            _ if ino == InodeNo::ROOT && name.starts_with(REQUEST) => self.request_value(caller, &name[REQUEST.len()..]),
             b"pid" if ino == InodeNo::ROOT => Ok(std::process::id().to_string().into_bytes()),
             _ => Err(Errno::NODATA),
         }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
+use bedplate_serve::control::{Answer, Request};
 use bedplate_serve::fuse::{Mount, MountSettings};
 use block::{BlockDevice, MemoryDevice};
 use fs::{FileSystem, FormatOptions};
@@ -75,6 +76,36 @@ pub fn format_memory() -> Arc<dyn BlockDevice> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     FileSystem::format(&device, None, &FormatOptions { uid, gid, ..FormatOptions::default() }).unwrap();
     device
+}
+
+/// Has the mount carry out a request of a command, and returns its answer.
+pub fn ask(root: &Path, token: &str, request: &Request) -> Answer {
+    let name = format!("user.bedplate.request.{token}");
+    let text = serde_json::to_vec(request).unwrap();
+    rustix::fs::setxattr(root, &name, &text, rustix::fs::XattrFlags::empty()).unwrap();
+    let mut answer = Vec::new();
+    loop {
+        let mut some = vec![0; 65_536];
+        let len = rustix::fs::getxattr(root, format!("{name}@{}", answer.len()), &mut some).unwrap();
+        if len == 0 {
+            return serde_json::from_slice(&answer).unwrap();
+        }
+        answer.extend_from_slice(&some[..len]);
+    }
+}
+
+/// As [`ask`], for a request that must succeed.
+pub fn done(m: &Mounted, request: &Request) {
+    let answer = ask(m.root(), "done", request);
+    assert!(matches!(answer, Answer::Done(_)), "{request:?}: {answer:?}");
+}
+
+pub fn checkpoint(name: &str) -> Request {
+    Request::Create { name: name.into(), paths: Vec::new(), keep: false, automatic: false }
+}
+
+pub fn forced_rollback(name: &str, path: Option<&str>) -> Request {
+    Request::Rollback { name: name.into(), path: path.map(Into::into), force: true }
 }
 
 /// Tells whether a volume can be mounted here, and prints why not.

@@ -13,4 +13,5 @@ mod modes;
 mod names;
 mod programs;
 mod promises;
+mod rollback;
 mod xattrs;
