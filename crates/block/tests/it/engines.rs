@@ -1,14 +1,12 @@
 //! Every engine through the one suite of promises.
 
-use std::sync::Arc;
-
 use bedplate_block::{
     AlignedBuf, BlockDevice, DeviceCall, DeviceOptions, Engine, Hook, HookedDevice, MemoryDevice, RecordingDevice, Result, SimulatedDevice,
     SimulatedOptions, open,
 };
 
 use crate::conformance::keeps_all_promises;
-use crate::machine::{Image, Loop, Mount};
+use crate::image::Image;
 
 const SIZE: u64 = 8 << 20;
 
@@ -74,25 +72,4 @@ fn threads_over_a_file_keep_all_promises() {
 #[test]
 fn buffered_files_keep_all_promises() {
     file_keeps_all_promises(&DeviceOptions { direct: false, ..DeviceOptions::default() });
-}
-
-#[test]
-fn loop_devices_keep_all_promises() {
-    let image = Image::new(SIZE);
-    let Some(disk) = Loop::attach(&image.path) else { return };
-    for engine in [Engine::Auto, Engine::Threads] {
-        let options = DeviceOptions { engine, ..DeviceOptions::default() };
-        keeps_all_promises(&|| open(&disk.path, &options).unwrap());
-    }
-}
-
-#[test]
-fn a_file_system_without_direct_io_gives_a_buffered_device_that_says_so() {
-    let Some(mount) = Mount::new("ramfs", "mode=0700", "none") else { return };
-    let path = mount.path().join("image");
-    bedplate_block::create_image(&path, SIZE, false).unwrap();
-    let make = || -> Arc<dyn BlockDevice> { open(&path, &DeviceOptions::default()).unwrap() };
-    let report = make().engine();
-    assert!(report.fallback.as_deref().is_some_and(|reason| reason.contains("O_DIRECT")), "{report:?}");
-    keeps_all_promises(&make);
 }

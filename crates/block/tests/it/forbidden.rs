@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bedplate_block::{AlignedBuf, BlockDevice, DeviceOptions, Engine, ErrorKind, QueueOptions, Request, RequestKind, Segment, open};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-use crate::machine::Image;
+use crate::image::Image;
 
 /// Makes io_uring_setup fail in this thread, for good, as container runtimes do.
 fn forbid_uring(errno: i32) {

@@ -3,23 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use bedplate_block::create_image;
 use tempfile::TempDir;
-
-/// A directory with an image in it.
-pub struct Image {
-    _dir: TempDir,
-    pub path: PathBuf,
-}
-
-impl Image {
-    pub fn new(size_bytes: u64) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("image");
-        create_image(&path, size_bytes, false).unwrap();
-        Self { _dir: dir, path }
-    }
-}
 
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
@@ -30,7 +14,7 @@ pub fn run(program: &str, args: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// A loop device over an image; `None` where this user or machine cannot have one.
+/// A loop device; `None` where this user or machine cannot have one.
 pub struct Loop {
     pub path: PathBuf,
 }
@@ -44,12 +28,14 @@ impl Loop {
         Self::attach_with(&["--read-only"], image)
     }
 
-    fn attach_with(options: &[&str], image: &Path) -> Option<Self> {
-        if !is_root() {
-            return None;
+    pub fn attach_with(options: &[&str], image: &Path) -> Option<Self> {
+        // Others on this machine look for a free device at the same time, and `losetup` gives up at the first that was taken meanwhile.
+        let attach = || run("losetup", &[options, &["--find", "--show", image.to_str()?]].concat());
+        let path = if is_root() { (0..10).find_map(|_| attach()) } else { None };
+        if path.is_none() {
+            println!("skipped: losetup may not make a loop device here");
         }
-        let path = run("losetup", &[options, &["--find", "--show", image.to_str()?]].concat())?;
-        Some(Self { path: path.into() })
+        Some(Self { path: path?.into() })
     }
 }
 
@@ -66,12 +52,12 @@ pub struct Mount {
 
 impl Mount {
     pub fn new(kind: &str, options: &str, source: &str) -> Option<Self> {
-        if !is_root() {
-            return None;
-        }
         let dir = tempfile::tempdir().unwrap();
-        run("mount", &["-t", kind, "-o", options, source, dir.path().to_str()?])?;
-        Some(Self { dir })
+        let mounted = is_root() && run("mount", &["-t", kind, "-o", options, source, dir.path().to_str()?]).is_some();
+        if !mounted {
+            println!("skipped: {kind} cannot be mounted here");
+        }
+        mounted.then_some(Self { dir })
     }
 
     pub fn path(&self) -> PathBuf {

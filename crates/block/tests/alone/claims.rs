@@ -6,7 +6,9 @@ use std::process::{Child, Command, Stdio};
 
 use bedplate_block::{AlignedBuf, DeviceOptions, Error, ErrorKind, create_image, open};
 
-use crate::machine::{Image, Loop, Mount, run};
+use crate::alone;
+use crate::image::Image;
+use crate::machine::{Loop, Mount, run};
 
 const SIZE: u64 = 4 << 20;
 
@@ -26,41 +28,64 @@ fn unclaimed() -> DeviceOptions {
 #[test]
 fn helper_holds_a_device() {
     let Ok(path) = std::env::var("BEDPLATE_TEST_HOLD") else { return };
-    let device = open(path, &DeviceOptions::default()).unwrap();
-    println!("holding {}", device.name());
-    std::thread::sleep(std::time::Duration::from_secs(60));
+    match open(path, &DeviceOptions::default()) {
+        Ok(device) => {
+            println!("holding {}", device.name());
+            std::thread::sleep(std::time::Duration::from_secs(60));
+        }
+        Err(error) => println!("refused {error}"),
+    }
+}
+
+/// The other process, which ends with this value.
+struct Holder(Child);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// Starts a process that opens a device, and returns what it says of that.
+fn open_elsewhere(path: &Path) -> Option<(Holder, String)> {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "claims::helper_holds_a_device", "--nocapture"]).env("BEDPLATE_TEST_HOLD", path).stdout(Stdio::piped());
+    let mut holder = Holder(command.spawn().ok()?);
+    let mut lines = BufReader::new(holder.0.stdout.take().unwrap()).lines().map_while(Result::ok);
+    // The harness leaves its own words before those of the test.
+    let said = lines.find_map(|line| ["holding ", "refused "].iter().find_map(|word| Some(line[line.find(word)?..].to_owned())));
+    Some((holder, said.unwrap()))
 }
 
 /// Starts a process that holds a device, and returns once it does.
-fn hold(path: &Path) -> Child {
-    let mut command = Command::new("/proc/self/exe");
-    command.args(["--exact", "claims::helper_holds_a_device", "--nocapture"]).env("BEDPLATE_TEST_HOLD", path).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(lines.map_while(Result::ok).any(|line| line.contains("holding")), "the other process could not open the device");
-    child
+fn hold(path: &Path) -> Holder {
+    let (holder, said) = open_elsewhere(path).unwrap();
+    assert!(said.starts_with("holding"), "{said}");
+    holder
 }
 
 fn another_process_keeps_us_out_until_it_dies(path: &Path) {
-    let mut child = hold(path);
+    let holder = hold(path);
     let error = refusal(path, &DeviceOptions::default());
     assert_eq!(error.kind, ErrorKind::Busy);
-    assert!(error.detail.contains(&format!("process {}", child.id())), "{error}");
+    assert!(error.detail.contains(&format!("process {}", holder.0.id())), "{error}");
     assert_eq!(refusal(path, &read_only()).kind, ErrorKind::Busy);
     open(path, &unclaimed()).unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(holder);
     open(path, &DeviceOptions::default()).unwrap();
 }
 
 #[test]
 fn an_image_has_one_writer_and_it_is_named_to_the_next() {
+    let _alone = alone();
     let image = Image::new(SIZE);
     another_process_keeps_us_out_until_it_dies(&image.path);
 }
 
 #[test]
 fn a_block_device_has_one_writer_and_it_is_named_to_the_next() {
+    let _alone = alone();
     let image = Image::new(SIZE);
     let Some(disk) = Loop::attach(&image.path) else { return };
     another_process_keeps_us_out_until_it_dies(&disk.path);
@@ -87,12 +112,14 @@ fn claims_hold_within_a_process(path: &Path) {
 
 #[test]
 fn an_image_has_one_writer_or_many_readers() {
+    let _alone = alone();
     let image = Image::new(SIZE);
     claims_hold_within_a_process(&image.path);
 }
 
 #[test]
 fn a_block_device_has_one_writer_or_many_readers() {
+    let _alone = alone();
     let image = Image::new(SIZE);
     let Some(disk) = Loop::attach(&image.path) else { return };
     claims_hold_within_a_process(&disk.path);
@@ -100,6 +127,7 @@ fn a_block_device_has_one_writer_or_many_readers() {
 
 #[test]
 fn a_mounted_device_is_refused_with_its_mount_point_and_so_is_its_image() {
+    let _alone = alone();
     let image = Image::new(64 << 20);
     let Some(disk) = Loop::attach(&image.path) else { return };
     // Attached and idle is no obstacle.
@@ -119,6 +147,7 @@ fn a_mounted_device_is_refused_with_its_mount_point_and_so_is_its_image() {
 
 #[test]
 fn an_image_whose_loop_device_is_in_use_is_refused() {
+    let _alone = alone();
     let image = Image::new(SIZE);
     let Some(disk) = Loop::attach(&image.path) else { return };
     let holder = open(&disk.path, &DeviceOptions::default()).unwrap();
@@ -130,6 +159,7 @@ fn an_image_whose_loop_device_is_in_use_is_refused() {
 
 #[test]
 fn what_is_no_device_is_refused_in_one_sentence() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let error = refusal(&dir.path().join("nothing"), &DeviceOptions::default());
     assert!(error.kind == ErrorKind::NotFound && error.to_string().ends_with("nothing: open: there is no such file or device"), "{error}");
@@ -140,6 +170,7 @@ fn what_is_no_device_is_refused_in_one_sentence() {
 
 #[test]
 fn a_read_only_device_reads_and_refuses_writes() {
+    let _alone = alone();
     let image = Image::new(SIZE);
     let device = open(&image.path, &read_only()).unwrap();
     assert!(device.geometry().read_only);
@@ -158,6 +189,7 @@ fn a_read_only_device_reads_and_refuses_writes() {
 
 #[test]
 fn an_image_is_made_once_and_whole_or_not_at_all() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     assert_eq!(create_image(&path, 1000, false).unwrap_err().kind, ErrorKind::Unaligned);
@@ -174,6 +206,7 @@ fn an_image_is_made_once_and_whole_or_not_at_all() {
 
 #[test]
 fn a_full_host_file_system_is_no_space_and_leaves_nothing_behind() {
+    let _alone = alone();
     let Some(mount) = Mount::new("tmpfs", "size=1m", "none") else { return };
     let path = mount.path().join("image");
     assert_eq!(create_image(&path, SIZE, true).unwrap_err().kind, ErrorKind::NoSpace);
@@ -187,6 +220,7 @@ fn a_full_host_file_system_is_no_space_and_leaves_nothing_behind() {
 
 #[test]
 fn a_device_that_grows_says_so_when_asked_and_one_cut_short_fails_cleanly() {
+    let _alone = alone();
     let image = Image::new(SIZE);
     let device = open(&image.path, &DeviceOptions::default()).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&image.path).unwrap();
