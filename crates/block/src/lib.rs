@@ -22,7 +22,7 @@ mod workers;
 pub use buffer::AlignedBuf;
 pub use device::{BlockDevice, DeviceCounters, EngineReport, Geometry};
 pub use error::{Error, ErrorKind, Operation, Result};
-pub use file::{DeviceOptions, Engine, create_image, open};
+pub use file::{Backing, DeviceOptions, Engine, create_image, open};
 pub use inherit::close_descriptors_on_exec;
 pub use memory::MemoryDevice;
 pub use queue::{Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::errno::{from_errno, from_io};
+use super::exclusive::Claim;
 use crate::check::{Limits, error};
 use crate::counters::Counters;
 use crate::inline::Positioned;
@@ -32,6 +33,8 @@ pub(crate) struct Core {
     pub geometry: Geometry,
     pub size_bytes: AtomicU64,
     pub counters: Counters,
+    /// What the device lies on is locked as long as it is open.
+    pub _below: Claim,
 }
 
 impl Core {
@@ -185,7 +188,7 @@ mod tests {
     fn core(file: File, untorn_unit: u32) -> Core {
         let geometry = Geometry { untorn_unit, ..crate::MemoryDevice::GEOMETRY };
         let (size_bytes, counters) = (AtomicU64::new(1 << 20), Counters::default());
-        Core { name: "core".into(), file, kind: Kind::Image, geometry, size_bytes, counters }
+        Core { name: "core".into(), file, kind: Kind::Image, geometry, size_bytes, counters, _below: Claim::default() }
     }
 
     #[test]

@@ -1,35 +1,17 @@
 //! Who uses a device: for the one sentence a refused user needs. Everything here is a best effort on the error path.
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use super::mountinfo::{self, Mount};
 use super::probe::DeviceNo;
-
-/// What somebody may have open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Target {
-    /// A block device, whatever path it was opened by.
-    Block(DeviceNo),
-    /// A file: device number of its file system, and inode.
-    File { dev: u64, ino: u64 },
-}
-
-impl Target {
-    pub fn of(metadata: &fs::Metadata) -> Self {
-        if metadata.file_type().is_block_device() {
-            Self::Block(DeviceNo::from_raw(metadata.rdev()))
-        } else {
-            Self::File { dev: metadata.dev(), ino: metadata.ino() }
-        }
-    }
-}
+use super::target::Target;
 
 /// Says who uses a block device, which the caller has open `own_opens` times: a mount, a device on top of it, or processes.
 pub(super) fn of_block(device: DeviceNo, own_opens: usize) -> Option<String> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = mountinfo::mounts();
     let with_partitions = || std::iter::once(device).chain(partitions(device));
-    if let Some(dir) = with_partitions().find_map(|device| mount_point(&mounts, device, &node_names(device))) {
+    if let Some(dir) = with_partitions().find_map(|device| mount_point(&mounts, device, device.node().as_deref())) {
         return Some(format!("it is mounted on {dir}; unmount it first"));
     }
     if let Some(holder) = with_partitions().find_map(stacked_on) {
@@ -39,38 +21,15 @@ pub(super) fn of_block(device: DeviceNo, own_opens: usize) -> Option<String> {
 }
 
 /// Finds where a device is mounted. File systems that span devices show a number of their own, so the source's name counts as well.
-fn mount_point(mounts: &str, device: DeviceNo, names: &[String]) -> Option<String> {
-    let number = device.to_string();
-    mounts.lines().find_map(|line| {
-        let (left, right) = line.split_once(" - ")?;
-        let mut fields = left.split(' ').skip(2);
-        let (found, _root, dir) = (fields.next()?, fields.next()?, fields.next()?);
-        let source = right.split(' ').nth(1)?;
-        (found == number || names.iter().any(|name| name == source)).then(|| unescape(dir))
-    })
-}
-
-/// Turns the octal escapes of mountinfo back into characters.
-fn unescape(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")].iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
-}
-
-/// Returns the paths by which a device is usually named.
-fn node_names(device: DeviceNo) -> Vec<String> {
-    let name = fs::canonicalize(device.sysfs()).ok().and_then(|dir| dir.file_name().map(|name| name.to_string_lossy().into_owned()));
-    name.map(|name| format!("/dev/{name}")).into_iter().collect()
+fn mount_point(mounts: &[Mount], device: DeviceNo, node: Option<&Path>) -> Option<String> {
+    let found = mounts.iter().find(|mount| mount.device == device || node.is_some_and(|node| node == Path::new(&mount.source)));
+    found.map(|mount| mount.dir.clone())
 }
 
 fn partitions(device: DeviceNo) -> Vec<DeviceNo> {
     let Ok(entries) = fs::read_dir(device.sysfs()) else { return Vec::new() };
     let is_partition = |dir: &Path| dir.join("partition").exists();
-    entries.flatten().map(|entry| entry.path()).filter(|dir| is_partition(dir)).filter_map(|dir| read_device_no(&dir.join("dev"))).collect()
-}
-
-fn read_device_no(path: &Path) -> Option<DeviceNo> {
-    let text = fs::read_to_string(path).ok()?;
-    let (major, minor) = text.trim().split_once(':')?;
-    Some(DeviceNo { major: major.parse().ok()?, minor: minor.parse().ok()? })
+    entries.flatten().map(|entry| entry.path()).filter(|dir| is_partition(dir)).filter_map(|dir| DeviceNo::read(&dir.join("dev"))).collect()
 }
 
 /// Finds a device that is built on this one: device mapper, md, and the like.
@@ -89,6 +48,24 @@ pub(super) fn processes(target: Target, own_opens: usize) -> Option<String> {
     (!names.is_empty()).then(|| names.join(", "))
 }
 
+/// Says whether a process that may be looked at has a file or device open for writing.
+pub(super) fn has_writer(target: Target) -> bool {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
+    processes.into_iter().any(|process| {
+        let opens = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        opens.filter(|entry| Target::at(&entry.path()).is_ok_and(|open| open == target)).any(|entry| {
+            let info = fs::read_to_string(process.join("fdinfo").join(entry.file_name())).unwrap_or_default();
+            is_open_for_writing(&info)
+        })
+    })
+}
+
+/// Reads the flags of a descriptor, which are octal.
+fn is_open_for_writing(info: &str) -> bool {
+    let flags = info.lines().find_map(|line| i32::from_str_radix(line.strip_prefix("flags:")?.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
+}
+
 fn count_open(pid: u32, target: Target) -> usize {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return 0 };
     let opens = entries.flatten().filter_map(|entry| fs::metadata(entry.path()).ok());
@@ -101,27 +78,6 @@ fn describe(pid: u32, own: u32) -> String {
     format!("process {pid} ({}{this})", name.trim())
 }
 
-/// A loop device that presents an image file.
-#[derive(Debug)]
-pub(super) struct Loop {
-    pub path: String,
-    pub device: DeviceNo,
-}
-
-/// Finds the loop devices attached to an image.
-pub(super) fn loops_over(image: Target) -> Vec<Loop> {
-    let Ok(entries) = fs::read_dir("/sys/block") else { return Vec::new() };
-    let attached = entries.flatten().filter(|entry| {
-        let backing = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
-        fs::metadata(backing.trim_end_matches('\n')).is_ok_and(|metadata| Target::of(&metadata) == image)
-    });
-    let describe = |entry: fs::DirEntry| {
-        let device = read_device_no(&entry.path().join("dev"))?;
-        Some(Loop { path: format!("/dev/{}", entry.file_name().to_string_lossy()), device })
-    };
-    attached.filter_map(describe).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,13 +88,11 @@ mod tests {
 
     #[test]
     fn a_mount_is_found_by_number_or_by_source() {
-        let find = |major, minor, names: &[&str]| {
-            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            mount_point(MOUNTS, DeviceNo { major, minor }, &names)
-        };
-        assert_eq!(find(254, 0, &[]).as_deref(), Some("/"));
-        assert_eq!(find(254, 16, &["/dev/vdb"]).as_deref(), Some("/data here"));
-        assert_eq!(find(254, 1, &["/dev/vda1"]), None);
+        let mounts = mountinfo::parse(MOUNTS);
+        let find = |major, minor, node: Option<&str>| mount_point(&mounts, DeviceNo { major, minor }, node.map(Path::new));
+        assert_eq!(find(254, 0, None).as_deref(), Some("/"));
+        assert_eq!(find(254, 16, Some("/dev/vdb")).as_deref(), Some("/data here"));
+        assert_eq!(find(254, 1, Some("/dev/vda1")), None);
     }
 
     #[test]

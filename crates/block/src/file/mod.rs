@@ -1,12 +1,17 @@
 //! Block devices and image files: positioned calls from the caller's thread, queues by the engine that the system allows.
 
+mod backing;
 mod core;
 mod errno;
 mod exclusive;
 mod holders;
+mod loops;
+mod mountinfo;
 mod open;
 mod probe;
+mod target;
 
+pub use backing::Backing;
 pub use open::{DeviceOptions, Engine, create_image, open};
 
 pub(crate) use self::core::{Core, RWF_ATOMIC};

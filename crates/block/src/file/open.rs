@@ -11,7 +11,9 @@ use rustix::fs::FallocateFlags;
 
 use super::core::{Core, Kind};
 use super::errno::from_io;
+use super::exclusive::Claim;
 use super::probe::{self, DeviceNo, Opened};
+use super::target::Target;
 use super::{FileDevice, exclusive};
 use crate::check::error;
 use crate::counters::Counters;
@@ -34,7 +36,7 @@ pub enum Engine {
 pub struct DeviceOptions {
     /// Opens for reading only; a shared claim, so other readers are welcome.
     pub read_only: bool,
-    /// Claims the device, so that nobody else can use it; who reads a device somebody writes to sets it to `false`.
+    /// Claims the device with what it lies on, so that it has no other user; reading beside a writer takes `false`.
     pub exclusive: bool,
     /// Which engine serves queues.
     pub engine: Engine,
@@ -63,9 +65,10 @@ pub fn open(path: impl AsRef<Path>, options: &DeviceOptions) -> Result<Arc<dyn B
     let name = path.display().to_string();
     let failed = |error: io::Error| from_io(&name, Operation::Open, None, &error);
     let kind = kind_of(path, &name)?;
+    let below = if options.exclusive { exclusive::claim_below(path, &name, options.read_only)? } else { Claim::default() };
     let (file, buffered) = open_file(path, &name, kind, options)?;
     if options.exclusive {
-        exclusive::claim(&file, path, &name, kind, options.read_only)?;
+        exclusive::claim(&file, path, &name, kind, options.read_only, &below)?;
     }
     if kind == Kind::Block && !options.read_only && probe::is_read_only(&file).map_err(failed)? {
         return Err(read_only_device(&name, None));
@@ -75,7 +78,7 @@ pub fn open(path: impl AsRef<Path>, options: &DeviceOptions) -> Result<Arc<dyn B
     let geometry = probe::geometry(&file, &stat, opened).map_err(failed)?;
     let size = probe::size_bytes(&file).map_err(failed)?;
     let size_bytes = AtomicU64::new(size - size % u64::from(geometry.logical_block_size));
-    let core = Core { name, file, kind, geometry, size_bytes, counters: Counters::default() };
+    let core = Core { name, file, kind, geometry, size_bytes, counters: Counters::default(), _below: below };
     Ok(Arc::new(FileDevice::start(core, options, buffered)?))
 }
 
@@ -125,7 +128,7 @@ fn buffered(opened: io::Result<File>, path: &Path, name: &str) -> Result<(File, 
 /// Makes the error of a refused open; finds out who is in the way, and tells a read-only device from a lack of permission.
 #[cold]
 fn refused(path: &Path, name: &str, error: &io::Error) -> Error {
-    let target = exclusive::target_of(path).ok();
+    let target = Target::at(path).ok();
     match (error.raw_os_error(), target) {
         (Some(libc::EBUSY), Some(target)) => exclusive::busy(name, target, 0),
         (Some(libc::EACCES | libc::EPERM | libc::EROFS), _) if is_read_only_device(path) => read_only_device(name, error.raw_os_error()),

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Statx, StatxFlags};
 
@@ -30,6 +30,23 @@ impl DeviceNo {
     /// Takes a `st_dev` or `st_rdev` apart.
     pub fn from_raw(raw: u64) -> Self {
         Self { major: rustix::fs::major(raw), minor: rustix::fs::minor(raw) }
+    }
+
+    /// Reads a number as the system writes it, `MAJOR:MINOR`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (major, minor) = text.trim().split_once(':')?;
+        Some(Self { major: major.parse().ok()?, minor: minor.parse().ok()? })
+    }
+
+    /// Reads a `dev` attribute of sysfs.
+    pub fn read(path: &Path) -> Option<Self> {
+        Self::parse(&std::fs::read_to_string(path).ok()?)
+    }
+
+    /// Returns the path by which the device is usually opened.
+    pub fn node(self) -> Option<PathBuf> {
+        let dir = self.sysfs().canonicalize().ok()?;
+        Some(Path::new("/dev").join(dir.file_name()?.to_str()?.replace('!', "/")))
     }
 
     /// Returns the device's directory in sysfs.

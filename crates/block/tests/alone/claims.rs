@@ -1,6 +1,8 @@
 //! Who may open what, together with whom, and what the refused are told.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -48,9 +50,12 @@ impl Drop for Holder {
 }
 
 /// Starts a process that opens a device, and returns what it says of that.
-fn open_elsewhere(path: &Path) -> Option<(Holder, String)> {
+fn open_elsewhere(path: &Path, user: Option<u32>) -> Option<(Holder, String)> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "claims::helper_holds_a_device", "--nocapture"]).env("BEDPLATE_TEST_HOLD", path).stdout(Stdio::piped());
+    if let Some(user) = user {
+        command.uid(user).gid(user);
+    }
     let mut holder = Holder(command.spawn().ok()?);
     let mut lines = BufReader::new(holder.0.stdout.take().unwrap()).lines().map_while(Result::ok);
     // The harness leaves its own words before those of the test.
@@ -60,9 +65,32 @@ fn open_elsewhere(path: &Path) -> Option<(Holder, String)> {
 
 /// Starts a process that holds a device, and returns once it does.
 fn hold(path: &Path) -> Holder {
-    let (holder, said) = open_elsewhere(path).unwrap();
+    let (holder, said) = open_elsewhere(path, None).unwrap();
     assert!(said.starts_with("holding"), "{said}");
     holder
+}
+
+/// An ordinary user may not open loop devices, and meets the one that uses the image's loop device in the lock on the image.
+#[test]
+fn s_40_an_image_and_its_loop_device_are_one_for_an_ordinary_user_too() {
+    let _alone = alone();
+    let image = Image::new(SIZE);
+    let Some(disk) = Loop::attach(&image.path) else { return };
+    for (path, mode) in [(image.path.parent().unwrap(), 0o755), (&image.path, 0o666)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    const NOBODY: u32 = 65534;
+    let Some((holder, said)) = open_elsewhere(&image.path, Some(NOBODY)) else {
+        return println!("skipped: an ordinary user cannot start this program");
+    };
+    assert!(said.starts_with("holding"), "{said}");
+    let error = refusal(&disk.path, &DeviceOptions::default());
+    assert!(error.kind == ErrorKind::Busy && error.detail.contains(&format!("process {}", holder.0.id())), "{error}");
+    drop(holder);
+    let device = open(&disk.path, &DeviceOptions::default()).unwrap();
+    let (_holder, said) = open_elsewhere(&image.path, Some(NOBODY)).unwrap();
+    assert!(said.starts_with("refused") && said.contains("in use"), "{said}");
+    drop(device);
 }
 
 fn another_process_keeps_us_out_until_it_dies(path: &Path) {
