@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bedplate::{BlockDevice, DeviceOptions, Engine, Group, GroupConfig, GroupErrorKind, Id, ImportOptions, Label, MemberState};
+use block::Backing;
 
 use crate::device::{Access, explain_busy};
 use crate::failure::{Failure, Result};
@@ -159,8 +160,29 @@ pub fn all(directories: &[PathBuf]) -> Result<Vec<Located>> {
 }
 
 fn located(members: Vec<(PathBuf, Label)>) -> Located {
+    let members = without_second_paths(members);
     let newest = members.iter().max_by_key(|(_, label)| label.config.event).expect("a group is found by a member");
     Located { config: newest.1.config.clone(), members }
+}
+
+/// Leaves one path for each device. An image and the loop device over it are one member and no copies of each other; the group is used through the loop
+/// device then, as other programs are.
+fn without_second_paths(members: Vec<(PathBuf, Label)>) -> Vec<(PathBuf, Label)> {
+    let is_block_device = |path: &Path| path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
+    let mut kept: Vec<(PathBuf, Label)> = Vec::new();
+    for (path, label) in members {
+        let is_same = |(other, of_other): &(PathBuf, Label)| of_other.member == label.member && share_bytes(&path, other);
+        match kept.iter().position(is_same) {
+            Some(at) if is_block_device(&path) && !is_block_device(&kept[at].0) => kept[at] = (path, label),
+            Some(_) => {}
+            None => kept.push((path, label)),
+        }
+    }
+    kept
+}
+
+fn share_bytes(one: &Path, other: &Path) -> bool {
+    Backing::of(one).zip(Backing::of(other)).is_some_and(|(one, other)| one.overlaps(&other))
 }
 
 /// Where members are looked for; nothing is looked at twice.

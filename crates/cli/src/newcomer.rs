@@ -1,12 +1,12 @@
 //! Devices that are to become members: what they are, where their bytes lie in the end, and what they hold already.
 
 use std::fs;
-use std::ops::Range;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bedplate::{Arrival, BlockDevice, FileSystem, GroupConfig, MemberState};
+use block::Backing;
 use serde::{Deserialize, Serialize};
 
 use crate::device::{self, Access};
@@ -87,20 +87,12 @@ fn held(shown: &str, what: &str) -> Failure {
     Failure::new("exists", format!("{shown} holds {what}: add --force to destroy it"))
 }
 
-/// Where the bytes of a device lie in the end.
-struct Place {
-    /// The file, or the disk.
-    home: (u64, u64),
-    /// The bytes of it.
-    range: Range<u64>,
-}
-
 /// Refuses devices that share bytes, under whatever names: links, loop devices over one file, a disk and a partition of it.
 pub fn refuse_overlaps(paths: &[&PathBuf]) -> Result<()> {
-    let places: Vec<Option<Place>> = paths.iter().map(|path| place_of(path)).collect();
-    for (at, place) in places.iter().enumerate() {
-        let shares = |other: usize| match (place, &places[other]) {
-            (Some(one), Some(other)) => one.home == other.home && one.range.start < other.range.end && other.range.start < one.range.end,
+    let backings: Vec<Option<Backing>> = paths.iter().map(|path| Backing::of(path)).collect();
+    for (at, backing) in backings.iter().enumerate() {
+        let shares = |other: usize| match (backing, &backings[other]) {
+            (Some(one), Some(other)) => one.overlaps(other),
             // Files that do not exist yet.
             (None, None) => std::path::absolute(paths[at]).ok() == std::path::absolute(paths[other]).ok(),
             _ => false,
@@ -111,32 +103,6 @@ pub fn refuse_overlaps(paths: &[&PathBuf]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn place_of(path: &Path) -> Option<Place> {
-    let meta = fs::metadata(path).ok()?;
-    if meta.file_type().is_block_device() {
-        return place_on(&sysfs_of(&meta).canonicalize().ok()?, 0..u64::MAX);
-    }
-    Some(Place { home: (meta.dev(), meta.ino()), range: 0..u64::MAX })
-}
-
-/// Follows a part of a block device down: from a partition to its disk, from a loop device to its file.
-fn place_on(sysfs: &Path, part: Range<u64>) -> Option<Place> {
-    let read = |name: &str| fs::read_to_string(sysfs.join(name)).ok();
-    let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
-    let part = part.start..part.end.min(number("size")? * 512);
-    let behind = |bytes: u64| part.start.saturating_add(bytes)..part.end.saturating_add(bytes);
-    if sysfs.join("partition").exists() {
-        return place_on(sysfs.parent()?, behind(number("start")? * 512));
-    }
-    if let Some(backing) = read("loop/backing_file") {
-        let Place { home, range } = place_of(Path::new(backing.trim_end_matches('\n')))?;
-        let inside = behind(number("loop/offset")?.saturating_add(range.start));
-        return Some(Place { home, range: inside.start..inside.end.min(range.end) });
-    }
-    let (major, minor) = read("dev")?.trim().split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)))?;
-    Some(Place { home: (rustix::fs::makedev(major, minor), 0), range: part })
 }
 
 /// Returns where the system tells of a block device.

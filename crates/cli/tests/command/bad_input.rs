@@ -3,9 +3,9 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use crate::harness::{Scratch, bedplate, can_mount, command, pattern, run, text};
+use crate::loops::Loop;
 
 fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
     OpenOptions::new().write(true).open(path).unwrap().write_all_at(bytes, at).unwrap();
@@ -182,43 +182,4 @@ fn a_wrong_log_filter_is_told_and_does_no_harm() {
     check.env("BEDPLATE_LOG", "=[");
     let checked = run(check).succeeds();
     assert!(checked.stderr().starts_with("bedplate: warning: BEDPLATE_LOG="), "{}", checked.stderr());
-}
-
-/// A loop device, which only root may make.
-struct Loop {
-    name: String,
-    scratch: Scratch,
-}
-
-impl Loop {
-    fn new(options: &[&str]) -> Option<Self> {
-        let scratch = Scratch::new();
-        let image = scratch.path("loop.img");
-        File::create(&image).unwrap().set_len(64 << 20).unwrap();
-        Some(Self { name: Self::attach(&image, options)?, scratch })
-    }
-
-    /// Makes a loop device over a copy of an image.
-    fn over(image: &Path, options: &[&str]) -> Option<Self> {
-        let scratch = Scratch::new();
-        let copy = scratch.path("loop.img");
-        std::fs::copy(image, &copy).unwrap();
-        Some(Self { name: Self::attach(&copy, options)?, scratch })
-    }
-
-    fn attach(image: &Path, options: &[&str]) -> Option<String> {
-        let made = Command::new("losetup").args(["--find", "--show"]).args(options).arg(image).stderr(Stdio::null()).output();
-        let name = made.ok().filter(|made| made.status.success()).map(|made| String::from_utf8_lossy(&made.stdout).trim().to_owned());
-        if name.is_none() {
-            eprintln!("skipped: a test on a loop device: losetup may not make one here");
-        }
-        name
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let status = Command::new("losetup").args(["--detach", &self.name]).status();
-        assert!(status.is_ok_and(|status| status.success()) || std::thread::panicking(), "{} is left behind", self.name);
-    }
 }

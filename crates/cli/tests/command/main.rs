@@ -15,6 +15,7 @@ mod harness;
 mod inside;
 mod interrupted;
 mod json;
+mod loops;
 mod metrics;
 mod mounted;
 mod odd_names;
