@@ -45,12 +45,14 @@ impl Gate {
         Some(Pass(Arc::clone(self)))
     }
 
-    /// Sleeps until there may be a pass, or for a moment.
-    pub(super) fn wait(&self) {
+    /// Sleeps until there may be a pass, or for a moment; returns false at once where there may be one now.
+    pub(super) fn wait(&self) -> bool {
         let mut state = self.state.lock();
-        if state.alone || state.wanted > 0 {
+        let taken = state.alone || state.wanted > 0;
+        if taken {
             self.changed.wait_for(&mut state, MOMENT);
         }
+        taken
     }
 
     /// Waits until all passes are given back; meanwhile nobody gets one.

@@ -147,7 +147,11 @@ impl Gathering {
         }
         if wait == Wait::ForAll && done.len() == before {
             match self.flights.first().map(|flight| Arc::clone(&flight.lock().parity)) {
-                Some(parity) => parity.gate.wait(),
+                // Others have the rows, or the gate: what another queue has under way may not be looked after for long, its owner may be this very thread.
+                Some(parity) => {
+                    core.help(&parity);
+                    parity.wait_for_others();
+                }
                 // What waits may not be written yet: its range is being moved.
                 None => std::thread::sleep(NAP),
             }

@@ -44,6 +44,7 @@ pub(crate) use log::reseal as reseal_log;
 pub(crate) use look::{Doubt, refuse_unheard};
 
 use crate::core::Core;
+use crate::space::NAP;
 use crate::{Id, Raid5};
 use gate::Gate;
 use gather::Flight;
@@ -76,6 +77,15 @@ impl Parity {
     /// Makes what a RAID-5 keeps whose log lies where that of the volume with an ordinal does.
     pub fn new(raid5: Raid5, group: Id, volume: usize) -> Self {
         Self { raid5, group, area: log::area(volume), rows: Arc::default(), gate: Arc::default(), flights: Mutex::default(), tail: Mutex::default() }
+    }
+}
+
+impl Parity {
+    /// Sleeps until the gate is free, or for a moment; rows that are held may be free then as well.
+    fn wait_for_others(&self) {
+        if !self.gate.wait() {
+            std::thread::sleep(NAP);
+        }
     }
 }
 

@@ -98,7 +98,7 @@ impl Core {
             match passage.go(self, parity, &[bytes], Wait::ForAll)? {
                 Progress::Over => return Ok(()),
                 Progress::Flying => {}
-                Progress::Stuck => parity.gate.wait(),
+                Progress::Stuck => parity.wait_for_others(),
             }
         }
     }

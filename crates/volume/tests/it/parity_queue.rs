@@ -141,6 +141,28 @@ fn s_95_submit_leaves_writes_under_way_and_whatever_else_needs_their_rows_carrie
     assert_eq!(stamp_of(&back[..512], 0), 12);
 }
 
+/// S-95: a queue that waits for rows which another queue's writes hold carries those out; whoever submitted them need not look after them meanwhile.
+#[test]
+fn s_95_a_queue_does_not_wait_for_the_owner_of_another() {
+    let mut bed = Bed::new(4, 48);
+    bed.lazy = true;
+    let (_group, device) = ready(&bed, 0);
+    let (mut first, mut second) = (queue(&*device), queue(&*device));
+    push(&mut *first, 1, stamped(0, 4096, 1), 0);
+    first.submit().unwrap();
+    push(&mut *second, 2, stamped(8192, 4096, 2), 8192);
+    assert_eq!(complete_all(&mut *second).len(), 1);
+    push(&mut *second, 3, stamped(4096, 4096, 3), 4096);
+    second.submit().unwrap();
+    push(&mut *first, 4, stamped(12_288, 4096, 4), 12_288);
+    drop(first);
+    drop(second);
+    let mut back = AlignedBuf::zeroed(UNIT as usize);
+    device.read_at(&mut back, 0).unwrap();
+    let stamps: Vec<u64> = (0..UNIT).step_by(4096).map(|at| stamp_of(&back[at as usize..][..512], at)).collect();
+    assert_eq!(stamps, [1, 3, 2, 0], "what was not submitted is not written");
+}
+
 /// S-60, S-95
 #[test]
 fn a_member_that_dies_while_flights_are_in_the_air_is_missed_by_nobody() {
