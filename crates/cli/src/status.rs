@@ -111,6 +111,9 @@ pub struct MemberStatus {
     pub statistics: Option<Statistics>,
 }
 
+/// The state of a member of an open group that something else wrote over, and that cannot leave because the group is not whole without it.
+const OVERWRITTEN: &str = "overwritten";
+
 /// What an older version's answer does not say.
 fn yes() -> bool {
     true
@@ -184,16 +187,24 @@ impl From<MemberStatistics> for Statistics {
 }
 
 impl Status {
-    /// Tells of an open group.
+    /// Tells of an open group, and looks first whether its members are what they were.
     pub fn of(group: &Group) -> Self {
+        if let Err(error) = group.check_members() {
+            tracing::debug!(%error, "told as broken");
+        }
         let mut status = Self::from_config(&group.config());
         let mut statistics = group.statistics();
         for member in &mut status.members {
             member.statistics = statistics.get_mut(member.index).and_then(Option::take).map(Into::into);
         }
-        let failures =
-            group.failures().into_iter().zip(&status.members).filter_map(|(why, member)| Some(format!("{} failed: {}", member.path, why?)));
-        let failures: Vec<String> = failures.collect();
+        let mut failures = Vec::new();
+        for (index, why) in group.failures().into_iter().enumerate() {
+            let Some((member, why)) = status.members.iter_mut().find(|member| member.index == index).zip(why) else { continue };
+            failures.push(format!("{} failed: {why}", member.path));
+            if member.state == MemberState::Active.name() {
+                OVERWRITTEN.clone_into(&mut member.state);
+            }
+        }
         status.notes.splice(0..0, failures);
         let progress = group.progress();
         (status.pending_bytes, status.pending_seconds) = (Some(progress.pending_bytes), progress.seconds_left);
@@ -305,6 +316,8 @@ impl Status {
         let state = |name: &str| self.members.iter().any(|member| member.has_data && member.state == name);
         if self.refused.is_some() {
             "refused"
+        } else if state(OVERWRITTEN) {
+            "broken"
         } else if state(MemberState::Failed.name()) {
             "degraded"
         } else if state(MemberState::Stale.name()) {

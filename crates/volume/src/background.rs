@@ -1,7 +1,7 @@
 //! The thread of an open group: brings members up to date while the volumes are in use, compares them on schedule, and tidies the dirty region log.
 //!
-//! It sleeps until something is written or somebody leaves, and copies no faster than leaves those who use the volumes the latency that was
-//! stated (`throttle`).
+//! It sleeps until something is written or somebody leaves, or it is time to look whether members were overwritten (`member_check`), and copies no faster
+//! than leaves those who use the volumes the latency that was stated (`throttle`).
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -17,6 +17,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// How often the dirty region log is tidied while there is something in it.
 const TIDY: Duration = Duration::from_secs(3);
+/// How often it is looked whether members were overwritten, while the dirty region log is empty: nobody wrote for some seconds then.
+const LOOK_WHEN_IDLE: Duration = Duration::from_secs(60);
 /// How long a failed step rests.
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// How long a step of a relayout waits for whom it did not want to wait for.
@@ -47,8 +49,12 @@ struct Worker {
 impl Worker {
     fn run(mut self) {
         self.cursors = vec![Cursor::default(); self.inner.cores.len()];
-        let mut tidied = Instant::now();
+        let (mut tidied, mut checked) = (Instant::now(), Instant::now());
         loop {
+            if checked.elapsed() >= TIDY {
+                self.check_members();
+                checked = Instant::now();
+            }
             let rest = match self.step() {
                 Ok(Some(rest)) => rest,
                 Ok(None) if tidied.elapsed() >= TIDY => {
@@ -80,7 +86,9 @@ impl Worker {
         let behind = cores.iter().any(|core| core.next_pending(0).is_some());
         if !behind {
             self.inner.estimate.lock().end();
-            self.inner.finish()?;
+            if !self.inner.finish()? {
+                return Ok(Some(Duration::ZERO));
+            }
         }
         if !behind && !cores.iter().any(|core| core.spaces.peek().relayout.as_ref().is_some_and(|relayout| !relayout.paused)) {
             let rest = self.patrol.step(&self.inner, Moment::now())?;
@@ -141,7 +149,14 @@ impl Worker {
         }
     }
 
-    /// Rests, for good when there is nothing in the logs and nobody calls. Returns whether the group closes.
+    /// Where the group is not whole without a member that was overwritten, that is told once, by whoever finds it.
+    fn check_members(&self) {
+        if let Err(error) = self.inner.check_members() {
+            tracing::debug!(group = self.inner.shared.name, %error, "a member was overwritten");
+        }
+    }
+
+    /// Rests, long when there is nothing in the logs and nobody calls. Returns whether the group closes.
     fn sleep(&self, rest: Duration) -> bool {
         let due = self.patrol.rest(&self.inner);
         let bell = &self.inner.shared.bell;
@@ -155,10 +170,8 @@ impl Worker {
         } else if calls.work || !nothing_dirty() {
             calls.work = false;
             bell.wake.wait_for(&mut calls, rest);
-        } else if let Some(due) = due {
-            bell.wake.wait_for(&mut calls, due);
         } else {
-            bell.wake.wait(&mut calls);
+            bell.wake.wait_for(&mut calls, due.map_or(LOOK_WHEN_IDLE, |due| due.min(LOOK_WHEN_IDLE)));
         }
         calls.stop
     }

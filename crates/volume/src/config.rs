@@ -208,6 +208,13 @@ impl Config {
         (member.state, member.since, member.knew) = (state, self.event + 1, knew);
     }
 
+    /// Says of a member that failed that nothing which its label may say tells what it holds: if it comes back all of it is copied.
+    pub(crate) fn forget_what_it_knew(&mut self, index: usize) {
+        let member = &mut self.members[index];
+        assert!(member.state == MemberState::Failed, "only of a member that failed it is asked what it had");
+        member.knew = member.since;
+    }
+
     /// Returns whether every byte of every volume has a copy on an active member other than those `lost`.
     pub(crate) fn survives_without(&self, lost: &[usize]) -> bool {
         let lost = self.with_guests(lost);

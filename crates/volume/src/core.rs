@@ -133,11 +133,14 @@ impl Core {
     }
 
     fn error_without(&self, config: &Config, operation: Operation, offset: u64) -> block::Error {
+        let lives = self.shared.lives();
+        let overwritten = |index: usize| lives.get(index).and_then(Option::as_ref).is_some_and(|live| live.is_overwritten());
         let lost: Vec<String> = config
             .members
             .iter()
-            .filter(|member| member.state != MemberState::Active && !member.is_vacant())
-            .map(|member| member.path.clone())
+            .enumerate()
+            .filter(|(index, member)| (member.state != MemberState::Active || overwritten(*index)) && !member.is_vacant())
+            .map(|(_, member)| member.path.clone())
             .collect();
         self.error(ErrorKind::Io, operation, Some(offset), format!("no copy is left: {} failed", lost.join(" and ")))
     }
@@ -211,6 +214,7 @@ impl Core {
     /// Writes what another copy holds over a range of a member that it could not read. Nothing happens in a region that is busy now.
     fn rewrite(&self, space: &Space, lives: &Lives, bad: &Arc<Live>, address: u64, len: usize) -> Result<bool> {
         let Some(redundancy) = &space.redundancy else { return Ok(false) };
+        self.check_members(space)?;
         let (first, last) = redundancy.regions.span(address, len as u64);
         for region in first..=last {
             if !redundancy.regions.lock(region, PATIENCE) {
@@ -311,7 +315,8 @@ impl Core {
         let lives = self.shared.lives();
         let run = space.locate(offset);
         if run.len >= buf.len() as u64 && run.copies().len() == 1 && !space.has_parity() {
-            let live = plan::live_of(&lives, run.copies()[0].member).ok_or_else(|| self.no_copy(Operation::Write, offset))?;
+            let live = plan::live_of(&lives, run.copies()[0].member).filter(|live| live.is_active());
+            let live = live.ok_or_else(|| self.no_copy(Operation::Write, offset))?;
             return live.write(buf, run.copies()[0].offset);
         }
         for (at, part) in (offset..).step_by(ROUND_BYTES).zip(buf.chunks(ROUND_BYTES)) {

@@ -7,9 +7,9 @@
 //!     close      flush ─► logs emptied ─► labels durable: clean
 //! ```
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use block::{BlockDevice, Geometry};
 use parking_lot::Mutex;
@@ -19,6 +19,7 @@ use crate::assemble::{Assembly, Found, assemble};
 use crate::buffers::Buffers;
 use crate::core::{Core, Redundancy};
 use crate::drl::Drl;
+use crate::estimate::Estimate;
 use crate::live::Live;
 use crate::membership::Which;
 use crate::meter::VolumeMeter;
@@ -110,46 +111,8 @@ pub(crate) struct Inner {
     pub moving: Mutex<Estimate>,
     pub throttle: Throttle,
     pub bench: Bench,
-}
-
-/// What is late.
-const LATE: std::time::Duration = std::time::Duration::from_secs(10);
-
-/// What the rate of a resynchronisation or rebuild is told from.
-#[derive(Debug, Default)]
-pub(crate) struct Estimate {
-    pub began: Option<Instant>,
-    copied_bytes: u64,
-}
-
-impl Estimate {
-    /// Counts bytes that a step of the background thread settled.
-    pub fn note(&mut self, bytes: u64) {
-        let began = *self.began.get_or_insert_with(Instant::now);
-        self.copied_bytes += bytes;
-        // What was long ago counts less and less: the pace follows the load.
-        let elapsed = began.elapsed();
-        if elapsed > LATE {
-            (self.began, self.copied_bytes) = (Some(began + elapsed / 2), self.copied_bytes / 2);
-        }
-    }
-
-    /// Returns the rate of late.
-    pub fn bytes_per_second(&self) -> Option<u64> {
-        let elapsed_ms = u64::try_from(self.began?.elapsed().as_millis()).ok()?.max(1);
-        (self.copied_bytes > 0).then(|| self.copied_bytes.saturating_mul(1000) / elapsed_ms)
-    }
-
-    /// Forgets the rate: nothing is pending.
-    pub fn end(&mut self) {
-        *self = Self::default();
-    }
-
-    /// Returns how long the rest takes.
-    pub fn seconds_left(&self, pending_bytes: u64) -> Option<u64> {
-        let rate = self.bytes_per_second()?;
-        (pending_bytes > 0).then(|| pending_bytes / rate.max(1))
-    }
+    /// How many members had been found overwritten when those that are being brought up to date were last told to copy again.
+    pub copied_under: AtomicU64,
 }
 
 impl Group {
@@ -178,10 +141,17 @@ impl Group {
         assembled(devices, &ImportOptions::default()).map(drop)
     }
 
-    /// Returns what each member failed with since the group was opened, as far as it did.
+    /// Returns what each member failed with since the group was opened, as far as it did; also of one that was overwritten and without which the group
+    /// is not whole.
     #[must_use]
     pub fn failures(&self) -> Vec<Option<String>> {
-        self.open.inner.shared.lives().iter().map(|live| live.as_ref().filter(|live| live.is_failed())?.failure().map(str::to_owned)).collect()
+        self.open
+            .inner
+            .shared
+            .lives()
+            .iter()
+            .map(|live| live.as_ref().filter(|live| live.is_failed() || live.is_overwritten())?.failure().map(str::to_owned))
+            .collect()
     }
 
     /// Returns the volume with a role as a block device; `None` where the group has none.
@@ -280,10 +250,15 @@ impl Group {
     /// # Errors
     /// `Broken` or `Device` when some of what is to be copied cannot be read: everything else was copied.
     pub fn sync(&self) -> Result<()> {
-        self.open.inner.relocate()?;
-        let synced: Vec<_> = self.open.inner.cores.iter().map(|core| core.sync_all()).collect();
-        self.open.inner.finish()?;
-        Ok(synced.into_iter().collect::<block::Result<()>>()?)
+        let inner = &self.open.inner;
+        inner.check_members()?;
+        loop {
+            inner.relocate()?;
+            let synced: Vec<_> = inner.cores.iter().map(|core| core.sync_all()).collect();
+            if inner.finish()? {
+                return Ok(synced.into_iter().collect::<block::Result<()>>()?);
+            }
+        }
     }
 
     /// Takes regions out of the dirty region log that were not written to since the last call. The background thread calls it now and then.
@@ -386,6 +361,7 @@ impl Inner {
             return Ok(());
         }
         let _members_stay = self.maintenance.lock();
+        self.check_members()?;
         for core in &self.cores {
             core.flush()?;
             // The first look finds regions touched, the second takes them.
@@ -400,7 +376,8 @@ impl Inner {
             Ok(())
         })?;
         // And once more, so that the labels say that all members had this: what any of them was before is an older copy from now on.
-        self.shared.change(|_| Ok(()))
+        self.shared.change(|_| Ok(()))?;
+        self.check_members()
     }
 }
 
@@ -468,7 +445,9 @@ fn open(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>], options: &ImportO
     let mut lives: Lives = Vec::new();
     for (index, member) in config.members.iter().enumerate() {
         let away = member.state == MemberState::Failed && !assembly.returned.contains(&index);
-        lives.push(device(index).filter(|_| !away).map(|device| Live::new(member.id, Arc::clone(device), member.state)));
+        let live = device(index).filter(|_| !away).map(|device| Live::new(member.id, Arc::clone(device), member.state));
+        live.iter().for_each(|live| live.learn_label());
+        lives.push(live);
     }
     if !options.read_only && !was_clean {
         crate::parity::refuse_unheard(&config, &lives)?;
@@ -495,7 +474,16 @@ fn open(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>], options: &ImportO
     let cores = config.volumes.iter().enumerate().map(|(ordinal, volume)| open_volume(&shared, &config, ordinal, volume, was_clean));
     let cores = cores.collect::<Result<Vec<_>>>()?;
     let throttle = Throttle::new(config.foreground_percent);
-    Ok(Inner { shared, cores, maintenance: Mutex::new(()), estimate: Mutex::default(), moving: Mutex::default(), throttle, bench: Bench::default() })
+    Ok(Inner {
+        shared,
+        cores,
+        maintenance: Mutex::new(()),
+        estimate: Mutex::default(),
+        moving: Mutex::default(),
+        throttle,
+        bench: Bench::default(),
+        copied_under: AtomicU64::new(0),
+    })
 }
 
 fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &VolumeConfig, was_clean: bool) -> Result<Arc<Core>> {

@@ -206,20 +206,24 @@ impl Label {
         Err(refusal.unwrap_or_else(|| Error::new(ErrorKind::NotAMember, format!("{} carries no label", device.name()))))
     }
 
+    /// Returns the bytes of one copy in whole blocks of a device.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub(crate) fn encode_for(&self, device: &dyn BlockDevice) -> Result<AlignedBuf> {
+        let bytes = self.encode()?;
+        let mut buf = AlignedBuf::zeroed(bytes.len().next_multiple_of(block_bytes(device)));
+        buf[..bytes.len()].copy_from_slice(&bytes);
+        Ok(buf)
+    }
+
     /// Writes both copies, each durable before the next.
     ///
     /// # Errors
     /// `Device`, or `Invalid` as for [`encode`](Self::encode).
     pub(crate) fn write(&self, device: &dyn BlockDevice) -> Result<()> {
-        let bytes = self.encode()?;
-        let block = (device.geometry().logical_block_size as usize).max(4096);
-        let mut buf = AlignedBuf::zeroed(bytes.len().next_multiple_of(block));
-        buf[..bytes.len()].copy_from_slice(&bytes);
-        for offset in COPIES {
-            device.write_at(&buf, offset)?;
-            device.flush()?;
-        }
-        Ok(())
+        let bytes = self.encode_for(device)?;
+        COPIES.into_iter().try_for_each(|offset| Ok(write_copy(&bytes, device, offset)?))
     }
 
     /// Takes the label off a device, so that nobody takes it for a member any more.
@@ -227,12 +231,39 @@ impl Label {
     /// # Errors
     /// `Device`.
     pub fn erase(device: &dyn BlockDevice) -> Result<()> {
-        let buf = AlignedBuf::zeroed((device.geometry().logical_block_size as usize).max(4096));
+        let buf = AlignedBuf::zeroed(block_bytes(device));
         for offset in COPIES.into_iter().rev() {
             device.write_at(&buf, offset)?;
         }
         Ok(device.flush()?)
     }
+}
+
+/// Returns the unit in which labels are written to a device.
+pub(crate) fn block_bytes(device: &dyn BlockDevice) -> usize {
+    (device.geometry().logical_block_size as usize).max(4096)
+}
+
+/// Writes one copy durably.
+pub(crate) fn write_copy(bytes: &AlignedBuf, device: &dyn BlockDevice, offset: u64) -> block::Result<()> {
+    device.write_at(bytes, offset)?;
+    device.flush()
+}
+
+/// Says whether a slot holds no label of any version.
+pub(crate) fn is_absent(slot: &[u8]) -> bool {
+    Label::decode(slot).is_err_and(|refusal| refusal == Refusal::Absent)
+}
+
+/// Says whether a slot holds a label that does not parse, of the group and the member of the one that was written there.
+pub(crate) fn is_damaged(slot: &[u8], written: &[u8]) -> bool {
+    const IDENTITIES: std::ops::Range<usize> = 24..56;
+    slot[IDENTITIES] == written[IDENTITIES] && matches!(Label::decode(slot), Err(Refusal::Corrupt(_)))
+}
+
+/// Returns how many bytes of a slot its label takes; nothing where it holds none that parses.
+pub(crate) fn len_in(slot: &[u8]) -> Option<usize> {
+    Label::decode(slot).ok().map(|_| u32::from_le_bytes([slot[16], slot[17], slot[18], slot[19]]) as usize)
 }
 
 /// Makes the checksum of a copy right, as far as its length is possible.
@@ -268,4 +299,4 @@ fn read_copy(device: &dyn BlockDevice, offset: u64) -> Result<Label> {
 
 #[cfg(test)]
 #[path = "label_tests.rs"]
-mod tests;
+pub(crate) mod tests;

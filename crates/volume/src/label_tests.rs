@@ -47,7 +47,7 @@ fn config() -> Config {
     }
 }
 
-fn label() -> Label {
+pub(crate) fn label() -> Label {
     Label { member: Id([2; 16]), config: config() }
 }
 

@@ -14,8 +14,9 @@
 //! | `scrub`, `pages/` | comparing copies, and asking a database's page which one is right |
 //! | `schedule`, `patrol` | comparing them by themselves at regular times |
 //! | `shared`, `membership`, `group`, `background` | members leave, come, take each other's places; import and close |
+//! | `written_label`, `member_check` | members that something else wrote over while the group is open |
 //! | `guest`, `window` | a member that failed moves into free space of the others |
-//! | `meter`, `stats`, `throttle` | what is going on, and how fast work in the background may be for it |
+//! | `meter`, `stats`, `estimate`, `throttle` | what is going on, and how fast work in the background may be for it |
 //! | `space`, `relayout/` | where addresses live at a moment, and moving them to another layout while the volume is in use |
 #![forbid(unsafe_code)]
 
@@ -29,6 +30,7 @@ mod create;
 mod device;
 mod drl;
 mod error;
+mod estimate;
 mod findings;
 #[cfg(feature = "forge")]
 pub mod forge;
@@ -38,6 +40,7 @@ mod id;
 mod label;
 mod layout;
 mod live;
+mod member_check;
 mod membership;
 mod meter;
 mod pages;
@@ -59,6 +62,7 @@ mod throttle;
 mod volume;
 mod window;
 mod wire;
+mod written_label;
 
 pub use arrival::Arrival;
 pub use config::{Config, Member, MemberState, Role, VolumeConfig};

@@ -5,9 +5,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use block::{BlockDevice, Result};
+use parking_lot::Mutex;
 
+use crate::label::COPIES;
 use crate::meter::{Meter, Padded};
-use crate::{Id, MemberState, MemberStatistics};
+use crate::written_label::WrittenLabel;
+use crate::{Id, Label, MemberState, MemberStatistics};
+
+/// Stands beside the state of a member whose label says that something else wrote over it: nothing is read from it any more.
+const OVERWRITTEN: u8 = 0x80;
 
 /// An open member. Its state follows the configuration's and is never ahead of what the labels of the others say durably.
 #[derive(Debug)]
@@ -27,6 +33,10 @@ pub(crate) struct Live {
     corrected: AtomicU64,
     /// What it failed with first. A leaf.
     failure: OnceLock<String>,
+    /// What stood in the place of its label. A leaf.
+    overwritten: OnceLock<block::Error>,
+    /// Used under the configuration's lock only.
+    label: Mutex<WrittenLabel>,
 }
 
 /// How busy a member is.
@@ -52,6 +62,8 @@ impl Live {
             flushes: Meter::default(),
             corrected: AtomicU64::new(0),
             failure: OnceLock::new(),
+            overwritten: OnceLock::new(),
+            label: Mutex::default(),
         })
     }
 
@@ -67,12 +79,59 @@ impl Live {
     /// Says whether writes go to it.
     #[inline]
     pub fn takes_writes(&self) -> bool {
-        let state = self.state.load(Ordering::Acquire);
+        let state = self.state.load(Ordering::Acquire) & !OVERWRITTEN;
         state == MemberState::Active as u8 || state == MemberState::Stale as u8
     }
 
     pub fn is_failed(&self) -> bool {
-        self.state.load(Ordering::Acquire) == MemberState::Failed as u8
+        self.state.load(Ordering::Acquire) & !OVERWRITTEN == MemberState::Failed as u8
+    }
+
+    /// Says whether something else was found to have written over it: then it is not active, whatever the configuration says.
+    pub fn is_overwritten(&self) -> bool {
+        self.state.load(Ordering::Acquire) & OVERWRITTEN != 0
+    }
+
+    /// Compares its label with what was written there last. One that differs is not read any more from here on.
+    ///
+    /// # Errors
+    /// What stands there instead.
+    pub fn check_label(&self) -> Result<()> {
+        self.compare_label(&self.label.lock())
+    }
+
+    fn compare_label(&self, last: &WrittenLabel) -> Result<()> {
+        if let Some(error) = self.overwritten.get() {
+            return Err(error.clone());
+        }
+        let compared = last.check(&*self.device);
+        if let Err(error) = &compared {
+            self.note_failure(error);
+            self.overwritten.get_or_init(|| error.clone());
+            self.state.fetch_or(OVERWRITTEN, Ordering::AcqRel);
+        }
+        compared
+    }
+
+    /// Writes its label, which the caller has compared with what was written there last. One over which something else writes meanwhile is not read
+    /// any more either.
+    ///
+    /// # Errors
+    /// As [`Label::write`] and [`check_label`](Self::check_label).
+    pub fn write_label(&self, label: &Label) -> crate::Result<()> {
+        let mut last = self.label.lock();
+        // I-GRP-2
+        assert!(!self.is_overwritten(), "no label is written over one that is not the last");
+        for copy in 0..COPIES.len() {
+            last.write(copy, label, &*self.device)?;
+            self.compare_label(&last)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the label that stands there for what was written last: before the group is open.
+    pub fn learn_label(&self) {
+        self.label.lock().learn(&*self.device);
     }
 
     /// Notes what it failed with, for who asks why it left.
@@ -85,7 +144,9 @@ impl Live {
     }
 
     pub fn set_state(&self, state: MemberState) {
-        self.state.store(state as u8, Ordering::Release);
+        // All changes of it are under the configuration's lock.
+        let overwritten = self.state.load(Ordering::Acquire) & OVERWRITTEN;
+        self.state.store(state as u8 | overwritten, Ordering::Release);
     }
 
     /// Returns how little it costs to read at `offset`: the least busy member first, among equals the one whose head is there.

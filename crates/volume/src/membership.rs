@@ -6,6 +6,7 @@
 //! set, and every device that either needs (S-105).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use block::BlockDevice;
 
@@ -341,8 +342,13 @@ impl Inner {
         if let Some((_, error)) = failures.pop() {
             return Err(error.into());
         }
+        let overwritten = self.shared.overwritten_count();
+        let none_was_stale = !self.shared.config().members.iter().any(|member| member.state == MemberState::Stale);
         self.shared.change_members(change)?;
         drop(still);
+        if none_was_stale {
+            self.copied_under.store(overwritten, Ordering::Release);
+        }
         for (core, space) in &concerned {
             let redundancy = space.redundancy.as_ref().expect("it was just found");
             for region in core.regions_on(space, index) {
@@ -354,8 +360,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Lets members that are up to date be read, when nothing is behind any more.
-    pub fn finish(&self) -> Result<()> {
+    /// Lets members that are up to date be read, when nothing is behind any more. Returns false where everything is to be copied to them again.
+    pub fn finish(&self) -> Result<bool> {
         let _members_stay = self.maintenance.lock();
         for core in &self.cores {
             let config = self.shared.config();
@@ -363,6 +369,10 @@ impl Inner {
             let stale: Vec<usize> = space.members.iter().copied().filter(|index| config.members[*index].state == MemberState::Stale).collect();
             if stale.is_empty() || core.pending() > 0 {
                 continue;
+            }
+            self.check_members()?;
+            if self.copy_again() {
+                return Ok(false);
             }
             core.flush_in(&space)?;
             space.parities().try_for_each(|parity| core.checkpoint_parity(parity))?;
@@ -376,7 +386,7 @@ impl Inner {
                 Ok(())
             })?;
         }
-        Ok(())
+        Ok(true)
     }
 }
 

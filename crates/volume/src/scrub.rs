@@ -110,6 +110,7 @@ impl Group {
     /// `Broken` or `Device` when a repair fails and nothing stands in for the member.
     pub fn scrub(&self, repair: bool, judge: &dyn Judge, progress: &mut dyn FnMut(u64)) -> Result<ScrubReport> {
         let mut report = ScrubReport::default();
+        self.open.inner.check_members()?;
         for core in &self.open.inner.cores {
             for region in 0.. {
                 match self.open.inner.scrub_region(core, region, How { repair, judge }, &mut report)? {
@@ -220,18 +221,28 @@ impl Core {
         while at < range.end {
             let run = space.locate(at);
             let len = run.len.min(range.end - at).min(CHUNK_BYTES as u64) as usize;
-            let held = self.read_copies(&run, len);
-            if held.len() > 1 {
-                report.compared_bytes += len as u64;
-                let unreadable = held.iter().any(|held| held.bytes.is_none());
-                let differ = |part: &Range<usize>| unreadable || held.windows(2).any(|pair| part_of(&pair[0], part) != part_of(&pair[1], part));
-                for part in differing(len, self.geometry.logical_block_size as usize, differ) {
-                    report.differences.push(self.settle_difference(space, at, part, &held, how)?);
-                }
+            let (held, parts) = self.compare_copies(space, &run, len)?;
+            report.compared_bytes += if held.len() > 1 { len as u64 } else { 0 };
+            for part in parts {
+                report.differences.push(self.settle_difference(space, at, part, &held, how)?);
             }
             at += len as u64;
         }
         Ok(())
+    }
+
+    /// Reads the copies of a run and returns the parts in which they differ. One that was overwritten is no copy.
+    fn compare_copies(&self, space: &Space, run: &Run, len: usize) -> block::Result<(Vec<Held>, Vec<Range<usize>>)> {
+        loop {
+            let overwritten = self.shared.overwritten_count();
+            let held = self.read_copies(run, len);
+            let unreadable = held.iter().any(|held| held.bytes.is_none());
+            let differ = |part: &Range<usize>| unreadable || held.windows(2).any(|pair| part_of(&pair[0], part) != part_of(&pair[1], part));
+            let parts = if held.len() > 1 { differing(len, self.geometry.logical_block_size as usize, differ) } else { Vec::new() };
+            if parts.is_empty() || !self.is_overwritten_since(space, overwritten)? {
+                return Ok((held, parts));
+            }
+        }
     }
 
     fn read_copies(&self, run: &Run, len: usize) -> Vec<Held> {

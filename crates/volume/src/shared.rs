@@ -3,9 +3,11 @@
 //! ```text
 //!   active ──fail()──► failed ──(comes back)──► stale ──finish()──► active
 //!   spare ──relocate()──► stale            labels of all others are durable before the state changes for anybody (I-GRP-1)
+//!   active ──check_label()──► overwritten: not read from here on ──fail()──► failed, and all of it is copied if it comes back
 //! ```
 //! * I-GRP-1: a member counts as failed only once the labels of all that remain say so durably; a write that it missed is acknowledged only
 //!   after that. So whoever finds that member later knows that it is outdated.
+//! * I-GRP-2: no label is written over one that is not what was written there last.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +31,8 @@ pub(crate) struct Shared {
     lives: RwLock<Arc<Lives>>,
     /// How often they changed.
     lives_version: AtomicU64,
+    /// How many members were found overwritten.
+    overwritten: AtomicU64,
     pub bell: Bell,
 }
 
@@ -62,6 +66,7 @@ impl Shared {
             config: Mutex::new(config),
             lives: RwLock::new(Arc::new(lives)),
             lives_version: AtomicU64::new(0),
+            overwritten: AtomicU64::new(0),
             bell: Bell::default(),
         }
     }
@@ -126,7 +131,12 @@ impl Shared {
         live.note_failure(why);
         tracing::warn!(group = self.name, member = live.name(), error = %why, "the member failed and leaves the group; the others go on");
         let mut next = config.clone();
-        leaving.into_iter().for_each(|at| next.set_state(at, MemberState::Failed));
+        for at in leaving {
+            next.set_state(at, MemberState::Failed);
+            if live.is_overwritten() {
+                next.forget_what_it_knew(at);
+            }
+        }
         let published = self.publish(&mut config, next, &self.lives());
         self.bell.ring();
         published
@@ -168,26 +178,56 @@ impl Shared {
         Ok(())
     }
 
+    /// Returns how many members were found overwritten so far: what was read from members while this changed may be nothing that was written to them.
+    pub fn overwritten_count(&self) -> u64 {
+        self.overwritten.load(Ordering::Acquire)
+    }
+
+    /// Compares the labels of members with what was written there last, and returns those that something else wrote over and that have not left yet.
+    pub fn find_overwritten(&self, concerns: &dyn Fn(usize) -> bool) -> Vec<(Arc<Live>, block::Error)> {
+        let config = self.config.lock();
+        let lives = self.lives();
+        let found = self.check_labels(&config, &lives).into_iter().filter(|(index, _)| concerns(*index));
+        found.filter_map(|(index, error)| Some((Arc::clone(lives[index].as_ref()?), error))).collect()
+    }
+
+    /// Compares the labels of the members that are not failed with what was written there last. Called under the configuration's lock.
+    fn check_labels(&self, config: &Config, lives: &Lives) -> Vec<(usize, block::Error)> {
+        let mut overwritten = Vec::new();
+        for (index, live) in lives.iter().enumerate() {
+            let Some(live) = live.as_ref().filter(|_| config.members[index].state != MemberState::Failed) else { continue };
+            let known = live.is_overwritten();
+            if let Err(error) = live.check_label() {
+                self.count_overwritten(live, known, &error);
+                overwritten.push((index, error));
+            }
+        }
+        overwritten
+    }
+
+    fn count_overwritten(&self, live: &Live, known: bool, error: &dyn std::fmt::Display) {
+        if !known && live.is_overwritten() {
+            tracing::warn!(group = self.name, member = live.name(), %error, "the member was overwritten; it is not read any more");
+            self.overwritten.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
     /// Writes the labels of all members that are not failed, and only then lets the configuration count. Members whose label cannot be
-    /// written leave with it.
+    /// written, or is not what was written there last, leave with it.
     fn publish(&self, config: &mut Config, mut next: Config, lives: &Lives) -> Result<()> {
         next.event += 1;
         loop {
-            let mut lost = Vec::new();
-            for (index, live) in lives.iter().enumerate() {
-                let Some(live) = live.as_ref().filter(|_| next.members[index].state != MemberState::Failed) else { continue };
-                let label = Label { member: live.id, config: next.clone() };
-                if let Err(error) = label.write(&*live.device) {
-                    tracing::warn!(group = self.name, member = live.name(), %error, "the label cannot be written; the member leaves the group");
-                    live.note_failure(&error);
-                    lost.push((index, error));
-                }
-            }
+            let overwritten = self.check_labels(&next, lives);
+            let lost: Vec<(usize, Error)> = match &overwritten[..] {
+                [] => self.write_labels(&next, lives),
+                _ => overwritten.into_iter().map(|(index, error)| (index, error.into())).collect(),
+            };
             let Some((first, error)) = lost.first() else { break };
+            let believed = lost.iter().all(|(index, _)| lives[*index].as_ref().is_none_or(|live| !live.is_overwritten()));
             let failed = next.with_guests(&lost.iter().map(|(index, _)| *index).collect::<Vec<_>>());
             if !next.survives_without(&failed) {
-                let path = &next.members[*first].path;
-                let message = format!("group {} is not whole without {path}, whose label cannot be written: {error}", self.name);
+                let (path, why) = (&next.members[*first].path, if believed { "whose label cannot be written" } else { "which was overwritten" });
+                let message = format!("group {} is not whole without {path}, {why}: {error}", self.name);
                 // Some labels may say what does not count: what is said next must be newer, and tell that nobody was let go after all.
                 config.event = next.event;
                 config.members.iter_mut().filter(|member| next.index_of(member.id).is_none()).for_each(|member| member.since = next.event + 1);
@@ -197,7 +237,11 @@ impl Shared {
             for index in failed {
                 next.members[index].state = MemberState::Failed;
                 (next.members[index].since, next.members[index].knew) = (next.event, config.settled);
+                if !believed {
+                    next.forget_what_it_knew(index);
+                }
             }
+            self.bell.ring();
         }
         for (index, live) in lives.iter().enumerate() {
             if let Some(live) = live {
@@ -211,6 +255,21 @@ impl Shared {
         assert!((0..lives.len()).all(known), "members are in the state that the labels say");
         Ok(())
     }
+
+    /// Writes the labels of all members that are not failed, and returns those that cannot be written.
+    fn write_labels(&self, config: &Config, lives: &Lives) -> Vec<(usize, Error)> {
+        let mut lost = Vec::new();
+        for (index, live) in lives.iter().enumerate() {
+            let Some(live) = live.as_ref().filter(|_| config.members[index].state != MemberState::Failed) else { continue };
+            if let Err(error) = live.write_label(&Label { member: live.id, config: config.clone() }) {
+                tracing::warn!(group = self.name, member = live.name(), %error, "the label cannot be written; the member leaves the group");
+                live.note_failure(&error);
+                self.count_overwritten(live, false, &error);
+                lost.push((index, error));
+            }
+        }
+        lost
+    }
 }
 
 /// Lets members that come say where they will belong before any other names them, so that a crash never leaves a group that misses a member which
@@ -218,5 +277,5 @@ impl Shared {
 fn announce(next: &Config, before: &Lives, lives: &Lives) -> Result<()> {
     let known = |new: &Arc<Live>| before.iter().flatten().any(|live| live.id == new.id);
     let mut coming = lives.iter().flatten().filter(|live| !known(live));
-    coming.try_for_each(|live| Label { member: live.id, config: Config { event: EVENT_OF_ARRIVAL, ..next.clone() } }.write(&*live.device))
+    coming.try_for_each(|live| live.write_label(&Label { member: live.id, config: Config { event: EVENT_OF_ARRIVAL, ..next.clone() } }))
 }

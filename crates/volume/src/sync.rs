@@ -73,7 +73,7 @@ impl Core {
         let mut changed = BTreeSet::new();
         for (start, len) in space.stretches(range.start, range.end - range.start) {
             if let Some(parity) = space.parity_at(start) {
-                let written = self.sync_rows(parity, &(start..start + len), most.min(CHUNK_BYTES), in_doubt, behind)?;
+                let written = self.sync_rows(space, parity, &(start..start + len), most.min(CHUNK_BYTES), in_doubt, behind)?;
                 let flushed = written.into_iter().filter(|_| in_doubt).map(|live| (live.flush(), live));
                 self.settle(flushed.filter_map(|(result, live)| Some((live, result.err()?))).collect())?;
                 continue;
@@ -83,7 +83,7 @@ impl Core {
                 let run = space.locate(at);
                 let len = run.len.min(end - at).min(CHUNK_BYTES).min(most) as usize;
                 let lives = self.shared.lives();
-                changed.extend(self.sync_run(&lives, &run, at, len, in_doubt, behind)?);
+                changed.extend(self.sync_run(space, &lives, &run, (at, len), in_doubt, behind)?);
                 at += len as u64;
             }
         }
@@ -96,28 +96,39 @@ impl Core {
     }
 
     /// Copies one run from its first good copy to those that differ or are stale; returns the members that were written.
-    fn sync_run(&self, lives: &Lives, run: &Run, at: u64, len: usize, in_doubt: bool, behind: bool) -> Result<Vec<u16>> {
+    fn sync_run(&self, space: &Space, lives: &Lives, run: &Run, (at, len): (u64, usize), in_doubt: bool, behind: bool) -> Result<Vec<u16>> {
         let copies = || run.copies().iter().filter_map(|copy| Some((copy.member, live_of(lives, copy.member)?, copy.offset)));
-        let stale = copies().filter(|(_, live, _)| behind && !live.is_active() && live.takes_writes());
-        let doubtful = copies().filter(|(_, live, _)| in_doubt && live.is_active());
-        if stale.clone().next().is_none() && doubtful.clone().count() < 2 {
-            return Ok(Vec::new());
-        }
-        let (source, bytes) = self.read_first(lives, run, at, len)?;
-        let (mut written, mut failures) = (Vec::new(), Vec::new());
-        let mut theirs = self.buffers.take(len);
-        for (member, live, offset) in stale.chain(doubtful) {
-            let differs = !live.is_active() || live.read(&mut theirs[..len], offset).is_err() || theirs[..len] != bytes[..len];
-            if Arc::ptr_eq(live, &source) || !differs {
-                continue;
+        let stale = || copies().filter(|(_, live, _)| behind && !live.is_active() && live.takes_writes());
+        let doubtful = || copies().filter(|(_, live, _)| in_doubt && live.is_active());
+        loop {
+            let overwritten = self.shared.overwritten_count();
+            if stale().next().is_none() && doubtful().count() < 2 {
+                return Ok(Vec::new());
             }
+            let (source, bytes) = self.read_first(lives, run, at, len)?;
+            let mut theirs = self.buffers.take(len);
+            let mut differs = |live: &Arc<Live>, offset| live.read(&mut theirs[..len], offset).is_err() || theirs[..len] != bytes[..len];
+            let others = doubtful().filter(|(_, live, _)| !Arc::ptr_eq(live, &source));
+            let wrong: Vec<_> = others.filter(|(_, live, offset)| differs(live, *offset)).collect();
+            self.buffers.give(theirs);
+            // One copy is written over from another only if that is what was written there; one that is stale counts only once that is known, too.
+            if wrong.is_empty() || !self.is_overwritten_since(space, overwritten)? {
+                return self.write_run(stale().chain(wrong), bytes, len);
+            }
+            self.buffers.give(bytes);
+        }
+    }
+
+    /// Writes a run to copies; returns the members that were written.
+    fn write_run<'a>(&self, copies: impl Iterator<Item = (u16, &'a Arc<Live>, u64)>, bytes: AlignedBuf, len: usize) -> Result<Vec<u16>> {
+        let (mut written, mut failures) = (Vec::new(), Vec::new());
+        for (member, live, offset) in copies {
             match live.write(&bytes[..len], offset) {
                 Ok(()) => written.push(member),
                 Err(error) => failures.push((Arc::clone(live), error)),
             }
         }
         self.buffers.give(bytes);
-        self.buffers.give(theirs);
         self.settle(failures)?;
         Ok(written)
     }

@@ -109,7 +109,9 @@ fn shown(parity: &Parity, lives: &Lives, logs: &Logs) -> Result<Lives> {
         let pages = pages(&live.device, own)?;
         if !pages.is_empty() {
             let state = if live.is_active() { crate::MemberState::Active } else { crate::MemberState::Stale };
-            shown[index] = Some(Live::new(live.id, over(&live.device, &pages)?, state));
+            let with_pages = Live::new(live.id, over(&live.device, &pages)?, state);
+            with_pages.learn_label();
+            shown[index] = Some(with_pages);
         }
     }
     Ok(shown)

@@ -27,12 +27,16 @@ impl Core {
         let column = parity.raid5.data_column(place.row, place.unit);
         self.refuse_doubtful(parity, place.row)?;
         let _row = self.lock_rows(parity, place.row, place.row);
-        let lives = self.shared.lives();
+        let (lives, overwritten) = (self.shared.lives(), self.shared.overwritten_count());
         if let Err(error) = self.reconstruct(parity, &lives, column, place.row, place.within, buf) {
             return Err(first.unwrap_or(error));
         }
         let bad = parity.live(&lives, column).filter(|live| live.is_active());
         let (Some(error), Some(bad), false) = (first, bad, self.shared.read_only) else { return Ok(()) };
+        // What is written back, and returned, is made of members that are what they were.
+        if self.is_overwritten_since(&self.spaces.peek(), overwritten)? {
+            return Err(error);
+        }
         tracing::warn!(volume = self.name, member = bad.name(), %error, "made from parity what could not be read");
         match bad.write(&AlignedBuf::from_slice(buf), parity.raid5.copy(column, place.row).offset + place.within) {
             Ok(()) => bad.note_corrected(),

@@ -30,13 +30,17 @@ impl Core {
     fn scrub_row(&self, space: &Space, parity: &Parity, row: u64, how: How<'_>, report: &mut ScrubReport) -> Result<()> {
         let raid5 = &parity.raid5;
         let _row = self.lock_rows(parity, row, row);
-        let lives = self.shared.lives();
+        let (lives, overwritten) = (self.shared.lives(), self.shared.overwritten_count());
         if parity.out(&lives) != Ok(None) {
             return Ok(());
         }
         let (rows, unread) = self.read_rows(parity, &lives, (row, row));
         report.compared_bytes += raid5.row_bytes();
         let unit = 0..raid5.unit_bytes() as usize;
+        // Without a member there is nothing to compare.
+        if unread.is_empty() && rows.agree(parity, row) || self.is_overwritten_since(space, overwritten)? {
+            return Ok(());
+        }
         if !unread.is_empty() {
             let wrong = Some(unread[0].0).filter(|_| unread.len() == 1);
             let repaired = self.make_again(parity, &rows, row, wrong.filter(|_| how.repair), &unit)?;

@@ -12,6 +12,7 @@ use crate::core::Core;
 use crate::live::Live;
 use crate::parallel::Job;
 use crate::shared::Lives;
+use crate::space::Space;
 
 /// Rows next to each other, as the members hold them.
 pub(super) struct Rows {
@@ -44,30 +45,57 @@ impl Rows {
     }
 }
 
+impl Rows {
+    /// Says whether the parity of a row, of which all was read, is that of its data.
+    pub fn agree(&self, parity: &Parity, row: u64) -> bool {
+        let column = parity.raid5.parity_column(row);
+        self.sum(parity, column, row).is_some_and(|sum| self.unit(parity, column, row) == Some(&sum[..]))
+    }
+}
+
 impl Core {
     /// Makes the rows of a range agree, about `chunk` bytes of each member at once. Returns the members that were written.
-    pub fn sync_rows(&self, parity: &Parity, range: &Range<u64>, chunk: u64, in_doubt: bool, behind: bool) -> Result<Vec<Arc<Live>>> {
+    pub fn sync_rows(&self, space: &Space, parity: &Parity, range: &Range<u64>, chunk: u64, in_doubt: bool, behind: bool) -> Result<Vec<Arc<Live>>> {
         let (first, last) = (parity.raid5.place(range.start).row, parity.raid5.place(range.end - 1).row);
         let step = (chunk / parity.raid5.unit_bytes()).max(1);
         let mut written = Vec::new();
         for from in (first..=last).step_by(step as usize) {
             let to = (from + step - 1).min(last);
             let _rows = self.lock_rows(parity, from, to);
-            let lives = self.shared.lives();
+            let (lives, overwritten) = (self.shared.lives(), self.shared.overwritten_count());
             let out = parity.out(&lives).map_err(|_| self.no_copy(Operation::Read, from * parity.raid5.row_bytes()))?;
-            let failures = match out {
+            match out {
                 // Without a member there is nothing to compare; the parity log has made the rows agree.
                 Some(out) if !(out.takes_writes && behind) => continue,
                 None if !in_doubt => continue,
-                out => self.sync_some(parity, &lives, (from, to), out, &mut written)?,
-            };
+                _ => {}
+            }
+            let (rows, unread) = self.read_rows(parity, &lives, (from, to));
+            let agree = out.is_none() && unread.is_empty() && (from..=to).all(|row| rows.agree(parity, row));
+            // Parity is made of members that are what they were; of one that was overwritten there is nothing to compare.
+            if agree || out.is_none() && self.is_overwritten_since(space, overwritten)? {
+                self.give_rows(rows);
+                continue;
+            }
+            let failures = self.sync_some(parity, &lives, (rows, unread), out, &mut written)?;
             self.settle(failures)?;
         }
         Ok(written)
     }
 
-    fn sync_some(&self, parity: &Parity, lives: &Lives, span: (u64, u64), out: Option<Out>, written: &mut Vec<Arc<Live>>) -> Result<Failures> {
-        let (rows, unread) = self.read_rows(parity, lives, span);
+    fn give_rows(&self, rows: Rows) {
+        rows.columns.into_iter().flatten().for_each(|buf| self.buffers.give(buf));
+    }
+
+    fn sync_some(
+        &self,
+        parity: &Parity,
+        lives: &Lives,
+        (rows, unread): (Rows, Vec<(usize, block::Error)>),
+        out: Option<Out>,
+        written: &mut Vec<Arc<Live>>,
+    ) -> Result<Failures> {
+        let span = (rows.first, rows.first + rows.count - 1);
         // A unit that cannot be read is made from the others, as one that is out is: all of the column, so that it is written at one go.
         let target = match (out, unread.first()) {
             (Some(out), None) => Some(out.column),
@@ -103,7 +131,7 @@ impl Core {
             }
             self.buffers.give(sum);
         }
-        rows.columns.into_iter().flatten().for_each(|buf| self.buffers.give(buf));
+        self.give_rows(rows);
         Ok(failures)
     }
 

@@ -1,7 +1,7 @@
 //! Beginning, pausing, turning round and ending a relayout; members that bring room.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -265,7 +265,7 @@ impl Inner {
     }
 
     /// Changes a relayout without moving anything.
-    fn turn_relayout(&self, change: &dyn Fn(&mut VolumeConfig, &mut crate::group::Estimate)) -> Result<()> {
+    fn turn_relayout(&self, change: &dyn Fn(&mut VolumeConfig, &mut crate::estimate::Estimate)) -> Result<()> {
         let _members_stay = self.maintenance.lock();
         let config = self.shared.config();
         let Some(ordinal) = config.volumes.iter().position(|volume| volume.relayout.is_some()) else {
@@ -376,12 +376,5 @@ impl Redundancy {
             self.regions.set(*region, doubt);
         }
         self.log.lock().change(new, true);
-    }
-}
-
-/// What the rate of a move is told from.
-impl crate::group::Estimate {
-    fn begin(&mut self) {
-        self.began.get_or_insert_with(Instant::now);
     }
 }

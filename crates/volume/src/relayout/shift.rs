@@ -175,13 +175,13 @@ impl Core {
             let (first, last) = redundancy.regions.span(start, len);
             self.mark(&space, redundancy, first, last)?;
         }
-        match step.way {
-            Way::Straight { from, to } => {
-                // I-RLY-1: of other ranges that was proven before the walk began.
-                assert!(!overlaps(from, to, &step.range), "a step overwrites nothing that lives there");
-                self.carry(&space, &step.range, to, chunk_bytes)?;
+        loop {
+            let overwritten = self.shared.overwritten_count();
+            self.carry_step(&space, step, chunk_bytes)?;
+            // What was copied from a member that was overwritten is copied again from another: the places where it went hold nothing that is needed.
+            if !self.is_overwritten_since(&space, overwritten)? {
+                break;
             }
-            Way::InCycles(order) => self.carry_pieces(&space, order, step, chunk_bytes)?,
         }
         if !is_planted(Mistake::LabelsBeforeFlush) {
             self.flush_in(&space)?;
@@ -195,7 +195,19 @@ impl Core {
         self.say(step)
     }
 
-    /// Copies a step to its place.
+    /// Copies what a step moves to where it goes.
+    fn carry_step(&self, space: &Space, step: &Step<'_>, chunk_bytes: u64) -> block::Result<()> {
+        match step.way {
+            Way::Straight { from, to } => {
+                // I-RLY-1: of other ranges that was proven before the walk began.
+                assert!(!overlaps(from, to, &step.range), "a step overwrites nothing that lives there");
+                self.carry(space, &step.range, to, chunk_bytes)
+            }
+            Way::InCycles(order) => self.carry_pieces(space, order, step, chunk_bytes),
+        }
+    }
+
+    /// Copies a range to its place.
     fn carry(&self, space: &Space, range: &Range<u64>, (to, base): (&Layout, u64), chunk_bytes: u64) -> block::Result<()> {
         if let Layout::Raid5(raid5) = to {
             return self.copy_to_rows(space, raid5, range, chunk_bytes);

@@ -10,6 +10,7 @@ mod data;
 mod death;
 mod leaving;
 mod membership;
+mod overwritten;
 mod parity;
 mod parity_queue;
 mod refusals;

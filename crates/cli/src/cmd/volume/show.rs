@@ -80,12 +80,20 @@ fn of_labels(located: &Located) -> Status {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
-    let located = group::named(&arguments.group)?;
+    let mut located = group::named(&arguments.group)?;
+    let live = control::ask_if_open(&located)?;
+    if live.is_some() {
+        // A member may have left because it was asked.
+        located = group::named(&arguments.group).unwrap_or(located);
+    }
     let mut status = of_labels(&located);
-    if let Some(live) = control::ask_if_open(&located)? {
+    if let Some(live) = live {
         (status.pending_bytes, status.pending_seconds) = (live.pending_bytes, live.pending_seconds);
         (status.pending_bytes_per_second, status.foreground_found_percent) = (live.pending_bytes_per_second, live.foreground_found_percent);
         status.notes = live.notes;
+        for member in &mut status.members {
+            live.members.iter().find(|other| other.id == member.id).into_iter().for_each(|live| member.state.clone_from(&live.state));
+        }
         for (volume, live) in status.volumes.iter_mut().zip(live.volumes) {
             volume.relayout = live.relayout;
         }
