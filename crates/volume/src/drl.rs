@@ -8,6 +8,7 @@
 //! that does not verify counts as all dirty; a torn write of the log loses nothing, because before the flush bits are only added.
 //!
 //! * I-DRL-1: no data is written to a region whose bit is not durable on every member that takes writes.
+//! * I-DRL-2: a bit is taken back only when what was written to the region is durable on every member.
 
 use block::{AlignedBuf, BlockDevice};
 

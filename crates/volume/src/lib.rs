@@ -48,6 +48,7 @@ mod parallel;
 mod parity;
 mod patrol;
 mod plan;
+mod planted;
 mod queue;
 mod regions;
 mod relayout;

@@ -198,6 +198,16 @@ impl Live {
         (self.flushed.load(Ordering::Acquire) < written).then_some(written)
     }
 
+    /// Returns the ordinal of the last write that completed.
+    pub fn last_write(&self) -> u64 {
+        self.written.0.load(Ordering::Acquire)
+    }
+
+    /// Says whether a flush covers the write with an ordinal.
+    pub fn is_durable(&self, write: u64) -> bool {
+        self.flushed.load(Ordering::Acquire) >= write
+    }
+
     pub fn begin(&self) -> Instant {
         self.enter();
         Instant::now()

@@ -20,6 +20,7 @@
 //! * I-PAR-1: nothing is written in place on two members of a row before the record that says so is durable on every member that takes part,
 //!   unless the whole row is written, all members are up to date and no record of the row could be written again.
 //! * I-PAR-2: a member counts as failed only when all rows that were written without a record are durable on the others.
+//! * I-PAR-3: a head lets a record no longer count only when what the record says is durable in place on every member.
 
 mod gate;
 mod gather;
@@ -32,6 +33,8 @@ mod recover;
 mod rows;
 mod scrub;
 mod sync;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::sync::Arc;
@@ -103,16 +106,4 @@ pub(crate) fn xor(sum: &mut [u8], bytes: &[u8]) {
     let (others, last) = bytes.as_chunks::<8>();
     words.iter_mut().zip(others).for_each(|(word, other)| *word = (u64::from_ne_bytes(*word) ^ u64::from_ne_bytes(*other)).to_ne_bytes());
     rest.iter_mut().zip(last).for_each(|(byte, other)| *byte ^= other);
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn a_sum_of_two_is_nothing() {
-        let (mut sum, bytes) = (vec![0; 1003], (0..1003).map(|at: usize| at as u8).collect::<Vec<_>>());
-        super::xor(&mut sum, &bytes);
-        assert_eq!(sum, bytes);
-        super::xor(&mut sum, &bytes);
-        assert!(sum.iter().all(|byte| *byte == 0));
-    }
 }

@@ -20,7 +20,6 @@
 
 mod control;
 mod order;
-mod planted;
 mod rows;
 mod shift;
 mod target;

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use block::{AlignedBuf, Operation};
 
-use super::planted::{Mistake, is_planted};
 use super::{Order, Relayout};
 use crate::core::Core;
 use crate::layout::{Copy, Locate, Run};
 use crate::plan::{self, Piece, live_of};
+use crate::planted::{Mistake, is_planted};
 use crate::space::Space;
 use crate::{Layout, Result};
 

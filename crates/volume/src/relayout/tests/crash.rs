@@ -10,7 +10,7 @@ use ::block::{BlockDevice, DeviceCall, Hook, HookedDevice};
 use rand::SeedableRng;
 
 use super::*;
-use crate::relayout::planted::{Mistake, with_mistake};
+use crate::planted::{Mistake, with_mistake};
 
 /// Moves everything with a workload meanwhile.
 fn run(transition: &Transition, seed: u64) -> Scene {

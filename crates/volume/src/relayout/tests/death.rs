@@ -3,7 +3,7 @@
 use rand::SeedableRng;
 
 use super::*;
-use crate::relayout::planted::{Mistake, with_mistake};
+use crate::planted::{Mistake, with_mistake};
 use crate::{ErrorKind, MemberState, RelayoutState};
 
 /// Works and moves until everything has arrived or nothing goes on. Returns the error that stopped it.

@@ -2,24 +2,28 @@
 
 /// A mistake, where a slip of the hand would make it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mistake {
+pub(crate) enum Mistake {
     /// The labels say where a range lives before it is durable there.
     LabelsBeforeFlush,
     /// Writes go on to the old place of a range while it is copied.
     WritesNotHeld,
     /// Records of the parity log go on to name rows whose range left.
     RowsStayInLog,
+    /// The parity log starts over although what its records say is not durable in place.
+    LogRestartsBeforeFlush,
+    /// Bits of the dirty region log are taken back although what was written to the regions is not durable on all members.
+    BitsClearedBeforeFlush,
     /// A range lives in its new place although the only member that holds it there has left.
     LostCopyCounts,
 }
 
 #[cfg(not(test))]
-pub(super) fn is_planted(_: Mistake) -> bool {
+pub(crate) fn is_planted(_: Mistake) -> bool {
     false
 }
 
 #[cfg(test)]
-pub(super) use switch::{is_planted, with_mistake};
+pub(crate) use switch::{is_planted, with_mistake};
 
 #[cfg(test)]
 mod switch {
