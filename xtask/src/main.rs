@@ -1,6 +1,7 @@
 //! The one toolbox of the repository: `cargo xtask check` is what a contributor and CI run.
 #![forbid(unsafe_code)]
 
+mod book;
 mod check;
 mod cleanup;
 mod fuzz;
@@ -32,6 +33,8 @@ enum Command {
         #[arg(value_enum)]
         steps: Vec<check::Step>,
     },
+    /// Builds the book of docs/ into target/book and checks its links.
+    Book,
     /// Checks sizes, crate edges, words, links, licences and ids.
     Tidy,
     /// Fuzzes every decoder, or the named ones, with coverage guidance.
@@ -64,6 +67,7 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
     cleanup::on_signals()?;
     match arguments.command {
         Command::Check { steps } => check::check(&steps),
+        Command::Book => book::build(),
         Command::Tidy => check::check(&[check::Step::Tidy]),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Real(options) => check::real(&options),

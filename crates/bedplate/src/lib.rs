@@ -27,3 +27,8 @@ pub use volume::{
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The examples of the book's chapter on embedding, run with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/embedding.md")]
+struct Embedding;

@@ -101,7 +101,7 @@ pub enum FileKind {
     BlockDevice = 7,
 }
 
-/// How one open file moves its data (DESIGN section 3).
+/// How one open file moves its data: S-20 to S-30 of `docs/semantics.md`, and `docs/guide/modes.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum IoMode {

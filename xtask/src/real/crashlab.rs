@@ -12,16 +12,16 @@ use super::bed::Bed;
 use super::needs::is_root;
 use crate::sh;
 
-const GUIDE: &str = include_str!("../../../docs/guide.md");
+const GUIDE: &str = include_str!("../../../docs/guide/crash-lab.md");
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Writes the scripts of sections of the guide, which name themselves in their first comment, into a directory.
 fn scripts(bed: &Bed, sections: &[&str]) -> Result<PathBuf> {
     let dir = bed.make_directory("scripts")?;
     for section in sections {
-        let heading = format!("\n### {section}\n");
-        let (_, behind) = GUIDE.split_once(&heading).with_context(|| format!("the guide has no section {section}"))?;
-        let text = behind.split("\n### ").next().unwrap_or(behind);
+        let heading = format!("\n## {section}\n");
+        let (_, behind) = GUIDE.split_once(&heading).with_context(|| format!("the chapter has no section {section}"))?;
+        let text = behind.split("\n## ").next().unwrap_or(behind);
         for block in text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next()) {
             let name = block.lines().find_map(|line| line.strip_prefix("# ")?.split([':', ' ']).next().filter(|name| name.ends_with(".sh")));
             if let Some(name) = name {

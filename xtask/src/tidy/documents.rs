@@ -1,4 +1,4 @@
-//! Rules on documents: links that exist, a README that stays short.
+//! Rules on documents: links and paths that exist, a book that holds every page, a README that stays short.
 
 use std::path::Path;
 
@@ -7,20 +7,31 @@ use super::Text;
 /// The most lines the README may have.
 const README_LINES_MAX: usize = 100;
 
+/// Where the pages of the book lie, and the list of them.
+const BOOK: &str = "docs/";
+const SUMMARY: &str = "docs/SUMMARY.md";
+
+/// What paths that documents name begin with.
+const ROOMS: [&str; 5] = ["crates/", "xtask/", "fuzz/", "contrib/", "docs/"];
+
 /// Documents that have to exist.
-const REQUIRED: [&str; 13] = [
+const REQUIRED: [&str; 17] = [
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "LICENSE-MIT",
     "LICENSE-APACHE",
-    "docs/guide.md",
+    "SECURITY.md",
+    "docs/SUMMARY.md",
+    "docs/README.md",
+    "docs/glossary.md",
     "docs/design.md",
     "docs/format.md",
     "docs/semantics.md",
     "docs/faults.md",
     "docs/locks.md",
-    "docs/decisions/0001-redb-memtables.md",
+    "docs/rooms.md",
+    "docs/decisions/README.md",
     ".ci/run",
 ];
 
@@ -37,28 +48,62 @@ pub fn check(texts: &[Text], root: &Path) -> Vec<String> {
             findings.push(format!("README.md: more than {README_LINES_MAX} lines"));
         }
         links(text, texts, root, &mut findings);
+        named_paths(text, texts, root, &mut findings);
     }
+    pages(texts, &mut findings);
     findings
 }
 
+/// Every page below docs/ is a page of the book.
+fn pages(texts: &[Text], findings: &mut Vec<String>) {
+    let Some(summary) = texts.iter().find(|text| text.path == SUMMARY) else { return };
+    let listed: Vec<_> = summary.content.lines().flat_map(targets).map(|target| join(SUMMARY, target)).collect();
+    for page in texts.iter().filter(|text| text.is_markdown() && text.path.starts_with(BOOK) && text.path != SUMMARY) {
+        if !listed.iter().any(|path| path == Path::new(&page.path)) {
+            findings.push(format!("{}: {SUMMARY} does not list it, so the book lacks it", page.path));
+        }
+    }
+}
+
+/// A path of the repository that stands in backquotes exists.
+fn named_paths(text: &Text, texts: &[Text], root: &Path, findings: &mut Vec<String>) {
+    for (number, line) in prose(text) {
+        for named in line.split('`').skip(1).step_by(2).filter(|named| is_path(named)) {
+            let below = format!("{}/", named.trim_end_matches('/'));
+            let known = texts.iter().any(|other| other.path == named || other.path.starts_with(&below));
+            if !known && !root.join(named).exists() {
+                findings.push(text.finding(number, format_args!("there is no {named}")));
+            }
+        }
+    }
+}
+
+/// Tells whether this names a file or directory of the repository and nothing else.
+fn is_path(named: &str) -> bool {
+    ROOMS.iter().any(|room| named.starts_with(room)) && named.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c))
+}
+
 fn links(text: &Text, texts: &[Text], root: &Path, findings: &mut Vec<String>) {
-    let mut fenced = false;
-    for (number, line) in text.content.lines().enumerate() {
-        if line.trim_start().starts_with("```") {
-            fenced = !fenced;
-        }
-        if fenced {
-            continue;
-        }
+    for (number, line) in prose(text) {
         for target in targets(line) {
             if target.contains("://") || target.starts_with("mailto:") {
                 continue;
             }
             if let Some(problem) = broken(text, target, texts, root) {
-                findings.push(text.finding(number + 1, problem));
+                findings.push(text.finding(number, problem));
             }
         }
     }
+}
+
+/// Returns the lines outside fenced blocks, with their numbers from 1 on.
+fn prose(text: &Text) -> impl Iterator<Item = (usize, &str)> {
+    let mut fenced = false;
+    text.content.lines().enumerate().filter_map(move |(number, line)| {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        (!fenced && !fence).then_some((number + 1, line))
+    })
 }
 
 /// Returns the targets of the inline links of one line.
@@ -73,6 +118,9 @@ fn targets(line: &str) -> impl Iterator<Item = &str> {
 fn broken(text: &Text, target: &str, texts: &[Text], root: &Path) -> Option<String> {
     let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
     let path = if file.is_empty() { Path::new(&text.path).to_path_buf() } else { join(&text.path, file) };
+    if text.path.starts_with(BOOK) && !path.starts_with(BOOK) {
+        return Some(format!("the link to {target} leads out of the book: name the path in backquotes instead"));
+    }
     if !root.join(&path).exists() && !texts.iter().any(|other| Path::new(&other.path) == path) {
         return Some(format!("the link to {target} leads nowhere"));
     }
@@ -126,6 +174,25 @@ mod tests {
         let findings = link_findings(&[there, bad]);
         assert_eq!(findings.len(), 2, "{findings:?}");
         assert!(findings[0].starts_with("docs/a.md:1:") && findings[1].starts_with("docs/a.md:2:"), "{findings:?}");
+    }
+
+    #[test]
+    fn a_page_that_the_book_lacks_and_a_link_out_of_it_are_found() {
+        let summary = text("docs/SUMMARY.md", "- [A](a.md)\n");
+        let listed = text("docs/a.md", "[out](../README.md)\n");
+        let missing = text("docs/guide/b.md", "# B\n");
+        let findings = link_findings(&[summary, listed, missing, text("README.md", "# R\n")]);
+        assert_eq!(findings.len(), 2, "{findings:?}");
+        assert!(findings[0].starts_with("docs/a.md:1: the link to ../README.md leads out"), "{findings:?}");
+        assert!(findings[1].starts_with("docs/guide/b.md: docs/SUMMARY.md does not list it"), "{findings:?}");
+    }
+
+    #[test]
+    fn paths_in_backquotes_exist() {
+        let source = text("crates/fs/src/space.rs", "");
+        let page = text("A.md", "`crates/fs/src` `crates/fs/src/space.rs` `crates/*/x` `cargo run`\n`crates/fs/gone.rs`\n");
+        let findings = link_findings(&[source, page]);
+        assert_eq!(findings, ["A.md:2: there is no crates/fs/gone.rs"]);
     }
 
     #[test]

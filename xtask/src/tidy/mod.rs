@@ -56,6 +56,14 @@ pub fn passes() -> Result<bool> {
     Ok(findings.is_empty())
 }
 
+/// Returns what breaks the rules on documents.
+///
+/// # Errors
+/// When the repository cannot be read.
+pub fn of_documents() -> Result<Vec<String>> {
+    Ok(documents::check(&read_texts()?, Path::new(".")))
+}
+
 /// Reads every text file that git knows or would add; where there is no git (a source archive), every file outside `target`.
 fn read_texts() -> Result<Vec<Text>> {
     let listed = sh::output(Command::new("git").args(["ls-files", "-z", "-c", "-o", "--exclude-standard"]), Duration::from_secs(60));

@@ -1,7 +1,7 @@
 //! The library cache: pages of files in memory, read ahead and written behind, for the modes `cached` and `concurrent+cache`.
 //!
 //! ```text
-//!   ordering lock of the inode (the caller's: shared to read, exclusive to write, see DESIGN section 3)
+//!   ordering lock of the inode (the caller's: shared to read, exclusive to write, see docs/locks.md)
 //!        │
 //!   CachedFile::{read_at, write_at, flush, begin_truncate, begin_direct_write …}      this room
 //!        │
