@@ -82,6 +82,22 @@ fn clauses(texts: &[Text], findings: &mut Vec<String>) {
             findings.push(semantics.finding(number + 1, format_args!("{id} is promised, and no test names it")));
         }
     }
+    by_number(semantics, findings);
+}
+
+/// The table by number, where there is one, has every clause with the heading that it stands under.
+fn by_number(semantics: &Text, findings: &mut Vec<String>) {
+    let Some((clauses, table)) = semantics.content.split_once("\n## Clauses by number\n") else { return };
+    let mut subject = "";
+    for (number, line) in clauses.lines().enumerate() {
+        if line.starts_with('#') {
+            subject = line.trim_start_matches('#').trim();
+        } else if let Some((id, _)) = line.strip_prefix("**").and_then(|rest| rest.split_once("**")).filter(|(id, _)| id.starts_with("S-"))
+            && !table.contains(&format!("| {id} | [{subject}]("))
+        {
+            findings.push(semantics.finding(number + 1, format_args!("the table of clauses by number does not have {id} under '{subject}'")));
+        }
+    }
 }
 
 fn names_clause(text: &Text, id: &str) -> bool {
@@ -164,5 +180,16 @@ mod tests {
         assert_eq!(check(&[semantics()]).len(), 2);
         assert!(check(&[semantics(), named]).is_empty());
         assert_eq!(check(&[semantics(), text("crates/fs/src/a.rs", "// S-1 S-2\n")]).len(), 2);
+    }
+
+    #[test]
+    fn the_table_by_number_has_every_clause_under_its_subject() {
+        let head = "## Names\n\n**S-1** A.\n\n## Errors\n\n**S-2** B.\n\n## Clauses by number\n\n| S-1 | [Names](#names) |\n";
+        let mut findings = Vec::new();
+        by_number(&text("docs/semantics.md", head), &mut findings);
+        assert_eq!(findings, ["docs/semantics.md:7: the table of clauses by number does not have S-2 under 'Errors'"]);
+        findings.clear();
+        by_number(&text("docs/semantics.md", &format!("{head}| S-2 | [Errors](#errors) |\n")), &mut findings);
+        assert_eq!(findings, Vec::<String>::new());
     }
 }
