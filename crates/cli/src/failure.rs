@@ -109,6 +109,29 @@ impl From<bedplate::DeviceError> for Failure {
     }
 }
 
+impl From<backup::Error> for Failure {
+    fn from(error: backup::Error) -> Self {
+        use backup::ErrorKind as Kind;
+        let kind = match error.kind {
+            Kind::Usage => return Self::usage(error.message),
+            Kind::NotFound => "not_found",
+            Kind::NotPermitted => "not_permitted",
+            Kind::Exists => "exists",
+            Kind::NotEmpty => "not_empty",
+            Kind::NoSpace => "no_space",
+            Kind::ReadOnly => "read_only",
+            Kind::Io => "io",
+            Kind::Corrupt => "corrupt",
+            Kind::NewerFormat => "newer_format",
+            Kind::Busy => "busy",
+            Kind::Unsupported => "unsupported",
+            Kind::Invalid => "invalid",
+            Kind::StaleMount => "stale_mount",
+        };
+        Self::new(kind, without_numbers(&error.message))
+    }
+}
+
 impl From<serve::Error> for Failure {
     fn from(error: serve::Error) -> Self {
         let kind = match error.kind {

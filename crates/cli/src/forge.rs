@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use backup::{Manifest, Repository, Target, restore};
 use bedplate::{BlockDevice, Group, GroupConfig};
 
-use crate::backup::{Manifest, Repository, restore};
 use crate::control::wire;
 use crate::control::{Reply, act};
 use crate::failure::Failure;
 use crate::newcomer::Newcomer;
-use crate::output::{Output, harmless};
+use crate::output::harmless;
 
 /// Reads a request as the daemon of a mount does and carries it out on an open group; `open` gives the devices that it names. Returns the answer as it is sent.
 pub fn control_request(request: &[u8], group: &Group, open: &dyn Fn(&Path) -> Option<Arc<dyn BlockDevice>>) -> Vec<u8> {
@@ -78,15 +78,15 @@ impl Backups {
         let manifests = self.dir.join("manifests");
         std::fs::create_dir_all(&manifests).expect("there is room");
         std::fs::write(manifests.join(name), Manifest::sealed(lines)).expect("there is room");
-        let quiet = Output::new(true);
         let shown = crate::cmd::backup_listing(&self.repository).map_err(|failure| failure.message)?.to_string();
         assert!(!shown.is_empty(), "a backup is listed, or called damaged");
         let manifest = self.repository.backup(name).map_err(|failure| failure.message)?;
         let sound = self.repository.verify(Some(name), |_| ()).map_err(|failure| failure.message)?.faults.is_empty();
         let paths = manifest.entries.iter().map(|entry| entry.path.get().to_vec()).collect();
-        let restored = restore(&self.repository, &manifest, target, &quiet);
-        if let Err(failure) = &restored {
-            assert!(failure.message.len() > 10, "{failure:?} explains nothing");
+        let prepared = Target::prepare(target, |_| Ok::<_, backup::Error>(false));
+        let restored = prepared.and_then(|target| restore(&self.repository, &manifest, target, |_, _| ()));
+        if let Err(error) = &restored {
+            assert!(error.message.len() > 10, "{error:?} explains nothing");
         }
         assert!(sound || restored.is_err(), "data that does not verify was restored");
         let whole = restored.is_ok_and(|restored| restored.left_out.is_empty());

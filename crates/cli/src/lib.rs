@@ -10,7 +10,6 @@
 
 mod address;
 mod args;
-mod backup;
 mod cmd;
 mod condition;
 mod control;

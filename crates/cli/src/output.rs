@@ -11,6 +11,11 @@ use serde_json::json;
 use crate::failure::{Failure, Result};
 use crate::text;
 
+/// A result of another crate, with its text for people in this one.
+#[derive(Serialize)]
+#[serde(transparent)]
+pub struct Shown<T>(pub T);
+
 /// The place a command's results go to.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {

@@ -27,6 +27,12 @@ impl Bytes {
         Self { label: label.into(), total, done: 0, started: Instant::now(), wanted: is_wanted(output), bar: None }
     }
 
+    /// Counts bytes that are done, of `total`.
+    pub fn reach(&mut self, done: u64, total: u64) {
+        (self.done, self.total) = (0, total);
+        self.advance(done);
+    }
+
     /// Counts bytes that are done.
     pub fn advance(&mut self, bytes: u64) {
         self.done += bytes;

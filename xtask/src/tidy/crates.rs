@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 /// Which rooms a room may use. Rooms that are not here put others together and may use all.
-const EDGES: [(&str, &[&str]); 6] = [
+const EDGES: [(&str, &[&str]); 7] = [
     ("bedplate-block", &[]),
     ("bedplate-volume", &["bedplate-block"]),
     ("bedplate-fs", &["bedplate-block"]),
     ("bedplate", &["bedplate-block", "bedplate-volume", "bedplate-fs"]),
     ("bedplate-serve", &["bedplate-block", "bedplate-fs"]),
+    ("bedplate-backup", &["bedplate-block"]),
     ("xtask", &[]),
 ];
 

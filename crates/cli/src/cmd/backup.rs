@@ -5,16 +5,16 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use backup::{Access, Changed, Created, Header, Pruned, Repository, Source, Verified};
 use bedplate::{DifferenceKind, FileKind, Timestamp, format_size, format_time};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::checkpoint::show;
 use super::checkpoint_diff::{changes, differences};
-use crate::backup::{self, Access, Changed, Created, Header, Pruned, Repository, Source, Verified};
 use crate::failure::{Exit, Failure, Result};
 use crate::live;
-use crate::output::Output;
+use crate::output::{Output, Shown};
 use crate::reach::Reach;
 use crate::{progress, text};
 
@@ -77,7 +77,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         Action::Create { dir, checkpoint, repository, name, full } => create(dir, checkpoint, repository, name.as_deref(), *full, output),
         Action::List { repository } => list(repository, output),
         Action::Verify { repository, name } => verify(repository, name.as_deref(), output),
-        Action::Delete { repository, names } => output.show(&Repository::open(repository, Access::Remove)?.prune(names)?),
+        Action::Delete { repository, names } => output.show(&Shown(Repository::open(repository, Access::Remove)?.prune(names)?)),
     }
 }
 
@@ -116,7 +116,10 @@ fn create(dir: &Path, checkpoint: &OsString, repository: &OsStr, name: Option<&s
     header.base = base.as_ref().map(|(old, _)| old.name.clone());
     let base = base.map(|(old, changed)| repository.backup(&old.name).map(|old| (old, changed))).transpose()?;
     let source = Source { dir: shown, header, base };
-    output.show(&backup::create(&repository, &source, output)?)
+    let mut progress = progress::Bytes::new(output, format!("backing up {}", source.header.name), 0);
+    let created = backup::create(&repository, &source, |done, total| progress.reach(done, total))?;
+    drop(progress);
+    output.show(&Shown(created))
 }
 
 /// Tells what changed since a backup's checkpoint; `None` where the two cannot be compared.
@@ -131,7 +134,7 @@ fn since<'a>(reach: &'a Reach, old: &Header, to: Vec<u8>, output: &'a Output) ->
     let inodes = content.map(|difference| difference.ino.0).collect();
     let ranges = move |path: &Path| {
         let path = Path::new("/").join(path).as_os_str().as_bytes().to_vec();
-        let told = changes(reach, &path, &from, Some(&to), output)?;
+        let told = changes(reach, &path, &from, Some(&to), output).map_err(|failure| failure.message)?;
         Ok(told.ranges.iter().map(|range| (range.offset, range.len)).collect())
     };
     Ok(Some(Changed { inodes, ranges: Box::new(ranges) }))
@@ -143,7 +146,7 @@ fn verify(repository: &OsStr, name: Option<&str>, output: &Output) -> Result<()>
     let verified = repository.verify(name, |bytes| progress.advance(bytes))?;
     drop(progress);
     if verified.faults.is_empty() {
-        return output.show(&verified);
+        return output.show(&Shown(verified));
     }
     let more = verified.faults.len().saturating_sub(FAULTS_SHOWN);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
@@ -173,9 +176,9 @@ impl fmt::Display for Listing {
     }
 }
 
-impl fmt::Display for Created {
+impl fmt::Display for Shown<Created> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, base, entries, bytes, read_bytes, stored_bytes } = self;
+        let Created { name, base, entries, bytes, read_bytes, stored_bytes } = &self.0;
         write!(f, "{}: {entries} names, {} of data", name.escape_debug(), format_size(*bytes))?;
         if let Some(base) = base {
             write!(f, ", since {}", base.escape_debug())?;
@@ -184,14 +187,14 @@ impl fmt::Display for Created {
     }
 }
 
-impl fmt::Display for Verified {
+impl fmt::Display for Shown<Verified> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}: all is there and as it was", text::count(self.backups as u64, "backup"), text::count(self.chunks as u64, "chunk"))
+        write!(f, "{}, {}: all is there and as it was", text::count(self.0.backups as u64, "backup"), text::count(self.0.chunks as u64, "chunk"))
     }
 }
 
-impl fmt::Display for Pruned {
+impl fmt::Display for Shown<Pruned> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} deleted, {} freed", text::count(self.backups.len() as u64, "backup"), format_size(self.bytes))
+        write!(f, "{} deleted, {} freed", text::count(self.0.backups.len() as u64, "backup"), format_size(self.0.bytes))
     }
 }

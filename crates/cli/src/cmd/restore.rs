@@ -4,13 +4,13 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
+use backup::{Access, Repository, Restored, Target};
 use bedplate::format_size;
 use clap::Args;
 
-use crate::backup::{self, Access, Repository, Restored};
-use crate::failure::Result;
-use crate::output::Output;
-use crate::text;
+use crate::failure::{Failure, Result};
+use crate::output::{Output, Shown};
+use crate::{mounts, progress, text};
 
 /// Put a backup into an empty directory, of a mount or of anything else; every piece of data is compared with its hash
 #[derive(Debug, Args)]
@@ -26,12 +26,17 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let repository = Repository::open(&arguments.repository, Access::Read)?;
     let manifest = repository.backup(&arguments.name)?;
-    output.show(&backup::restore(&repository, &manifest, &arguments.dir, output)?)
+    let target = Target::prepare(&arguments.dir, |dir| Ok::<_, Failure>(mounts::above(dir)?.is_some()))?;
+    let mut progress = progress::Bytes::new(output, format!("restoring {}", arguments.name), 0);
+    let restored = backup::restore(&repository, &manifest, target, |done, total| progress.reach(done, total))?;
+    drop(progress);
+    output.show(&Shown(restored))
 }
 
-impl fmt::Display for Restored {
+impl fmt::Display for Shown<Restored> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {} names, {} of data", text::name(&self.path), self.entries, format_size(self.bytes))?;
-        self.left_out.iter().try_for_each(|what| writeln!(f, "not restored: {what}"))
+        let Restored { path, entries, bytes, left_out } = &self.0;
+        writeln!(f, "{}: {entries} names, {} of data", text::name(path), format_size(*bytes))?;
+        left_out.iter().try_for_each(|what| writeln!(f, "not restored: {what}"))
     }
 }

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::CHUNK_BYTES;
-use crate::failure::{Failure, Result};
+use crate::CHUNK_BYTES;
+use crate::error::{Error, ErrorKind, Result};
 
 /// The version of the format.
 pub const VERSION: u32 = 1;
@@ -180,7 +180,7 @@ impl Manifest {
 
     /// Reads the one that lies at `place`; nothing in it is trusted.
     pub fn read(text: &[u8], place: &str) -> Result<Self> {
-        let damaged = |what: &str| Failure::new("corrupt", format!("{place}: the manifest {what}: use another backup"));
+        let damaged = |what: &str| Error::new(ErrorKind::Corrupt, format!("{place}: the manifest {what}: use another backup"));
         let mut lines: Vec<&[u8]> = text.strip_suffix(b"\n").unwrap_or(text).split(|byte| *byte == b'\n').collect();
         let end: End = lines.pop().and_then(parse).ok_or_else(|| damaged("is cut short"))?;
         let mut hash = blake3::Hasher::new();
@@ -193,7 +193,7 @@ impl Manifest {
         let header: Header = lines.first().and_then(|line| parse(line)).ok_or_else(|| damaged("has no header"))?;
         if header.format != VERSION {
             let message = format!("{place} has format {}, this software reads {VERSION}: use a newer bedplate", header.format);
-            return Err(Failure::new("newer_format", message));
+            return Err(Error::new(ErrorKind::NewerFormat, message));
         }
         let entries: Vec<Entry> = lines.iter().skip(1).map(|line| parse(line)).collect::<Option<_>>().ok_or_else(|| damaged("does not parse"))?;
         if entries.len() as u64 != end.entries || !is_tree(&entries) {
@@ -313,7 +313,7 @@ mod tests {
     fn is_refused(change: impl Fn(&mut Entry)) -> bool {
         let mut manifest = manifest(b"d/x");
         change(&mut manifest.entries[2]);
-        read(&text(&manifest)).is_err_and(|failure| failure.kind == "corrupt")
+        read(&text(&manifest)).is_err_and(|failure| failure.kind == ErrorKind::Corrupt)
     }
 
     #[test]

@@ -10,14 +10,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 use serde::Serialize;
 
-use super::CHUNK_BYTES;
-use super::manifest::{Entry, Kind, Manifest};
-use super::repository::Repository;
-use crate::failure::{Failure, Result};
-use crate::live;
-use crate::mounts;
-use crate::output::Output;
-use crate::progress;
+use crate::CHUNK_BYTES;
+use crate::error::{Error, ErrorKind, Result};
+use crate::manifest::{Entry, Kind, Manifest};
+use crate::repository::Repository;
+use crate::settings;
 
 /// Zeros of this size are left out, as the holes they were or could have been.
 const HOLE_BYTES: usize = 4096;
@@ -35,45 +32,71 @@ pub struct Restored {
     pub left_out: Vec<String>,
 }
 
-/// Restores into an empty directory; nothing is called restored before all of it is on the device.
-pub fn restore(repository: &Repository, manifest: &Manifest, dir: &Path, output: &Output) -> Result<Restored> {
-    fs::create_dir_all(dir).map_err(|e| Failure::system("make", dir, &e))?;
-    if fs::read_dir(dir).map_err(|e| Failure::system("read", dir, &e))?.next().is_some() {
-        return Err(Failure::new("not_empty", format!("{} is not empty: restore into an empty directory", dir.display())));
+/// Where a backup is restored to: an empty directory.
+#[derive(Debug)]
+pub struct Target {
+    dir: PathBuf,
+    /// Whether it lies on a Bedplate mount, which takes the settings of files.
+    on_mount: bool,
+}
+
+impl Target {
+    /// Makes the directory where it does not exist. `on_mount` tells whether a canonical path lies on a Bedplate mount.
+    ///
+    /// # Errors
+    /// `NotEmpty`, those of the system, and those of `on_mount`.
+    pub fn prepare<E: From<Error>>(dir: &Path, on_mount: impl FnOnce(&Path) -> std::result::Result<bool, E>) -> std::result::Result<Self, E> {
+        let dir = empty(dir)?;
+        let on_mount = on_mount(&dir)?;
+        Ok(Self { dir, on_mount })
     }
-    let dir = dir.canonicalize().map_err(|e| Failure::system("find", dir, &e))?;
+}
+
+fn empty(dir: &Path) -> Result<PathBuf> {
+    fs::create_dir_all(dir).map_err(|e| Error::system("make", dir, &e))?;
+    if fs::read_dir(dir).map_err(|e| Error::system("read", dir, &e))?.next().is_some() {
+        return Err(Error::new(ErrorKind::NotEmpty, format!("{} is not empty: restore into an empty directory", dir.display())));
+    }
+    dir.canonicalize().map_err(|e| Error::system("find", dir, &e))
+}
+
+/// Restores into an empty directory. It returns once everything is durable. `progress` is called with the bytes that are done and the bytes in all.
+///
+/// # Errors
+/// `Corrupt` for a chunk that is missing or damaged, and those of the system and of the repository.
+pub fn restore(repository: &Repository, manifest: &Manifest, target: Target, mut progress: impl FnMut(u64, u64)) -> Result<Restored> {
+    let Target { dir, on_mount } = target;
     let bytes = manifest.entries.iter().map(|entry| entry.size).sum();
-    let ours = mounts::above(&dir)?.is_some();
     // The very chunks that are filled in below, in the same order.
     let files = manifest.entries.iter().filter(|entry| entry.kind == Kind::File && entry.link.is_none());
     let chunks = Box::new(repository.load(files.flat_map(|entry| entry.chunks.iter().map(|(_, hash)| hash.as_str()))));
-    let mut work = Work { chunks, ours, left_out: Vec::new() };
-    let mut progress = progress::Bytes::new(output, format!("restoring {}", manifest.header.name), bytes);
+    let mut work = Work { chunks, on_mount, left_out: Vec::new() };
+    let mut done_bytes = 0;
     for entry in &manifest.entries {
         work.make(entry, &dir)?;
-        progress.advance(entry.size);
+        done_bytes += entry.size;
+        progress(done_bytes, bytes);
     }
     // Directories last and from below: what was made in them changed their times, and they may forbid to be written.
     for entry in manifest.entries.iter().rev().filter(|entry| entry.kind == Kind::Directory) {
         work.dress(entry, &dir.join(entry.path.path()))?;
     }
-    let all = File::open(&dir).map_err(|e| Failure::system("open", &dir, &e))?;
-    rustix::fs::syncfs(&all).map_err(|e| Failure::system("sync", &dir, &e.into()))?;
-    all.sync_all().map_err(|e| Failure::system("sync", &dir, &e))?;
+    let all = File::open(&dir).map_err(|e| Error::system("open", &dir, &e))?;
+    rustix::fs::syncfs(&all).map_err(|e| Error::system("sync", &dir, &e.into()))?;
+    all.sync_all().map_err(|e| Error::system("sync", &dir, &e))?;
     Ok(Restored { path: dir, entries: manifest.entries.len(), bytes, left_out: work.left_out })
 }
 
-/// Says of which file something is missing or damaged.
-fn in_file(mut failure: Failure, path: &Path, at: u64) -> Failure {
-    failure.message = format!("{}, byte {at}: {}", path.display(), failure.message);
-    failure
+/// Names the file and the byte of which data is missing or damaged.
+fn in_file(error: Error, path: &Path, at: u64) -> Error {
+    Error { message: format!("{}, byte {at}: {}", path.display(), error.message), ..error }
 }
 
 struct Work<'a> {
     /// The chunks that are still to come.
     chunks: Box<dyn Iterator<Item = Result<Vec<u8>>> + 'a>,
     /// Whether the target lies on a Bedplate mount.
-    ours: bool,
+    on_mount: bool,
     left_out: Vec<String>,
 }
 
@@ -81,7 +104,7 @@ impl Work<'_> {
     fn make(&mut self, entry: &Entry, root: &Path) -> Result<()> {
         let path = root.join(entry.path.path());
         if let Some(link) = &entry.link {
-            return fs::hard_link(root.join(link.path()), &path).map_err(|e| Failure::system("link", &path, &e));
+            return fs::hard_link(root.join(link.path()), &path).map_err(|e| Error::system("link", &path, &e));
         }
         match entry.kind {
             Kind::Directory if entry.path.get().is_empty() => {
@@ -89,19 +112,19 @@ impl Work<'_> {
                 return Ok(());
             }
             Kind::Directory => {
-                DirBuilder::new().mode(0o700).create(&path).map_err(|e| Failure::system("make", &path, &e))?;
+                DirBuilder::new().mode(0o700).create(&path).map_err(|e| Error::system("make", &path, &e))?;
                 self.mark(entry, &path);
                 return Ok(());
             }
             Kind::File => self.fill(entry, &path)?,
             Kind::Symlink => {
-                let target = entry.target.as_ref().map(super::manifest::Bytes::path).unwrap_or_default();
-                std::os::unix::fs::symlink(target, &path).map_err(|e| Failure::system("make", &path, &e))?;
+                let target = entry.target.as_ref().map(crate::manifest::Bytes::path).unwrap_or_default();
+                std::os::unix::fs::symlink(target, &path).map_err(|e| Error::system("make", &path, &e))?;
             }
             Kind::Special => {
                 let made = rustix::fs::mknodat(CWD, &path, FileType::from_raw_mode(entry.mode), Mode::from_raw_mode(entry.mode), entry.rdev);
                 if let Err(error) = made {
-                    self.left_out.push(Failure::system("make", &path, &error.into()).message);
+                    self.left_out.push(Error::system("make", &path, &error.into()).message);
                     return Ok(());
                 }
             }
@@ -110,15 +133,15 @@ impl Work<'_> {
     }
 
     fn fill(&mut self, entry: &Entry, path: &Path) -> Result<()> {
-        let explain = |e: io::Error| Failure::system("write", path, &e);
+        let explain = |e: io::Error| Error::system("write", path, &e);
         // Nobody else reads it before its permissions say who may.
         let file = File::options().write(true).create_new(true).mode(0o600).open(path).map_err(explain)?;
         self.mark(entry, path);
         for (number, _) in &entry.chunks {
             let start = number * CHUNK_BYTES;
-            let bytes = self.chunks.next().expect("one comes for each").map_err(|failure| in_file(failure, path, start))?;
+            let bytes = self.chunks.next().expect("one comes for each").map_err(|error| in_file(error, path, start))?;
             if start + bytes.len() as u64 > entry.size {
-                return Err(Failure::new("corrupt", format!("{}: a chunk reaches behind the end: use another backup", path.display())));
+                return Err(Error::new(ErrorKind::Corrupt, format!("{}: a chunk reaches behind the end: use another backup", path.display())));
             }
             let mut at = 0;
             while at < bytes.len() {
@@ -138,9 +161,10 @@ impl Work<'_> {
     fn mark(&mut self, entry: &Entry, path: &Path) {
         let untorn = entry.untorn_bytes.map(|bytes| bytes.to_string());
         let extent = entry.extent_bytes.map(|bytes| bytes.to_string());
-        for (name, value) in [(live::MODE, entry.io_mode.as_ref()), (live::UNTORN, untorn.as_ref()), (live::EXTENT_SIZE, extent.as_ref())] {
+        for (name, value) in [(settings::MODE, entry.io_mode.as_ref()), (settings::UNTORN, untorn.as_ref()), (settings::EXTENT_SIZE, extent.as_ref())]
+        {
             match value {
-                Some(value) if self.ours => self.left_out.extend(live::set(path, name, value).err().map(|failure| failure.message)),
+                Some(value) if self.on_mount => self.left_out.extend(settings::set(path, name, value).err().map(|error| error.message)),
                 Some(value) => self.left_out.push(format!("{}: {name} = {value}: this is no Bedplate mount", path.display())),
                 None => {}
             }
@@ -149,17 +173,17 @@ impl Work<'_> {
 
     /// Sets owner, attributes, permissions and times.
     fn dress(&mut self, entry: &Entry, path: &Path) -> Result<()> {
-        let explain = |doing: &str, error: io::Error| Failure::system(doing, path, &error);
+        let explain = |doing: &str, error: io::Error| Error::system(doing, path, &error);
         let owned = std::os::unix::fs::lchown(path, Some(entry.uid), Some(entry.gid));
         // A program must not act for another owner than it was given to.
         let mode = if owned.is_ok() { entry.mode } else { entry.mode & !0o6000 };
         if let Err(error) = owned {
-            self.left_out.push(Failure::system("set the owner of", path, &error).message);
+            self.left_out.push(Error::system("set the owner of", path, &error).message);
         }
         for (name, value) in &entry.attributes {
             if let Err(error) = rustix::fs::lsetxattr(path, OsStr::from_bytes(name.get()), value.get(), XattrFlags::empty()) {
                 let doing = format!("set the attribute {} of", name.get().escape_ascii());
-                self.left_out.push(Failure::system(&doing, path, &error.into()).message);
+                self.left_out.push(Error::system(&doing, path, &error.into()).message);
             }
         }
         if entry.kind != Kind::Symlink {

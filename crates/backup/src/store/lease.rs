@@ -22,8 +22,8 @@ use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
 
 use super::objects::Bucket;
-use crate::backup::repository::CLAIMS;
-use crate::failure::{Failure, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::repository::CLAIMS;
 
 /// How often a claim is put again.
 const RENEWED: Duration = Duration::from_secs(60);
@@ -77,7 +77,10 @@ impl Lease {
         let own = self.bucket.path(&self.key)?;
         let claims = self.runtime.block_on(self.bucket.list(CLAIMS))?;
         let Some(now) = claims.iter().find(|claim| claim.location == own).map(|claim| claim.last_modified) else {
-            return Err(Failure::new("io", format!("{} does not list what was put there a moment ago: it cannot hold backups", self.bucket.url)));
+            return Err(Error::new(
+                ErrorKind::Io,
+                format!("{} does not list what was put there a moment ago: it cannot hold backups", self.bucket.url),
+            ));
         };
         for claim in claims.iter().filter(|claim| claim.location != own) {
             let age = (now - claim.last_modified).to_std().unwrap_or_default();
@@ -86,8 +89,8 @@ impl Lease {
                 let _gone = self.runtime.block_on(self.bucket.store.delete(&claim.location));
             } else if alone || claim.location.filename().is_some_and(|name| name.starts_with("alone.")) {
                 let left = (alive - age).as_secs().div_ceil(60);
-                return Err(Failure::new(
-                    "busy",
+                return Err(Error::new(
+                    ErrorKind::Busy,
                     format!("{} is in use by another backup command: wait for its end or, if it was killed, {left} minutes", self.bucket.url),
                 ));
             }
@@ -102,7 +105,7 @@ impl Lease {
             return Ok(());
         }
         let message = format!("the claim of {} could not be renewed for {} minutes: repeat the command", self.bucket.url, TRUSTED.as_secs() / 60);
-        Err(Failure::new("busy", message))
+        Err(Error::new(ErrorKind::Busy, message))
     }
 }
 
@@ -135,7 +138,7 @@ mod tests {
     use object_store::memory::InMemory;
 
     use super::*;
-    use crate::backup::store::objects::Objects;
+    use crate::store::objects::Objects;
 
     /// S-101, I-LEASE-1: a claim that was not renewed is not relied on, long before others take it for dead.
     #[test]
@@ -146,7 +149,7 @@ mod tests {
         let lease = Lease::take(Arc::clone(&objects.bucket), objects.runtime(), false).unwrap();
         assert!(lease.need().is_ok());
         lease.put_ms.store(now_ms() - 400_000, Ordering::SeqCst);
-        assert_eq!(lease.need().unwrap_err().kind, "busy");
+        assert_eq!(lease.need().unwrap_err().kind, ErrorKind::Busy);
     }
 
     /// S-101: the claim of a command that was killed stands in nobody's way for ever, and does not stay.
@@ -158,7 +161,7 @@ mod tests {
         killed.renewal.abort();
         std::mem::forget(killed);
         std::thread::sleep(Duration::from_millis(20));
-        assert_eq!(take(ALIVE).err().map(|failure| failure.kind), Some("busy".to_owned()));
+        assert_eq!(take(ALIVE).err().map(|failure| failure.kind), Some(ErrorKind::Busy));
         drop(take(Duration::from_millis(10)).unwrap());
         assert!(objects.runtime().block_on(objects.bucket.list(CLAIMS)).unwrap().is_empty());
         assert!(take(ALIVE).is_ok());
@@ -170,7 +173,7 @@ mod tests {
         let objects = Objects::over(Bucket::new("memory://".to_owned(), Box::new(InMemory::new()), "deep/prefix")).unwrap();
         let take = |alone| Lease::take(Arc::clone(&objects.bucket), objects.runtime(), alone);
         let (one, two) = (take(false).unwrap(), take(false).unwrap());
-        assert_eq!(take(true).err().map(|failure| failure.kind), Some("busy".to_owned()));
+        assert_eq!(take(true).err().map(|failure| failure.kind), Some(ErrorKind::Busy));
         drop(one);
         assert!(take(true).is_err(), "one is left");
         drop(two);

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use directory::Directory;
 
-use crate::failure::{Failure, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// What a command is about to do with a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub fn open(place: &OsStr) -> Result<Box<dyn Store>> {
     match place.to_str().and_then(|text| text.split_once("://")) {
         Some(("file", path)) => {
             let path = decoded(path).filter(|path| path.is_absolute());
-            let path = path.ok_or_else(|| Failure::usage(format!("{} names no file here: write file:///PATH", place.display())))?;
+            let path = path.ok_or_else(|| Error::new(ErrorKind::Usage, format!("{} names no file here: write file:///PATH", place.display())))?;
             Ok(Box::new(Directory::new(&path)))
         }
         Some((scheme, _)) => bucket(place.to_str().unwrap_or_default(), scheme),
@@ -113,7 +113,7 @@ fn bucket(url: &str, scheme: &str) -> Result<Box<dyn Store>> {
     } else {
         "no such storage is known: use a path, file:///, s3://, gs:// or az://"
     };
-    Err(Failure::usage(format!("{url}: {why}")))
+    Err(Error::new(ErrorKind::Usage, format!("{url}: {why}")))
 }
 
 #[cfg(test)]
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(open(OsStr::new("file:///a%20b/c")).unwrap().shown("k"), "/a b/c/k");
         assert_eq!(open(OsStr::new("s3:/bucket")).unwrap().shown("k"), "s3:/bucket/k", "a path, if an odd one");
         for wrong in ["file://host/x", "file://%zz", "ftp://host/x", "s4://bucket"] {
-            assert_eq!(open(OsStr::new(wrong)).err().map(|failure| failure.kind), Some("usage".to_owned()), "{wrong}");
+            assert_eq!(open(OsStr::new(wrong)).err().map(|failure| failure.kind), Some(ErrorKind::Usage), "{wrong}");
         }
         assert!(open(OsStr::from_bytes(b"odd \xff")).is_ok());
     }

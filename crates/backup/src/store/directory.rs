@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use super::{Access, Store, Values};
-use crate::backup::repository::MARK;
-use crate::failure::{Failure, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::repository::MARK;
 
 /// How the names of files end that are being written.
 const PARTIAL: &str = ".partial";
@@ -24,8 +24,8 @@ pub struct Directory {
     touched: Mutex<BTreeSet<PathBuf>>,
 }
 
-fn failed<'a>(doing: &'a str, path: &'a Path) -> impl Fn(io::Error) -> Failure + 'a {
-    move |error| Failure::system(doing, path, &error)
+fn failed<'a>(doing: &'a str, path: &'a Path) -> impl Fn(io::Error) -> Error + 'a {
+    move |error| Error::system(doing, path, &error)
 }
 
 impl Directory {
@@ -109,14 +109,14 @@ impl Store for Directory {
         if entries(&self.dir)?.iter().all(ours) {
             return Ok(());
         }
-        Err(Failure::new("exists", format!("{} holds something else than backups: name an empty directory", self.dir.display())))
+        Err(Error::new(ErrorKind::Exists, format!("{} holds something else than backups: name an empty directory", self.dir.display())))
     }
 
     fn claim(&mut self, access: Access) -> Result<()> {
         let path = self.path(MARK);
         let mark = File::open(&path).map_err(failed("open", &path))?;
         let locked = if access == Access::Remove { mark.try_lock() } else { mark.try_lock_shared() };
-        locked.map_err(|_| Failure::new("busy", format!("{} is in use by another backup command: wait for its end", self.dir.display())))?;
+        locked.map_err(|_| Error::new(ErrorKind::Busy, format!("{} is in use by another backup command: wait for its end", self.dir.display())))?;
         self.mark = Some(mark);
         Ok(())
     }
@@ -155,7 +155,7 @@ impl Store for Directory {
         written.map_err(|error| {
             // The first failure is told; what is left is removed by the next prune.
             let _removed = fs::remove_file(&partial);
-            Failure::system("write", &path, &error)
+            Error::system("write", &path, &error)
         })?;
         self.touched().insert(parent);
         Ok(())

@@ -5,10 +5,10 @@ use std::ffi::OsStr;
 
 use serde::Serialize;
 
-use super::CHUNK_BYTES;
-use super::manifest::{Header, Manifest};
-use super::store::{self, Access, Store};
-use crate::failure::{Failure, Result};
+use crate::CHUNK_BYTES;
+use crate::error::{Error, ErrorKind, Result};
+use crate::manifest::{Header, Manifest};
+use crate::store::{self, Access, Store};
 
 /// The key that says what the place is; in a directory, who changes what is there holds it locked.
 pub const MARK: &str = "bedplate-backup";
@@ -87,9 +87,9 @@ impl Repository {
 
     fn open_in(mut store: Box<dyn Store>, access: Access) -> Result<Self> {
         match mark_of(&*store)? {
-            None => return Err(Failure::new("not_found", format!("{} holds no backups", store.shown("")))),
+            None => return Err(Error::new(ErrorKind::NotFound, format!("{} holds no backups", store.shown("")))),
             Some(mark) if mark != MARK_TEXT => {
-                return Err(Failure::new("newer_format", format!("{} is of another format: use a newer bedplate", store.shown(""))));
+                return Err(Error::new(ErrorKind::NewerFormat, format!("{} is of another format: use a newer bedplate", store.shown(""))));
             }
             Some(_) => {}
         }
@@ -122,16 +122,18 @@ impl Repository {
     fn checked(&self, value: Option<Vec<u8>>, hash: &str) -> Result<Vec<u8>> {
         let shown = || self.store.shown(&chunk(hash));
         match value {
-            None => Err(Failure::new("corrupt", format!("{} is missing: back up again, in full, or use another backup", shown()))),
+            None => Err(Error::new(ErrorKind::Corrupt, format!("{} is missing: back up again, in full, or use another backup", shown()))),
             Some(bytes) if blake3::hash(&bytes).to_hex().as_str() == hash => Ok(bytes),
-            Some(_) => Err(Failure::new("corrupt", format!("{} does not hold what its name says: remove it and back up again, in full", shown()))),
+            Some(_) => {
+                Err(Error::new(ErrorKind::Corrupt, format!("{} does not hold what its name says: remove it and back up again, in full", shown())))
+            }
         }
     }
 
     /// Adds a backup: from here on it is there.
     pub fn add(&self, backup: &Manifest) -> Result<()> {
         let mut text = Vec::new();
-        backup.write(&mut text).map_err(|error| Failure::new("io", format!("the manifest cannot be written: {error}")))?;
+        backup.write(&mut text).map_err(|error| Error::new(ErrorKind::Io, format!("the manifest cannot be written: {error}")))?;
         // The chunks are durable, and nobody removes them, before anything names them.
         self.store.sync()?;
         self.store.still_claimed()?;
@@ -143,10 +145,10 @@ impl Repository {
     /// Refuses a name that cannot be one, or is taken.
     pub fn need_free(&self, name: &str) -> Result<()> {
         if name.is_empty() || name.starts_with('.') || name.contains('/') || name.ends_with(PARTIAL) || name.len() > 200 {
-            return Err(Failure::usage(format!("'{name}' cannot be the name of a backup")));
+            return Err(Error::new(ErrorKind::Usage, format!("'{name}' cannot be the name of a backup")));
         }
         if self.store.size(&manifest(name))?.is_some() {
-            return Err(Failure::new("exists", format!("a backup '{name}' exists in {}", self.store.shown(""))));
+            return Err(Error::new(ErrorKind::Exists, format!("a backup '{name}' exists in {}", self.store.shown(""))));
         }
         Ok(())
     }
@@ -164,7 +166,7 @@ impl Repository {
                 let found = Manifest::read(&text, &place)?;
                 // It is looked for by what it calls itself when the next one is made against it.
                 if found.header.name != *name {
-                    return Err(Failure::new("corrupt", format!("{place}: the manifest is that of another backup: use another one")));
+                    return Err(Error::new(ErrorKind::Corrupt, format!("{place}: the manifest is that of another backup: use another one")));
                 }
                 Ok(found)
             }
@@ -172,8 +174,8 @@ impl Repository {
         })
     }
 
-    fn no_backup(&self, name: &str) -> Failure {
-        Failure::new("not_found", format!("there is no backup '{name}' in {}", self.store.shown("")))
+    fn no_backup(&self, name: &str) -> Error {
+        Error::new(ErrorKind::NotFound, format!("there is no backup '{name}' in {}", self.store.shown("")))
     }
 
     /// Returns the names of the backups.
@@ -195,7 +197,7 @@ impl Repository {
         for backup in self.backups(&self.names()?) {
             match backup {
                 Ok(manifest) => headers.push(manifest.header),
-                Err(failure) if failure.kind == "corrupt" => damaged.push(failure.message),
+                Err(failure) if failure.kind == ErrorKind::Corrupt => damaged.push(failure.message),
                 Err(failure) => return Err(failure),
             }
         }
@@ -212,7 +214,7 @@ impl Repository {
         for (backup, name) in self.backups(&names).zip(&names) {
             let manifest = match backup {
                 Ok(manifest) => manifest,
-                Err(failure) if failure.kind == "corrupt" => {
+                Err(failure) if failure.kind == ErrorKind::Corrupt => {
                     verified.faults.push(failure.message);
                     continue;
                 }
@@ -223,7 +225,7 @@ impl Repository {
             for (bytes, (entry, number, _)) in self.load(new.iter().map(|(.., hash)| hash.as_str())).zip(&new) {
                 match bytes {
                     Ok(bytes) => progress(bytes.len() as u64),
-                    Err(failure) if failure.kind == "corrupt" => {
+                    Err(failure) if failure.kind == ErrorKind::Corrupt => {
                         let path = entry.path.path();
                         verified.faults.push(format!("backup '{name}', {}, byte {}: {}", path.display(), number * CHUNK_BYTES, failure.message));
                     }
@@ -244,7 +246,7 @@ impl Repository {
         }
         // Read before anything is removed: a backup that cannot be read may need any chunk.
         if let Some(nameless) = self.nameless()?.into_iter().next() {
-            return Err(Failure::new("corrupt", nameless));
+            return Err(Error::new(ErrorKind::Corrupt, nameless));
         }
         let mut needed = HashSet::new();
         let kept: Vec<String> = known.into_iter().filter(|name| !names.contains(name)).collect();

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 use super::lease::Lease;
 use super::{Access, Store, Values};
-use crate::failure::{Failure, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// How many requests are on their way at once; each write holds up to 1 MiB.
 const AT_ONCE: usize = 16;
@@ -58,8 +58,9 @@ impl Bucket {
     /// Returns where a key lies.
     pub fn path(&self, key: &str) -> Result<Path> {
         let parts = self.prefix.as_ref().split('/').chain(key.split('/')).filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/");
-        Path::parse(parts)
-            .map_err(|_| Failure::usage(format!("'{}' cannot be the name of an object: use letters, digits, - and _", key.escape_debug())))
+        Path::parse(parts).map_err(|_| {
+            Error::new(ErrorKind::Usage, format!("'{}' cannot be the name of an object: use letters, digits, - and _", key.escape_debug()))
+        })
     }
 
     /// Returns the key of an object below the prefix.
@@ -69,7 +70,7 @@ impl Bucket {
     }
 
     /// Makes the failure of a request about a key.
-    pub fn failure(&self, doing: &str, key: &str, error: &object_store::Error) -> Failure {
+    pub fn failure(&self, doing: &str, key: &str, error: &object_store::Error) -> Error {
         error::failure(&self.url, doing, key, error)
     }
 
@@ -159,19 +160,20 @@ impl Objects {
         let url = &format!("{scheme}://{rest}");
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         if !["s3", "gs", "az"].contains(&scheme) {
-            return Err(Failure::usage(format!("{url}: no such storage is known: use a path, file:///, s3://, gs:// or az://")));
+            return Err(Error::new(ErrorKind::Usage, format!("{url}: no such storage is known: use a path, file:///, s3://, gs:// or az://")));
         }
         if bucket.is_empty() {
-            return Err(Failure::usage(format!("{url} names no bucket: write {scheme}://BUCKET/PREFIX")));
+            return Err(Error::new(ErrorKind::Usage, format!("{url} names no bucket: write {scheme}://BUCKET/PREFIX")));
         }
-        let prefix = Path::parse(prefix).map_err(|_| Failure::usage(format!("{url}: '{prefix}' cannot be the beginning of names of objects")))?;
+        let prefix = Path::parse(prefix)
+            .map_err(|_| Error::new(ErrorKind::Usage, format!("{url}: '{prefix}' cannot be the beginning of names of objects")))?;
         let store = connect(url, scheme).map_err(|error| error::failure(url, "use", "", &error))?;
         Self::over(Bucket { url: url.to_owned(), store, prefix })
     }
 
     pub(super) fn over(bucket: Bucket) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("bedplate-objects").enable_all().build();
-        let runtime = runtime.map_err(|error| Failure::new("io", format!("no threads for requests can be started: {error}")))?;
+        let runtime = runtime.map_err(|error| Error::new(ErrorKind::Io, format!("no threads for requests can be started: {error}")))?;
         Ok(Self {
             bucket: Arc::new(bucket),
             runtime: Arc::new(runtime),
@@ -216,7 +218,7 @@ impl Store for Objects {
         if found.map(|path| self.bucket.key(path)).all(|key| known.contains(&key.as_str())) {
             return Ok(());
         }
-        Err(Failure::new("exists", format!("{} holds something else than backups: name an empty prefix", self.bucket.url)))
+        Err(Error::new(ErrorKind::Exists, format!("{} holds something else than backups: name an empty prefix", self.bucket.url)))
     }
 
     fn claim(&mut self, access: Access) -> Result<()> {

@@ -8,18 +8,16 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use bedplate::AlignedBuf;
+use block::AlignedBuf;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::CHUNK_BYTES;
-use super::manifest::{Bytes, Entry, Header, Kind, Manifest, VERSION};
-use super::repository::Repository;
-use crate::failure::{Failure, Result};
-use crate::live;
-use crate::output::Output;
-use crate::progress;
+use crate::CHUNK_BYTES;
+use crate::error::{Error, ErrorKind, Result};
+use crate::manifest::{Bytes, Entry, Header, Kind, Manifest, VERSION};
+use crate::repository::Repository;
+use crate::settings;
 
 /// What a backup is made of.
 pub struct Source<'a> {
@@ -33,8 +31,8 @@ pub struct Source<'a> {
 
 /// Parts of a file: offset and length.
 pub type Ranges = Vec<(u64, u64)>;
-/// Tells the ranges of a file, by its path.
-pub type Tell<'a> = Box<dyn Fn(&Path) -> Result<Ranges> + 'a>;
+/// Tells the ranges of a file, by its path, or in one sentence why they cannot be told.
+pub type Tell<'a> = Box<dyn Fn(&Path) -> std::result::Result<Ranges, String> + 'a>;
 
 /// What changed since another checkpoint.
 pub struct Changed<'a> {
@@ -61,8 +59,11 @@ pub struct Created {
     pub stored_bytes: u64,
 }
 
-/// Backs a checkpoint up.
-pub fn create(repository: &Repository, source: &Source<'_>, output: &Output) -> Result<Created> {
+/// Backs a checkpoint up. `progress` is called with the bytes that are done and the bytes in all.
+///
+/// # Errors
+/// Of the file system that is read, of the repository, and `Usage` or `Exists` for a name that cannot be taken.
+pub fn create(repository: &Repository, source: &Source<'_>, mut progress: impl FnMut(u64, u64)) -> Result<Created> {
     let mut walk = Walk { root: &source.dir, entries: Vec::new(), links: HashMap::new() };
     walk.add(PathBuf::new())?;
     let mut entries = walk.entries;
@@ -80,20 +81,21 @@ pub fn create(repository: &Repository, source: &Source<'_>, output: &Output) -> 
         }
         None => HashMap::new(),
     };
-    let mut progress = progress::Bytes::new(output, format!("backing up {}", source.header.name), created.bytes);
+    let mut done_bytes = 0;
     for entry in entries.iter_mut().filter(|entry| entry.kind == Kind::File && entry.link.is_none()) {
         let path = entry.path.path();
         let old = source.base.as_ref().zip(known.get(&entry.ino)).map(|((_, changed), old)| (*old, changed));
         let mut content = Content { repository, path: source.dir.join(&path), size: entry.size, chunks: Vec::new(), read: 0, stored: 0 };
         match old {
             Some((old, changed)) if !changed.inodes.contains(&entry.ino) => content.update(old, &[])?,
-            Some((old, changed)) => content.update(old, &(changed.ranges)(&path)?)?,
+            Some((old, changed)) => content.update(old, &(changed.ranges)(&path).map_err(|why| Error::new(ErrorKind::Io, why))?)?,
             None => content.read_all()?,
         }
         created.read_bytes += content.read;
         created.stored_bytes += content.stored;
         entry.chunks = content.chunks;
-        progress.advance(entry.size);
+        done_bytes += entry.size;
+        progress(done_bytes, created.bytes);
     }
     let manifest = Manifest { header: Header { format: VERSION, ..source.header.clone() }, entries };
     repository.add(&manifest)?;
@@ -113,12 +115,12 @@ impl Walk<'_> {
         let mut todo = vec![top];
         while let Some(path) = todo.pop() {
             let real = self.root.join(&path);
-            let meta = fs::symlink_metadata(&real).map_err(|e| Failure::system("look at", &real, &e))?;
+            let meta = fs::symlink_metadata(&real).map_err(|e| Error::system("look at", &real, &e))?;
             let entry = self.entry(&path, &real, &meta)?;
             if entry.kind == Kind::Directory {
                 let mut names = fs::read_dir(&real)
                     .and_then(|names| names.map(|name| name.map(|name| name.file_name())).collect::<io::Result<Vec<_>>>())
-                    .map_err(|e| Failure::system("read", &real, &e))?;
+                    .map_err(|e| Error::system("read", &real, &e))?;
                 names.sort_unstable();
                 todo.extend(names.into_iter().rev().map(|name| path.join(name)));
             }
@@ -133,7 +135,7 @@ impl Walk<'_> {
             kind if kind.is_dir() => Kind::Directory,
             kind if kind.is_symlink() => Kind::Symlink,
             kind if kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device() => Kind::Special,
-            _ => return Err(Failure::new("unsupported", format!("{} is of a kind that is not known", real.display()))),
+            _ => return Err(Error::new(ErrorKind::Unsupported, format!("{} is of a kind that is not known", real.display()))),
         };
         let bytes = Bytes::from(path.as_os_str().as_bytes().to_vec());
         let link = match kind {
@@ -144,11 +146,11 @@ impl Walk<'_> {
             _ => None,
         };
         let target = match kind {
-            Kind::Symlink => Some(fs::read_link(real).map_err(|e| Failure::system("read", real, &e))?.into_os_string().into_vec().into()),
+            Kind::Symlink => Some(fs::read_link(real).map_err(|e| Error::system("read", real, &e))?.into_os_string().into_vec().into()),
             _ => None,
         };
         let marked = matches!(kind, Kind::File | Kind::Directory) && link.is_none();
-        let untorn = if marked { live::get(real, live::UNTORN)? } else { None };
+        let untorn = if marked { settings::get(real, settings::UNTORN)? } else { None };
         Ok(Entry {
             path: bytes,
             kind,
@@ -160,9 +162,9 @@ impl Walk<'_> {
             rdev: meta.rdev(),
             target,
             attributes: if link.is_some() { Vec::new() } else { attributes(real)? },
-            io_mode: if marked { live::get(real, live::MODE)? } else { None },
+            io_mode: if marked { settings::get(real, settings::MODE)? } else { None },
             untorn_bytes: untorn.and_then(|text| text.split(' ').next()?.parse().ok()),
-            extent_bytes: if marked { live::get(real, live::EXTENT_SIZE)?.and_then(|text| text.parse().ok()) } else { None },
+            extent_bytes: if marked { settings::get(real, settings::EXTENT_SIZE)?.and_then(|text| text.parse().ok()) } else { None },
             size: if kind == Kind::File && link.is_none() { meta.size() } else { 0 },
             link,
             chunks: Vec::new(),
@@ -177,7 +179,7 @@ pub fn number(ino: u64) -> u64 {
 
 /// Reads extended attributes, but for those that a mount answers itself.
 fn attributes(path: &Path) -> Result<Vec<(Bytes, Bytes)>> {
-    let refused = |error: Errno| Failure::system("read the attributes of", path, &error.into());
+    let refused = |error: Errno| Error::system("read the attributes of", path, &error.into());
     let mut names = vec![0; 64 << 10];
     let len = match rustix::fs::llistxattr(path, &mut names[..]) {
         Ok(len) => len,
@@ -185,7 +187,7 @@ fn attributes(path: &Path) -> Result<Vec<(Bytes, Bytes)>> {
         Err(error) => return Err(refused(error)),
     };
     let mut found = Vec::new();
-    for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty() && !name.starts_with(b"user.bedplate.")) {
+    for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty() && !name.starts_with(settings::PREFIX)) {
         let mut value = vec![0; 64 << 10];
         let len = rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..]).map_err(refused)?;
         value.truncate(len);
@@ -205,8 +207,8 @@ struct Content<'a> {
 }
 
 impl Content<'_> {
-    fn refused(&self, error: &io::Error) -> Failure {
-        Failure::system("read", &self.path, error)
+    fn refused(&self, error: &io::Error) -> Error {
+        Error::system("read", &self.path, error)
     }
 
     /// Opens the file past all caches: `O_DIRECT` goes past the kernel's, and a mode named by a suffix past that of a mount in `concurrent+cache`.
@@ -282,8 +284,8 @@ impl Content<'_> {
             }
         }
         if filled < wanted {
-            return Err(Failure::new(
-                "io",
+            return Err(Error::new(
+                ErrorKind::Io,
                 format!("{} ended at byte {}, before its size: back up again", self.path.display(), start + filled as u64),
             ));
         }
