@@ -3,17 +3,40 @@
 //! Every undoing is held in one list. A guard that is dropped takes its own off the list and runs it; a signal or a test that passed its
 //! budget runs all of them, newest first. Each runs at most once.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+/// The longest that a signal waits for what other threads undo.
+const UNDO_LIMIT: Duration = Duration::from_secs(60);
+
 type Undo = Box<dyn FnOnce() + Send>;
 
 static LIST: Mutex<Vec<(u64, Undo)>> = Mutex::new(Vec::new());
 static NEXT: AtomicU64 = AtomicU64::new(0);
+/// A signal came: nothing may be started any more that would have to be undone.
+static STOPPING: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Whether this thread is undoing something, for which it may start programs.
+    static UNDOES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// How many threads are undoing something.
+static UNDOING: AtomicU64 = AtomicU64::new(0);
+
+fn run(undo: Undo) {
+    UNDOING.fetch_add(1, Ordering::SeqCst);
+    let outer = UNDOES.replace(true);
+    undo();
+    UNDOES.set(outer);
+    UNDOING.fetch_sub(1, Ordering::SeqCst);
+}
 
 fn list() -> MutexGuard<'static, Vec<(u64, Undo)>> {
     // A panic elsewhere must not keep the rest from being undone.
@@ -41,7 +64,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(undo) = take(self.0) {
-            undo();
+            run(undo);
         }
     }
 }
@@ -52,11 +75,25 @@ fn take(id: u64) -> Option<Undo> {
     Some(list.remove(at).1)
 }
 
+/// Returns whether a signal came, after which no program is started but by what undoes.
+pub fn is_stopping() -> bool {
+    STOPPING.load(Ordering::SeqCst) && !UNDOES.get()
+}
+
 /// Undoes everything, newest first.
 pub fn run_all() {
     loop {
         let Some((_, undo)) = list().pop() else { return };
-        undo();
+        run(undo);
+    }
+}
+
+/// Waits until nothing is left that another thread undoes, or begins to: what was to be undone is on no list while that runs.
+fn wait_for_others() {
+    let start = Instant::now();
+    while start.elapsed() < UNDO_LIMIT && (UNDOING.load(Ordering::SeqCst) > 0 || !list().is_empty()) {
+        run_all();
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -69,7 +106,9 @@ pub fn on_signals() -> Result<()> {
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
             eprintln!("xtask: stopped by signal {signal}, cleaning up");
+            STOPPING.store(true, Ordering::SeqCst);
             run_all();
+            wait_for_others();
             std::process::exit(128 + signal);
         }
     });

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::cleanup::Guard;
+use crate::cleanup::{Guard, is_stopping};
 
 /// What a finished program left.
 #[derive(Debug)]
@@ -90,6 +90,7 @@ impl Family {
     /// When it cannot be started.
     pub fn start(command: &mut Command) -> Result<Self> {
         let what = describe(command);
+        ensure!(!is_stopping(), "{what} is not started any more: a signal ended this run");
         let child = command.stdin(Stdio::null()).process_group(0).spawn().with_context(|| format!("cannot start {what}"))?;
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("a process has a number")?;
         let group = Some(Guard::new(move || {
