@@ -196,6 +196,11 @@ impl FileSystem {
     pub fn retain(&self, ino: InodeNo) -> Result<()> {
         self.inner.fs.inode(ino)?.pin()
     }
+    /// Returns whether an inode is kept alive, by [`retain`](Self::retain) or an open.
+    #[must_use]
+    pub fn is_retained(&self, ino: InodeNo) -> bool {
+        self.inner.fs.inodes.is_pinned(ino)
+    }
     /// Gives back `count` retentions.
     pub fn forget(&self, ino: InodeNo, count: u64) {
         if let Some(inode) = self.inner.fs.inodes.unpin_parked(ino, count) {

@@ -314,6 +314,12 @@ impl InodeTable {
         self.shard(ino).lock().inodes.get(&ino).cloned()
     }
 
+    /// Returns whether an inode is pinned, loaded or not.
+    pub(crate) fn is_pinned(&self, ino: InodeNo) -> bool {
+        let shard = self.shard(ino).lock();
+        shard.inodes.get(&ino).map_or_else(|| shard.parked.contains_key(&ino), |inode| inode.life.lock().pins > 0)
+    }
+
     /// Takes `count` pins off an inode that is not loaded; a loaded one is returned, for the caller to unpin.
     pub(crate) fn unpin_parked(&self, ino: InodeNo, count: u64) -> Option<Arc<Inode>> {
         let mut shard = self.shard(ino).lock();

@@ -33,6 +33,7 @@ mod privileges;
 mod requests;
 mod settings;
 mod shared;
+mod sizes;
 mod table;
 mod views;
 mod xattrs;

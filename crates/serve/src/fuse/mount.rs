@@ -82,7 +82,7 @@ impl Mount {
 
         let device = mountinfo::find(&mountpoint).ok().flatten().map(|entry| entry.device);
         let for_read_ahead = Arc::clone(&shared);
-        for_read_ahead.kernel_knows_it_as(device.as_deref());
+        for_read_ahead.is_mounted_on(&mountpoint, device.as_deref());
         let started = Session::open(&shared, connection, threads, may_clone_connection()).and_then(|session| {
             let state = Mutex::new(State { open: Some((shared, guard)), result: None });
             let inner = Arc::new(Inner { mountpoint: mountpoint.clone(), device, state, ended: Condvar::new() });

@@ -142,6 +142,8 @@ impl Shared {
         for (dir, name) in &changed.names {
             self.kernel.drop_name(*dir, OsStr::from_bytes(name));
         }
+        // Before the pages: of those that are dirty beyond the end none may be written any more.
+        self.tell_sizes(&changed.inodes);
         for ino in &changed.inodes {
             self.kernel.drop_pages(*ino, 0, 0);
         }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -18,6 +19,7 @@ use super::open_files::{OpenFile, OpenFiles};
 use super::privileges::Privileges;
 use super::requests::Requests;
 use super::settings::MountSettings;
+use super::sizes::Visits;
 use super::table::Table;
 use super::views::{Shown, Views};
 
@@ -52,8 +54,10 @@ pub(super) struct Shared {
     inline_syncs_max: usize,
     /// Messages to the kernel. Not for event threads: they wait for requests that those answer (I-LIN-1).
     pub(super) kernel: Kernel,
-    /// `major:minor` of the mount.
+    /// Where it is mounted, and `major:minor`.
+    pub(super) mountpoint: OnceLock<PathBuf>,
     device: OnceLock<String>,
+    pub(super) visits: Visits,
     broken: AtomicBool,
 }
 
@@ -80,13 +84,16 @@ impl Shared {
             inline_syncs: AtomicUsize::new(0),
             inline_syncs_max: threads.saturating_sub(2),
             kernel: Kernel::default(),
+            mountpoint: OnceLock::new(),
             device: OnceLock::new(),
+            visits: Visits::default(),
             broken: AtomicBool::new(false),
         }
     }
 
-    /// Notes under which number the kernel knows the mount.
-    pub(super) fn kernel_knows_it_as(&self, device: Option<&str>) {
+    /// Notes where it is mounted, and under which number the kernel knows it.
+    pub(super) fn is_mounted_on(&self, mountpoint: &Path, device: Option<&str>) {
+        self.mountpoint.get_or_init(|| mountpoint.to_owned());
         if let Some(device) = device {
             self.device.get_or_init(|| device.to_owned());
         }
