@@ -191,7 +191,7 @@ impl Filesystem for Adapter {
         // Nothing is answered, so there is nobody to tell of a failure but the log, where `run` has told it.
         self.0
             .run("forget", || {
-                self.0.fs.forget(self.ino(number), count);
+                self.0.forget(self.ino(number), count);
                 Ok(())
             })
             .unwrap_or_default();

@@ -110,7 +110,7 @@ impl Shared {
         match self.open(caller.thread, entry.attr.ino, flags, mode) {
             Ok(opened) => Ok((entry, opened)),
             Err(errno) => {
-                self.fs.forget(entry.attr.ino, 1);
+                self.forget(entry.attr.ino, 1);
                 Err(errno)
             }
         }

@@ -14,6 +14,7 @@
 
 mod activity;
 mod adapter;
+mod aliases;
 mod attach;
 mod attrs;
 mod buffers;

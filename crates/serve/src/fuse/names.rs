@@ -49,7 +49,20 @@ struct Name<'a> {
 
 impl Shared {
     fn entry(&self, attr: Attr, mode: Option<IoMode>) -> Answer<Entry> {
-        self.entry_for(attr, if mode.is_some() { Duration::ZERO } else { KERNEL_TTL })
+        if mode.is_none() {
+            return self.entry_for(attr, KERNEL_TTL);
+        }
+        let entry = self.entry_for(attr, Duration::ZERO)?;
+        self.aliases.note(entry.attr.ino);
+        Ok(entry)
+    }
+
+    /// Gives back what the kernel held of an inode.
+    pub(super) fn forget(&self, ino: InodeNo, count: u64) {
+        self.fs.forget(ino, count);
+        if !self.aliases.are_none() && !self.fs.is_retained(ino) {
+            self.aliases.forgotten(ino);
+        }
     }
 
     fn entry_for(&self, attr: Attr, name_ttl: Duration) -> Answer<Entry> {
@@ -134,8 +147,12 @@ impl Shared {
 
     pub(super) fn unlink(self: &Arc<Self>, dir: InodeNo, name: &OsStr) -> Answer<()> {
         let name = self.take_apart(dir, name)?;
+        let aliased = self.is_aliased(dir, name.real);
         self.fs.unlink(dir, name.real)?;
         self.forget_plain(dir, &name);
+        if aliased {
+            self.forget_suffixed(dir, name.real);
+        }
         Ok(())
     }
 
@@ -144,9 +161,13 @@ impl Shared {
         let from = self.take_apart(from_dir, from)?;
         let kind = self.fs.lookup(from_dir, from.real)?.kind;
         let to = self.take_apart_for(kind, to_dir, to)?;
+        let aliased = [(from_dir, from.real), (to_dir, to.real)].map(|(dir, name)| self.is_aliased(dir, name).then_some((dir, name)));
         self.fs.rename(from_dir, from.real, to_dir, to.real, mode)?;
         self.forget_plain(from_dir, &from);
         self.forget_plain(to_dir, &to);
+        for (dir, name) in aliased.into_iter().flatten() {
+            self.forget_suffixed(dir, name);
+        }
         if kind == FileKind::Directory || mode == RenameMode::Exchange {
             // What lies below has another path now.
             self.known_names.lock().clear();

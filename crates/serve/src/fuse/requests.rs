@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::aliases::suffixed;
 use super::errno::{Answer, Errno};
 use super::names::Caller;
 use super::shared::Shared;
@@ -141,6 +142,9 @@ impl Shared {
     fn forget_changed(&self, changed: &Changed) {
         for (dir, name) in &changed.names {
             self.kernel.drop_name(*dir, OsStr::from_bytes(name));
+            if !self.aliases.are_none() {
+                suffixed(name).for_each(|name| self.kernel.drop_name(*dir, &name));
+            }
         }
         // Before the pages: of those that are dirty beyond the end none may be written any more.
         self.tell_sizes(&changed.inodes);

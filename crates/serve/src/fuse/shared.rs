@@ -11,6 +11,7 @@ use fs::{FilePath, FileSystem, InodeLockSetting, InodeNo, Tunable};
 use parking_lot::Mutex;
 
 use super::adapter::Kernel;
+use super::aliases::Aliases;
 use super::dirs::DirStream;
 use super::errno::{Answer, Errno};
 use super::hints::Hints;
@@ -46,6 +47,7 @@ pub(super) struct Shared {
     pub(super) files: OpenFiles,
     pub(super) dirs: Table<DirStream>,
     pub(super) hints: Hints,
+    pub(super) aliases: Aliases,
     pub(super) privileges: Privileges,
     pub(super) lines: Lines,
     pub(super) requests: Requests,
@@ -78,6 +80,7 @@ impl Shared {
             files: OpenFiles::new(),
             dirs: Table::new(),
             hints: Hints::default(),
+            aliases: Aliases::default(),
             privileges: Privileges::new(),
             lines,
             requests: Requests::default(),

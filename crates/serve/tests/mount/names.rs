@@ -174,3 +174,52 @@ fn an_unnamed_temporary_file_is_refused_clearly() {
     assert_eq!(result.unwrap_err(), rustix::io::Errno::OPNOTSUPP);
     m.finish();
 }
+
+/// The kernel's entry of a suffixed name kept a removed file alive, and its space taken, until memory was short: a volume that was empty was full.
+#[test]
+fn s_17_s_28_a_removed_file_gives_its_space_back_by_whatever_name_it_was_opened() {
+    for options in ["", "mode=direct"] {
+        let Some(m) = Mounted::new(options) else { return };
+        let write = |name: &str| {
+            let file = File::create(m.path(name)).unwrap();
+            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 100 << 20)
+                .unwrap_or_else(|error| panic!("S-17: '{options}', {name}: {error}"));
+        };
+        let free = || rustix::fs::statvfs(m.root()).unwrap().f_bfree;
+        let enough = free() - 1000;
+        // The kernel is told once it has been answered, and forgets the file a moment later.
+        let wait_for_space = |what: &str| {
+            let back = (0..30_000).any(|_| {
+                free() >= enough || {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    false
+                }
+            });
+            assert!(back, "S-17: '{options}', {what}: its space is still taken");
+        };
+        for round in 0..10 {
+            let (name, suffix) = (format!("f{round}"), ["::concurrent", "::direct", "::cached", "::concurrent+cache"][round % 4]);
+            write(&format!("{name}{suffix}"));
+            // A name that was only looked at has an entry too.
+            fs::metadata(m.path(&format!("{name}::direct"))).unwrap();
+            match round % 3 {
+                0 => fs::remove_file(m.path(&name)).unwrap(),
+                1 => fs::remove_file(m.path(&format!("{name}{suffix}"))).unwrap(),
+                _ => {
+                    fs::write(m.path("new"), b"new").unwrap();
+                    fs::rename(m.path("new"), m.path(&name)).unwrap();
+                }
+            }
+            wait_for_space(&name);
+        }
+        for round in 0..10 {
+            // Renamed away from under its suffixed name, and then removed.
+            let (name, moved) = (format!("g{round}"), format!("h{round}"));
+            write(&format!("{name}::concurrent"));
+            fs::rename(m.path(&name), m.path(&moved)).unwrap();
+            fs::remove_file(m.path(&moved)).unwrap();
+            wait_for_space(&name);
+        }
+        m.finish();
+    }
+}
