@@ -14,10 +14,10 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::log::{LogDeviceHead, LogPosition};
-use crate::meta::{Region, format_tree};
+use crate::meta::{Growth, Region, format_tree};
 use crate::row::{InodeRow, RowChange, Table, inode_key};
 use crate::state::{EPOCH, Fs, NEXT_INO};
-use crate::superblock::{ByteRun, COPY_B, COPY_BYTES, LOG_BYTES_MIN, Superblock, VOLUME_BYTES_MIN};
+use crate::superblock::{ByteRun, COPY_B, COPY_BYTES, LOG_BYTES_MIN, Lists, Superblock, VOLUME_BYTES_MIN};
 use crate::{Epoch, Error, ErrorKind, FileKind, FormatOptions, FormatReport, InodeNo, Result};
 
 const LOG_BYTES_MAX: u64 = 128 << 20;
@@ -60,6 +60,7 @@ pub(crate) fn format(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDe
         log: log_run,
         metadata_len: 0,
         chunks: Vec::new(),
+        lists: Lists::default(),
     };
     wipe(device)?;
     if let Some((log, head)) = log.zip(head) {
@@ -69,10 +70,7 @@ pub(crate) fn format(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDe
     let region = Arc::new(Region::unpublished(Arc::clone(device), superblock.clone()));
     let next_free = if log.is_some() { COPY_BYTES } else { log_run.end().next_multiple_of(GRAIN) };
     let cursor = Mutex::new(next_free);
-    region.set_grow(Box::new(move |bytes, accept| {
-        let runs = take_front(&mut cursor.lock(), bytes, size_bytes)?;
-        accept(&runs).map(|()| runs)
-    }));
+    region.set_grow(Box::new(move |bytes, _, _| Ok(Growth { chunks: take_front(&mut cursor.lock(), bytes, size_bytes)?, lists: Vec::new() })));
     format_tree(&region, &LogPosition::START, &first_rows(options))?;
     region.publish()?;
     Ok(FormatReport {

@@ -30,7 +30,7 @@ pub(crate) fn info(fs: &Fs) -> FsInfo {
     log.device = fs.log_device.as_ref().map(|device| device.name().to_owned());
     FsInfo {
         uuid: superblock.uuid_text(),
-        version: crate::superblock::VERSION,
+        version: superblock.version(),
         block_size: fs.block_size,
         io_align: fs.io_align,
         buffer_align: fs.geometry.buffer_align,

@@ -24,7 +24,7 @@ use uuid::Uuid;
 use crate::checkpoint::{self, Capture, Checkpoint, UNFINISHED, image_extent, split_before_key};
 use crate::extent::Run;
 use crate::log::{LogDeviceHead, LogParts, LogPlace, ReplayReport, replay};
-use crate::meta::{MetaStore, Region, open_tree, stored_position};
+use crate::meta::{Growth, MetaStore, Region, open_tree, stored_position};
 use crate::row::{ExtentRow, InodeRow, Table, inode_key, split_extent_key, split_key};
 use crate::space::{Claim, Claims, Owner, Shared, Space, SpaceClass, Want};
 use crate::state::{EPOCH, Fs, NEXT_INO, Parts};
@@ -285,17 +285,19 @@ fn image_claim(key: &[u8], image: &[u8]) -> Result<Option<Claim>> {
     Ok(Some(Claim::new(extent.start, extent.len.into(), Owner::Image(epoch, ino, at, extent.state()))))
 }
 
-/// Lets the metadata region take free blocks.
+/// Lets the metadata region take free blocks, however scattered they are.
 fn grow_from(space: &Arc<Space>, block_size: u32) -> crate::meta::GrowRegion {
     let space = Arc::clone(space);
     let block = u64::from(block_size);
-    Box::new(move |bytes, accept| {
+    let in_bytes = move |runs: &[Run]| runs.iter().map(|run| ByteRun { start: run.start.0 * block, len: run.blocks * block }).collect();
+    Box::new(move |bytes, sealed, lists| {
+        space.settle(sealed);
         let want = Want { goal: None, blocks: bytes.div_ceil(block), ahead: None, class: SpaceClass::Metadata, promised: 0 };
         let runs = space.allocate_all(want)?;
-        let in_bytes: Vec<_> = runs.iter().map(|run| ByteRun { start: run.start.0 * block, len: run.blocks * block }).collect();
-        accept(&in_bytes).inspect_err(|_| space.free(&runs, 0))?;
+        let chunks: Vec<ByteRun> = in_bytes(&runs);
+        let listed = space.allocate_all(Want { blocks: lists(&chunks), ..want }).inspect_err(|_| space.free(&runs, 0))?;
         space.keep_for_metadata(2 * want.blocks);
-        Ok(in_bytes)
+        Ok(Growth { chunks, lists: in_bytes(&listed) })
     })
 }
 
@@ -391,7 +393,11 @@ pub(crate) fn keeping_size<T>(fs: &Fs, work: impl FnOnce(u64) -> T) -> T {
 
 /// Takes over a larger device.
 pub(crate) fn grow(fs: &Fs) -> Result<u64> {
-    fs.begin_change()?;
+    match fs.begin_change() {
+        // This is what makes room.
+        Err(e) if e.kind == ErrorKind::NoSpace => {}
+        other => other?,
+    }
     let _one = fs.growing.lock();
     let block = u64::from(fs.block_size);
     let size = fs.device.refresh_size()? / block * block;

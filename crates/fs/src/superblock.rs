@@ -14,6 +14,8 @@
 //!   be lost with that copy.
 //! - I-SB-2: every region it names lies inside the volume, beside the copies, and overlaps no other region.
 
+mod lists;
+
 use std::sync::Arc;
 
 use block::{AlignedBuf, BlockDevice};
@@ -23,8 +25,10 @@ use crate::decode::Reader;
 use crate::planted::{PlantedBug, planted};
 use crate::{Error, ErrorKind, Result};
 
-/// Format version this software writes and reads.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) use lists::Lists;
+
+/// The newest format version that this software reads: 2 is written where there are chunk lists, else 1.
+pub(crate) const VERSION: u32 = 2;
 /// Bytes set aside for each copy.
 pub(crate) const COPY_BYTES: u64 = 64 << 10;
 /// Byte address of copy B: beyond what partition tools and stray `dd`s overwrite, and independent of the size.
@@ -33,8 +37,8 @@ pub(crate) const COPY_B: u64 = 8 << 20;
 pub(crate) const VOLUME_BYTES_MIN: u64 = 32 << 20;
 /// The smallest log.
 pub(crate) const LOG_BYTES_MIN: u64 = 1 << 20;
-/// How many chunks the metadata region may have.
-pub(crate) const CHUNKS_MAX: usize = 128;
+/// How many chunks of the metadata region stand in the superblock itself; what is more stands in [`lists`].
+pub(crate) const CHUNKS_INLINE: usize = 128;
 /// Updates are counted: no count that is further away ever was.
 pub(crate) const GENERATION_MAX: u64 = 1 << 48;
 
@@ -42,6 +46,8 @@ const MAGIC: &[u8; 8] = b"BEDPLATE";
 /// Bytes of a copy that carry content.
 pub(crate) const CONTENT_BYTES: usize = 4096;
 const CRC_AT: usize = 12;
+/// Where the newest chunk list is named.
+const LISTS_AT: usize = 84 + 16 * CHUNKS_INLINE;
 
 /// A run of bytes on the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +80,8 @@ pub(crate) struct Superblock {
     pub(crate) metadata_len: u64,
     /// Where the metadata region lies, in order.
     pub(crate) chunks: Vec<ByteRun>,
+    /// Where the chunks stand that the superblock has no room for.
+    pub(crate) lists: Lists,
 }
 
 /// Gives a copy the checksum that its bytes ask for.
@@ -109,10 +117,11 @@ impl Found {
 impl Superblock {
     /// Encodes to [`CONTENT_BYTES`] bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        assert!(self.chunks.len() <= CHUNKS_MAX, "a superblock holds {CHUNKS_MAX} chunks");
+        let chunks = self.inline_chunks();
+        assert!(chunks.len() <= CHUNKS_INLINE, "a superblock holds {CHUNKS_INLINE} chunks");
         let mut out = Vec::with_capacity(CONTENT_BYTES);
         out.extend_from_slice(MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&self.version().to_le_bytes());
         out.extend_from_slice(&[0; 4]);
         out.extend_from_slice(&self.uuid);
         out.extend_from_slice(&self.generation.to_le_bytes());
@@ -121,17 +130,27 @@ impl Superblock {
         for word in [self.size_bytes, self.log.start, self.log.len, self.metadata_len] {
             out.extend_from_slice(&word.to_le_bytes());
         }
-        out.extend_from_slice(&u32::try_from(self.chunks.len()).expect("at most CHUNKS_MAX").to_le_bytes());
-        for chunk in &self.chunks {
+        out.extend_from_slice(&u32::try_from(chunks.len()).expect("at most CHUNKS_INLINE").to_le_bytes());
+        for chunk in chunks {
             out.extend_from_slice(&chunk.start.to_le_bytes());
             out.extend_from_slice(&chunk.len.to_le_bytes());
+        }
+        out.resize(LISTS_AT, 0);
+        if let Some(head) = self.lists.head {
+            out.extend_from_slice(&head.at.to_le_bytes());
+            out.extend_from_slice(&head.blocks.to_le_bytes());
         }
         out.resize(CONTENT_BYTES, 0);
         seal(&mut out);
         out
     }
 
-    /// Decodes one copy; `at` is its address for messages.
+    /// The oldest format version that can say all this.
+    pub(crate) fn version(&self) -> u32 {
+        if self.lists.head.is_some() { 2 } else { 1 }
+    }
+
+    /// Decodes one copy, without its chunk lists; `at` is its address for messages.
     pub(crate) fn decode(bytes: &[u8], at: u64) -> Result<Self> {
         let mut r = Reader::new(bytes, "a superblock");
         if r.take(8)? != MAGIC {
@@ -157,14 +176,24 @@ impl Superblock {
         let (generation, block_size, flags) = (r.u64()?, r.u32()?, r.u32()?);
         let (size_bytes, log, metadata_len) = (r.u64()?, ByteRun { start: r.u64()?, len: r.u64()? }, r.u64()?);
         let count = r.u32()? as usize;
-        if count > CHUNKS_MAX {
-            return Err(Error::corrupt(format!("the superblock at byte {at} names {count} metadata chunks, more than {CHUNKS_MAX}")));
+        if count > CHUNKS_INLINE {
+            return Err(Error::corrupt(format!("the superblock at byte {at} names {count} metadata chunks, more than {CHUNKS_INLINE}")));
         }
         let chunks = (0..count).map(|_| Ok(ByteRun { start: r.u64()?, len: r.u64()? })).collect::<Result<Vec<_>>>()?;
-        let superblock =
-            Self { uuid, generation, block_size, size_bytes, clean: flags & 1 != 0, log_separate: flags & 2 != 0, log, metadata_len, chunks };
+        let lists = if version == 1 { Lists::default() } else { Self::decode_lists(bytes, at)? };
+        let (clean, log_separate) = (flags & 1 != 0, flags & 2 != 0);
+        let superblock = Self { uuid, generation, block_size, size_bytes, clean, log_separate, log, metadata_len, chunks, lists };
         superblock.validate(at)?;
         Ok(superblock)
+    }
+
+    fn decode_lists(bytes: &[u8], at: u64) -> Result<Lists> {
+        let mut r = Reader::new(&bytes[LISTS_AT..], "a superblock");
+        let (list, blocks) = (r.u64()?, r.u32()?);
+        if list == 0 || blocks == 0 {
+            return Err(Error::corrupt(format!("the superblock at byte {at} has format version 2 and names no list of chunks")));
+        }
+        Ok(Lists { head: Some(lists::ListHead { at: list, blocks }), blocks: Vec::new() })
     }
 
     /// Keeps I-SB-2 against hostile content.
@@ -194,19 +223,21 @@ impl Superblock {
             return bad("overlap of regions at byte", pair[1].start);
         }
         let capacity: u64 = self.chunks.iter().map(|chunk| chunk.len).sum();
-        if self.metadata_len > capacity {
+        if self.lists.are_read() && self.metadata_len > capacity {
             return bad("metadata length", self.metadata_len);
         }
         Ok(())
     }
 
-    /// Returns every reserved region of the volume: copies, log (when on the volume), metadata chunks.
+    /// Returns every reserved region of the volume: copies, log (when on the volume), metadata chunks, chunk lists.
     pub(crate) fn regions(&self) -> Vec<ByteRun> {
         let mut regions = vec![ByteRun { start: 0, len: COPY_BYTES }, ByteRun { start: COPY_B, len: COPY_BYTES }];
         if !self.log_separate {
             regions.push(self.log);
         }
         regions.extend_from_slice(&self.chunks);
+        let block = u64::from(self.block_size);
+        regions.extend(self.lists.blocks.iter().map(|(at, _)| ByteRun { start: *at, len: block }));
         regions
     }
 
@@ -236,7 +267,9 @@ impl Superblock {
         let copy = |at: u64| -> Result<Self> {
             let mut buf = AlignedBuf::zeroed(CONTENT_BYTES.max(device.geometry().logical_block_size as usize));
             device.read_at(&mut buf, at)?;
-            Self::decode(&buf[..CONTENT_BYTES], at)
+            let mut superblock = Self::decode(&buf[..CONTENT_BYTES], at)?;
+            superblock.read_lists(device, at)?;
+            Ok(superblock)
         };
         if device.size_bytes() < VOLUME_BYTES_MIN {
             // The rest of a volume is no stranger.

@@ -25,6 +25,16 @@ impl Memtable {
         self.tables[row.table.index()].insert(row.key, row.value);
     }
 
+    /// Takes over the rows of an older table, except those that this one has newer images of.
+    pub(super) fn absorb_older(&mut self, older: &Self) {
+        for (images, old) in self.tables.iter_mut().zip(&older.tables) {
+            for (key, value) in old {
+                images.entry(key.clone()).or_insert_with(|| value.clone());
+            }
+        }
+        self.bytes += older.bytes;
+    }
+
     /// Returns `None` where this table knows nothing of the key.
     pub(super) fn get(&self, table: Table, key: &[u8]) -> Option<Option<Bytes>> {
         self.tables[table.index()].get(key).cloned()

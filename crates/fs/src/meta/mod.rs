@@ -11,6 +11,7 @@
 //! - I-META-2: the tree's durable commit holds exactly the records up to the log position stored in the same commit.
 //! - I-META-3: that commit starts only after the log is durable up to that position (or, when the log is full, after those
 //!   records left the log's buffer for good).
+//! - I-META-5: a metadata commit that finds no room for the region to grow changes nothing and latches nothing.
 //! - I-META-4: a reader sees every row in one of active, frozen and tree at every moment of a metadata commit.
 
 mod guard;
@@ -24,7 +25,7 @@ mod tests;
 
 pub(crate) use guard::guarded;
 pub(crate) use read::State;
-pub(crate) use region::{GrowRegion, Region};
+pub(crate) use region::{GrowRegion, Growth, Region};
 #[cfg(any(test, feature = "forge"))]
 pub(crate) use store::write_rows;
 pub(crate) use store::{Committed, Locked, MetaStore, POSITION, format_tree, open_tree, stored_position, table_name};

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use block::{AlignedBuf, BlockDevice};
@@ -17,15 +17,21 @@ use parking_lot::{Mutex, RwLock};
 use redb::StorageBackend;
 
 use crate::planted::{PlantedBug, planted};
-use crate::superblock::{ByteRun, CHUNKS_MAX, GENERATION_MAX, Superblock};
-use crate::{Error, ErrorKind, Result};
+use crate::superblock::{ByteRun, GENERATION_MAX, Superblock};
+use crate::{Error, ErrorKind, Lsn, Result};
 
-/// Finds room for the region to grow: asked for bytes, answers with runs that sum up to at least that many. Runs that are not accepted are given back,
-/// and the refusal is the answer.
-pub(crate) type GrowRegion = Box<dyn Fn(u64, Accept<'_>) -> Result<Vec<ByteRun>> + Send + Sync>;
+/// Finds room for the region to grow, also in what records up to the given one freed, which are sealed: asked for bytes, answers with chunks that sum up to at least that many, and with the blocks that their lists need.
+pub(crate) type GrowRegion = Box<dyn Fn(u64, Lsn, ListsFor<'_>) -> Result<Growth> + Send + Sync>;
 
-/// Says whether the region can have these runs.
-pub(crate) type Accept<'a> = &'a dyn Fn(&[ByteRun]) -> Result<()>;
+/// Says how many blocks of lists these chunks need.
+pub(crate) type ListsFor<'a> = &'a dyn Fn(&[ByteRun]) -> u64;
+
+/// What the region grows by.
+pub(crate) struct Growth {
+    pub(crate) chunks: Vec<ByteRun>,
+    /// Where their lists stand.
+    pub(crate) lists: Vec<ByteRun>,
+}
 
 /// The region, shared by the tree's backend and the file system.
 pub(crate) struct Region {
@@ -33,6 +39,10 @@ pub(crate) struct Region {
     /// Present content of the superblock; the lock also orders its updates.
     superblock: RwLock<Superblock>,
     grow: Mutex<Option<GrowRegion>>,
+    /// Records up to this one are sealed.
+    sealed: AtomicU64,
+    /// Why the region did not grow when it was last asked to.
+    refusal: Mutex<Option<Error>>,
     failed: OnceLock<Error>,
     /// Whether the volume has superblocks.
     published: AtomicBool,
@@ -58,6 +68,8 @@ impl Region {
             device,
             superblock: RwLock::new(superblock),
             grow: Mutex::new(None),
+            sealed: AtomicU64::new(0),
+            refusal: Mutex::new(None),
             failed: OnceLock::new(),
             published: AtomicBool::new(true),
             lost: Arc::default(),
@@ -95,6 +107,16 @@ impl Region {
     /// Lets the region grow; before this call it is fixed.
     pub(crate) fn set_grow(&self, grow: GrowRegion) {
         *self.grow.lock() = Some(grow);
+    }
+
+    /// Returns why the region did not grow, if it did not since the last call.
+    pub(super) fn take_refusal(&self) -> Option<Error> {
+        self.refusal.lock().take()
+    }
+
+    /// Takes note that records up to this one are sealed: the region may grow into what they freed.
+    pub(super) fn note_sealed(&self, lsn: Lsn) {
+        self.sealed.store(lsn.0, Ordering::Relaxed);
     }
 
     pub(crate) fn superblock(&self) -> Superblock {
@@ -185,22 +207,28 @@ impl Region {
             let superblock = self.superblock.read();
             (superblock.metadata_len, superblock.chunks.iter().map(|chunk| chunk.len).sum::<u64>())
         };
-        let mut all = self.superblock.read().chunks.clone();
+        let mut next = self.superblock();
+        let mut lists = Vec::new();
         if len > capacity {
             let grow = self.grow.lock();
             let grow = grow.as_ref().ok_or_else(|| Error::new(ErrorKind::NoSpace, "the metadata region cannot grow before the volume is mounted"))?;
-            let had = all.clone();
-            all = joined(&had, &grow(len - capacity, &|runs| fits(&joined(&had, runs)))?);
+            let growth = grow(len - capacity, Lsn(self.sealed.load(Ordering::Relaxed)), &|runs| next.lists_for(runs))
+                .inspect_err(|e| *self.refusal.lock() = Some(e.clone()))?;
+            let block_bytes = usize_from(u64::from(next.block_size))?;
+            let places: Vec<u64> = growth.lists.iter().flat_map(|run| (run.start..run.end()).step_by(block_bytes)).collect();
+            lists = next.extend(&growth.chunks, places.into_iter());
         }
-        assert!(all.iter().map(|chunk| chunk.len).sum::<u64>() >= len, "I-REG-1: the chunks hold the new length before anybody uses it");
+        assert!(next.chunks.iter().map(|chunk| chunk.len).sum::<u64>() >= len, "I-REG-1: the chunks hold the new length before anybody uses it");
         if len > old_len {
-            for run in plan_runs(&all, old_len, len - old_len).expect("the capacity was just provided") {
+            for run in plan_runs(&next.chunks, old_len, len - old_len).expect("the capacity was just provided") {
                 self.zero(run)?;
             }
+            self.latch(lists.iter().try_for_each(|list| list.write(&self.device, next.block_size)))?;
             self.latch(self.device.flush().map_err(Error::from))?;
         }
         self.update_superblock(|superblock| {
-            superblock.chunks = all;
+            superblock.chunks = next.chunks;
+            superblock.lists = next.lists;
             superblock.metadata_len = len;
         })
     }
@@ -211,27 +239,6 @@ impl Region {
         assert!(run.start.is_multiple_of(sector), "the tree's file grows in pages");
         self.latch(self.device.write_zeroes(run.start, run.len.next_multiple_of(sector)).map_err(Error::from))
     }
-}
-
-/// Adds runs to chunks; those that continue the last one become part of it.
-fn joined(chunks: &[ByteRun], runs: &[ByteRun]) -> Vec<ByteRun> {
-    let mut all = chunks.to_vec();
-    for run in runs {
-        match all.last_mut() {
-            Some(last) if last.end() == run.start => last.len += run.len,
-            _ => all.push(*run),
-        }
-    }
-    all
-}
-
-/// Refuses more chunks than a superblock holds.
-fn fits(chunks: &[ByteRun]) -> Result<()> {
-    if chunks.len() <= CHUNKS_MAX {
-        return Ok(());
-    }
-    let message = format!("the free space is too fragmented for the metadata region to grow: more than {CHUNKS_MAX} chunks");
-    Err(Error::new(ErrorKind::NoSpace, message))
 }
 
 fn plan_runs(chunks: &[ByteRun], offset: u64, len: u64) -> Option<Vec<ByteRun>> {

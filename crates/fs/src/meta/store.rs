@@ -1,11 +1,11 @@
 //! The store: commit, read, and the metadata commit that moves rows into the tree.
 
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use block::BlockDevice;
-use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 use redb::{Database, Durability, TableDefinition};
 
 use super::guard::{Tree, guarded};
@@ -92,6 +92,8 @@ pub(crate) struct MetaStore {
     committing: Mutex<()>,
     active_bytes: AtomicUsize,
     metadata_commits: AtomicU64,
+    /// Whether the last metadata commit found no room for the region to grow.
+    cramped: AtomicBool,
     failed: OnceLock<Error>,
 }
 
@@ -171,6 +173,7 @@ impl MetaStore {
             committing: Mutex::new(()),
             active_bytes: AtomicUsize::new(0),
             metadata_commits: AtomicU64::new(0),
+            cramped: AtomicBool::new(false),
             failed: OnceLock::new(),
         })
     }
@@ -373,27 +376,61 @@ impl MetaStore {
         log.used_bytes > log.size_bytes / 2
     }
 
-    /// Holds an operation back while the memtable is too large. Called before an operation takes any lock.
+    /// Holds an operation back while the memtable is too large. Called before an operation takes any lock. Where the region cannot grow, operations go on
+    /// while the log is less than half full, so that something can be removed; then they are refused with `NoSpace`, and nothing is changed.
     pub(crate) fn throttle(&self) -> Result<()> {
-        if self.active_bytes.load(Ordering::Relaxed) > ACTIVE_BYTES_MAX { self.metadata_commit() } else { Ok(()) }
+        let cramped = self.cramped.load(Ordering::Relaxed) && self.log_half_full();
+        if cramped || self.active_bytes.load(Ordering::Relaxed) > ACTIVE_BYTES_MAX { self.metadata_commit() } else { Ok(()) }
     }
 
     /// Moves everything committed so far into the tree, durably, and the log's tail behind it.
+    ///
+    /// # Errors
+    /// `NoSpace` where the region had no room to grow: then nothing has changed (I-META-5). Everything else latches.
     pub(crate) fn metadata_commit(&self) -> Result<()> {
-        self.revive();
-        let _one = self.committing.lock();
+        let sealed_before = self.cramped.load(Ordering::Relaxed);
+        match self.try_metadata_commit() {
+            // Once more: what the last records freed is sealed first.
+            Err(e) if e.kind == ErrorKind::NoSpace && !sealed_before && self.cramped.load(Ordering::Relaxed) => self.try_metadata_commit(),
+            other => other,
+        }
+    }
+
+    fn try_metadata_commit(&self) -> Result<()> {
+        let one = self.committing.lock();
         self.check()?;
-        self.metadata_commit_locked().map_err(|e| {
+        // Under the lock: the metadata commit before this one may have been refused.
+        self.open_again(&one);
+        let done = self.metadata_commit_locked();
+        // The tree may hand on another error than the one it was told first.
+        let refusal = self.region.take_refusal().filter(|_| done.is_err() && self.failed().is_none());
+        self.cramped.store(refusal.is_some(), Ordering::Relaxed);
+        if let Some(refusal) = refusal {
+            self.unfreeze();
+            return Err(refusal);
+        }
+        done.map_err(|e| {
             let e = e.latching("the metadata");
             self.failed.get_or_init(|| e.clone());
             e
         })
     }
 
+    /// Takes a metadata commit back for which the region had no room to grow: nothing was written that a reader of the tree sees, the log's tail did not
+    /// move, and the rows stay in memory for the next one.
+    fn unfreeze(&self) {
+        let mut state = self.state.write();
+        if let Some(frozen) = state.frozen.take() {
+            state.active.absorb_older(&frozen);
+        }
+        self.active_bytes.store(state.active.bytes(), Ordering::Relaxed);
+    }
+
     fn metadata_commit_locked(&self) -> Result<()> {
         let log = self.log();
         let (frozen, lsn) = self.freeze();
-        let outcome = log.sync(lsn)?;
+        let outcome = if self.cramped.load(Ordering::Relaxed) { log.seal(lsn)? } else { log.sync(lsn)? };
+        self.region.note_sealed(log.sealed_lsn());
         if outcome == SyncOutcome::NeedsCommit {
             self.device.flush()?;
         }
@@ -430,14 +467,19 @@ impl MetaStore {
     #[inline]
     fn revive(&self) {
         if self.region.is_lost() {
-            self.open_again();
+            self.revive_lost();
         }
     }
 
     #[cold]
-    fn open_again(&self) {
+    fn revive_lost(&self) {
         // Not while a metadata commit is under way, which may be the caller's own: it fails, or the next reader does this.
-        let Some(_one) = self.committing.try_lock() else { return };
+        if let Some(one) = self.committing.try_lock() {
+            self.open_again(&one);
+        }
+    }
+
+    fn open_again(&self, _one: &MutexGuard<'_, ()>) {
         let mut db = self.db.lock();
         let Some(cache_bytes) = db.as_ref().map(|tree| tree.cache_bytes).filter(|_| self.region.is_lost()) else { return };
         let region = if self.failed().is_some() { Arc::new(self.region.shadow()) } else { Arc::clone(&self.region) };
@@ -445,7 +487,9 @@ impl MetaStore {
         let opened = open_tree(&region, cache_bytes).and_then(|tree| Ok((Arc::new(Snapshot::take(&tree)?), tree)));
         match opened {
             Ok((snapshot, tree)) => {
+                // What the old tree meets while it closes is no failure of the new one.
                 *db = Some(tree);
+                self.region.set_lost(false);
                 // I-META-4: the tree is as of its last durable commit, and none is under way.
                 self.state.write().snapshot = snapshot;
             }
@@ -458,7 +502,7 @@ impl MetaStore {
 
     fn freeze(&self) -> (Arc<Memtable>, Lsn) {
         let mut state = self.state.write();
-        assert!(state.frozen.is_none(), "a failed metadata commit latches the store, so no second one starts");
+        assert!(state.frozen.is_none(), "a metadata commit that fails latches the store or takes the rows back");
         let frozen = Arc::new(std::mem::take(&mut state.active));
         state.frozen = Some(Arc::clone(&frozen));
         self.active_bytes.store(0, Ordering::Relaxed);

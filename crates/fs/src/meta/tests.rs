@@ -8,7 +8,7 @@ use block::{BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, S
 use crate::log::{Record, RecordKind};
 use crate::row::{RowChange, Table};
 use crate::state::Fs;
-use crate::superblock::{ByteRun, CONTENT_BYTES, COPY_B, COPY_BYTES, Superblock};
+use crate::superblock::{ByteRun, CONTENT_BYTES, COPY_B, COPY_BYTES, Lists, Superblock};
 use crate::{ErrorKind, FileSystem, FormatOptions, MountOptions};
 
 const SIZE: u64 = 64 << 20;
@@ -171,6 +171,7 @@ fn superblock() -> Superblock {
         log: ByteRun { start: COPY_BYTES, len: 1 << 20 },
         metadata_len: 4096,
         chunks: vec![ByteRun { start: 2 << 20, len: 1 << 20 }],
+        lists: Lists::default(),
     }
 }
 

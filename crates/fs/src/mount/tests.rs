@@ -4,23 +4,15 @@ use block::{CrashChoice, Fault, FaultRule, FlushFault, MemoryDevice, SimulatedDe
 
 use super::*;
 use crate::log::tests::tap::{Moments, Tap};
-use crate::superblock::{CHUNKS_MAX, COPY_B, COPY_BYTES, LOG_BYTES_MIN};
+use crate::superblock::{CHUNKS_INLINE, COPY_B, COPY_BYTES, LOG_BYTES_MIN, Lists};
 use crate::{FileSystem, FormatOptions, IoMode, OpenOptions};
 
-const BLOCK: u32 = 65_536;
-const BLOCKS: u64 = 1024;
+const BLOCK: u32 = 512;
+const BLOCKS: u64 = 65_536;
 
-/// A region that would have to lie in more chunks than a superblock holds does not grow, and what had been found for it is free again at once,
-/// not only after the next mount.
-#[test]
-fn a_growth_of_the_metadata_that_is_refused_gives_its_blocks_back() {
+/// A region without chunks on a volume of which only blocks for which `free` says so are free.
+fn region(free: impl Fn(u64) -> bool) -> (Arc<dyn BlockDevice>, Arc<Space>, Region) {
     let block = u64::from(BLOCK);
-    // Every other block is in use.
-    let mut claims = Claims::new(BLOCK, BLOCKS);
-    for at in (0..BLOCKS).step_by(2) {
-        claims.mark_used(Claim::new(BlockNo(at), 1, Owner::Region("a test"))).expect("nobody else has it");
-    }
-    let space = Arc::new(claims.into_space(|ino| ino).expect("nothing is claimed twice"));
     let superblock = Superblock {
         uuid: [7; 16],
         generation: 1,
@@ -31,14 +23,98 @@ fn a_growth_of_the_metadata_that_is_refused_gives_its_blocks_back() {
         log: ByteRun { start: COPY_B + COPY_BYTES, len: LOG_BYTES_MIN },
         metadata_len: 0,
         chunks: Vec::new(),
+        lists: Lists::default(),
     };
-    let region = Region::new(MemoryDevice::new(BLOCKS * block), superblock, false);
+    let used = |at: u64| superblock.regions().iter().any(|region| (region.start..region.end()).contains(&(at * block))) || !free(at);
+    let mut claims = Claims::new(BLOCK, BLOCKS);
+    for at in (0..BLOCKS).filter(|at| used(*at)) {
+        claims.mark_used(Claim::new(BlockNo(at), 1, Owner::Region("a test"))).unwrap();
+    }
+    let space = Arc::new(claims.into_space(|ino| ino).unwrap());
+    let device: Arc<dyn BlockDevice> = MemoryDevice::new(BLOCKS * block);
+    let region = Region::new(Arc::clone(&device), superblock, false);
     region.set_grow(grow_from(&space, BLOCK));
+    (device, space, region)
+}
+
+/// What had been found for a growth that is refused is free again at once, not only after the next mount.
+#[test]
+fn a_growth_of_the_metadata_that_is_refused_gives_its_blocks_back() {
+    // Room for the chunks, and not for their lists.
+    let chunks = CHUNKS_INLINE as u64 + 40;
+    let (_, space, region) = region(|at| at % 2 == 0 && (4096..4096 + 2 * chunks).contains(&at));
     let before = space.totals();
-    let error = region.resize((CHUNKS_MAX as u64 + 1) * block).expect_err("there are too many runs");
-    assert!(error.kind == ErrorKind::NoSpace && error.message.contains("too fragmented"), "{error}");
+    let error = region.resize(chunks * u64::from(BLOCK)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NoSpace, "{error}");
     assert_eq!(space.totals(), before, "they are free again, and no more is kept from data than before");
     assert!(region.superblock().chunks.is_empty());
+}
+
+/// I-REG-1, I-SB-1, I-SB-2: where nothing but single blocks is free, the region grows all the same, and both copies of the superblock tell where it lies.
+#[test]
+fn i_reg_1_i_sb_1_i_sb_2_the_region_grows_into_single_blocks() {
+    let block = u64::from(BLOCK);
+    let (device, space, region) = region(|at| at % 2 == 0);
+    let mut len = 0;
+    for growth in [100, 28, 1, 29, 30, 5000] {
+        len += growth * block;
+        region.resize(len).unwrap();
+        let found = Superblock::read(&device).unwrap();
+        assert!(found.damage.is_empty() && found.bad_copy.is_none(), "{:?}", found.damage);
+        assert_eq!(found.superblock, region.superblock());
+        assert_eq!(found.superblock.chunks.len() as u64 * block, len, "a chunk for each block");
+        assert_eq!(found.superblock.version(), if len <= CHUNKS_INLINE as u64 * block { 1 } else { 2 });
+    }
+    let superblock = region.superblock();
+    let reserved: u64 = superblock.regions().iter().map(|region| region.len / block).sum();
+    assert_eq!(space.totals().free + reserved, BLOCKS / 2 + odd_blocks_of_regions(&superblock), "every block is free or belongs to one region");
+    let list = superblock.regions().last().unwrap().start;
+    device.write_at(&block::AlignedBuf::zeroed(BLOCK as usize), list).unwrap();
+    let error = Superblock::read(&device).unwrap_err();
+    assert!(error.kind == ErrorKind::Corrupt && error.message.contains("list of metadata chunks"), "S-36: {error}");
+}
+
+/// Blocks with odd numbers that belong to the volume itself: nothing of what grew does.
+fn odd_blocks_of_regions(superblock: &Superblock) -> u64 {
+    let block = u64::from(BLOCK);
+    superblock.regions().iter().map(|region| (region.start / block..region.end() / block).filter(|at| at % 2 == 1).count() as u64).sum()
+}
+
+/// I-META-5, S-34: on a volume whose free space is single blocks the metadata grows past the chunks that a superblock holds. Where it cannot grow any
+/// more changes are refused and nothing latches; a larger volume takes them again.
+#[test]
+fn i_meta_5_s_34_metadata_that_cannot_grow_refuses_changes_and_latches_nothing() {
+    let device = SimulatedDevice::new(4 * VOLUME, 1);
+    device.start_smaller(40 << 20);
+    let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
+    FileSystem::format(&shared, None, &FormatOptions { log_bytes: Some(1 << 20), ..FormatOptions::default() }).unwrap();
+    let fs = FileSystem::mount(Arc::clone(&shared), None, quiet()).unwrap();
+    let file = fs.open("/holes", &OpenOptions::create()).unwrap();
+    let part = block::AlignedBuf::zeroed(1 << 20);
+    let full = (0..).step_by(part.len()).find(|at| file.write_at(&part, *at).is_err()).unwrap();
+    for at in (0..full).step_by(8192) {
+        file.allocate(crate::AllocateMode::PunchHole, at, 4096).unwrap();
+    }
+    fs.sync().unwrap();
+    let set = |i: u32| fs.set_xattr(InodeNo::ROOT, format!("user.{i}").as_bytes(), &[7; 60_000], false, false);
+    let (refused, error) = (0..5000).find_map(|i| set(i).err().map(|e| (i, e))).unwrap();
+    assert_eq!(error.kind, ErrorKind::NoSpace, "{error}");
+    assert!(fs.state().meta.region().superblock().chunks.len() > CHUNKS_INLINE, "{:?}", fs.state().meta.region().superblock().chunks.len());
+    assert_eq!(fs.info().failed, None);
+    assert_eq!(fs.info().version, 2);
+    // What the log has no room for is not durable, and a sync says so.
+    assert!(fs.sync().map_or_else(|e| e.kind == ErrorKind::NoSpace, |()| true));
+    assert!(fs.get_xattr(InodeNo::ROOT, b"user.0").is_ok() && fs.get_xattr(InodeNo::ROOT, format!("user.{}", refused - 1).as_bytes()).is_ok());
+    device.grow(4 * VOLUME);
+    fs.grow().unwrap();
+    fs.sync().unwrap();
+    (refused..refused + 20).for_each(|i| set(i).unwrap());
+    drop(file);
+    fs.unmount().unwrap();
+    let report = FileSystem::check(&shared, None, false).unwrap();
+    assert!(report.findings.is_empty(), "{:#?}", report.findings);
+    let fs = FileSystem::mount(shared, None, quiet()).unwrap();
+    assert!((0..refused + 20).all(|i| fs.get_xattr(InodeNo::ROOT, format!("user.{i}").as_bytes()).is_ok()));
 }
 
 const VOLUME: u64 = 64 << 20;
