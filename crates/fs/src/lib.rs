@@ -67,7 +67,7 @@ pub use names::{readable_name, split_mode_suffix};
 #[doc(hidden)]
 pub use options::{BetweenRecords, Limits};
 pub use options::{FormatOptions, InodeLockSetting, MountOptions, OpenOptions};
-#[cfg(feature = "planted-bugs")]
+#[cfg(any(test, feature = "planted-bugs"))]
 pub use planted::{PlantedBug, plant};
 pub use queue::{Queue, QueueCompletion};
 pub use report::{CheckReport, Finding, FindingKind, FormatReport, FsInfo, LogInfo, RecoveryReport};

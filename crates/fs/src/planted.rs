@@ -1,13 +1,13 @@
 //! Mistakes that can be switched on, so that the crash judge can show that it finds them.
 //!
-//! Only the judge's own tests ask for the feature `planted-bugs`. Without it the question below is the constant `false`, and nothing of this is
+//! Only the judge's own tests ask for the feature `planted-bugs`; the unit tests of this crate have it. Without it the question below is the constant `false`, and nothing of this is
 //! in the program; `cargo xtask tidy` sees to it that nobody else asks.
 
-#[cfg(feature = "planted-bugs")]
+#[cfg(any(test, feature = "planted-bugs"))]
 use std::cell::{Cell, RefCell};
 
 use crate::log::Record;
-#[cfg(feature = "planted-bugs")]
+#[cfg(any(test, feature = "planted-bugs"))]
 use crate::{
     log::RecordKind,
     row::{RowChange, Table},
@@ -58,12 +58,17 @@ pub enum PlantedBug {
     PublishedWhileFormatting,
     /// What a thread changes of extended attributes goes into the log with its next change or sync, and not before what others change after it.
     LoggedOutOfOrder,
+    /// Every seventh caller of a group commit that finds a round under way returns at once.
+    SeventhAnsweredEarly,
+    /// A truncation in several records does not note that it is under way.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    TruncationNotMarked,
 }
 
-#[cfg(feature = "planted-bugs")]
+#[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -85,10 +90,12 @@ impl PlantedBug {
         Self::JoinedTooLate,
         Self::PublishedWhileFormatting,
         Self::LoggedOutOfOrder,
+        Self::SeventhAnsweredEarly,
+        Self::TruncationNotMarked,
     ];
 }
 
-#[cfg(feature = "planted-bugs")]
+#[cfg(any(test, feature = "planted-bugs"))]
 thread_local! {
     static PLANTED: Cell<Option<PlantedBug>> = const { Cell::new(None) };
     /// What this thread changed and did not log yet.
@@ -96,20 +103,24 @@ thread_local! {
 }
 
 /// Plants a mistake in what this thread does from now on, or takes it out.
-#[cfg(feature = "planted-bugs")]
+#[cfg(any(test, feature = "planted-bugs"))]
 pub fn plant(bug: Option<PlantedBug>) {
     PLANTED.set(bug);
 }
 
 /// Returns whether this thread makes a mistake.
-#[cfg(feature = "planted-bugs")]
+#[cfg(any(test, feature = "planted-bugs"))]
 pub(crate) fn planted(bug: PlantedBug) -> bool {
     PLANTED.get() == Some(bug)
 }
 
-/// What is logged instead of a record by who logs out of order.
-#[cfg(feature = "planted-bugs")]
+/// What is logged instead of a record where the order or the mark of a truncation is wrong.
+#[cfg(any(test, feature = "planted-bugs"))]
 pub(crate) fn logged_instead(record: &Record) -> Option<Record> {
+    if planted(PlantedBug::TruncationNotMarked) && record.kind == RecordKind::Truncate {
+        let rows = record.rows.iter().filter(|row| row.table != Table::Orphan).cloned().collect();
+        return Some(Record { kind: record.kind, rows, exposes: record.exposes.clone(), barrier: record.barrier });
+    }
     if !planted(PlantedBug::LoggedOutOfOrder) {
         return None;
     }
@@ -125,13 +136,13 @@ pub(crate) fn logged_instead(record: &Record) -> Option<Record> {
 }
 
 /// Everybody logs in order.
-#[cfg(not(feature = "planted-bugs"))]
+#[cfg(not(any(test, feature = "planted-bugs")))]
 pub(crate) const fn logged_instead(_: &Record) -> Option<Record> {
     None
 }
 
 /// Nobody makes mistakes.
-#[cfg(not(feature = "planted-bugs"))]
+#[cfg(not(any(test, feature = "planted-bugs")))]
 pub(crate) const fn planted(_: PlantedBug) -> bool {
     false
 }

@@ -98,6 +98,9 @@ impl Group {
                 }
                 return;
             }
+            if planted(PlantedBug::SeventhAnsweredEarly) && ticket.is_multiple_of(7) {
+                return;
+            }
             self.wait(ticket);
         }
     }

@@ -1,5 +1,6 @@
 //! The protocol of group commit, the very source file, under a checker that runs its threads in every kind of order.
 
+use std::panic::catch_unwind;
 use std::sync::Arc;
 
 #[expect(clippy::duplicate_mod, reason = "the model checks the very source that runs, over other surroundings")]
@@ -7,6 +8,7 @@ use std::sync::Arc;
 mod group;
 mod sync;
 
+use crate::planted::{PlantedBug, plant};
 use group::Group;
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shuttle::thread;
@@ -62,4 +64,15 @@ fn callers(threads: usize, calls: usize) {
 fn no_order_of_threads_breaks_the_protocol() {
     shuttle::check_random(|| callers(3, 2), 3000);
     shuttle::check_pct(|| callers(4, 2), 3000, 4);
+}
+
+/// The checker is worth something only if it sees a caller that is answered before a round served it.
+#[test]
+fn i_group_2_a_waiter_that_is_answered_early_is_found() {
+    plant(Some(PlantedBug::SeventhAnsweredEarly));
+    let found = catch_unwind(|| shuttle::check_random(|| callers(4, 2), 3000));
+    plant(None);
+    let what = found.expect_err("SeventhAnsweredEarly went unnoticed");
+    let what = what.downcast_ref::<String>().map(String::as_str).or_else(|| what.downcast_ref::<&str>().copied()).unwrap_or_default();
+    assert!(what.contains("I-GROUP-2"), "by another rule: {what}");
 }
