@@ -1,11 +1,14 @@
 //! Recovery on devices that forget what was not flushed, cut at every moment of it; and the metadata region's room.
 
+use std::sync::OnceLock;
+
 use block::{CrashChoice, Fault, FaultRule, FlushFault, MemoryDevice, SimulatedDevice, Trigger};
+use parking_lot::Mutex;
 
 use super::*;
 use crate::log::tests::tap::{Moments, Tap};
 use crate::superblock::{CHUNKS_INLINE, COPY_B, COPY_BYTES, LOG_BYTES_MIN, Lists};
-use crate::{FileSystem, FormatOptions, IoMode, OpenOptions};
+use crate::{FileSystem, FormatOptions, IoMode, Limits, OpenOptions};
 
 const BLOCK: u32 = 512;
 const BLOCKS: u64 = 65_536;
@@ -249,4 +252,55 @@ fn i_rec_2_s_3_s_37_recovery_does_not_use_what_a_further_replay_checks() {
         assert_holds(fs, "/behind", 2, context);
         assert!(fs.get_xattr(InodeNo::ROOT, b"user.3").is_ok(), "{context}: what was synced is gone");
     });
+}
+
+/// Cuts the power between any two records of a truncation that takes several, each durable before the next one; what recovery does not end is the error.
+fn cut_between_the_records_of_a_truncation() -> std::result::Result<usize, String> {
+    let device = SimulatedDevice::new(VOLUME, 1);
+    let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
+    FileSystem::format(&shared, None, &FormatOptions::default()).unwrap();
+    let (cuts, mounted) = (Arc::new(Mutex::new(Vec::new())), Arc::new(OnceLock::<std::sync::Weak<Fs>>::new()));
+    let between = {
+        let (device, cuts, mounted) = (Arc::clone(&device), Arc::clone(&cuts), Arc::clone(&mounted));
+        move |_: &'static str| {
+            let fs = mounted.get().and_then(std::sync::Weak::upgrade).unwrap();
+            fs.meta.sync(fs.meta.last_lsn()).unwrap();
+            cuts.lock().push(device.operation_count());
+        }
+    };
+    let limits = Limits { extents_per_record: 4, between_records: Some(Arc::new(between)), ..Limits::default() };
+    let fs = FileSystem::mount(shared, None, MountOptions { limits, ..quiet() }).unwrap();
+    mounted.set(Arc::downgrade(fs.state())).unwrap();
+    let file = fs.open("/long", &OpenOptions::create()).unwrap();
+    let page = block::AlignedBuf::zeroed(4096);
+    (0..20).for_each(|i| file.write_at(&page, i * 8192).map(drop).unwrap());
+    fs.sync().unwrap();
+    file.set_size(4096).unwrap();
+    for cut in cuts.lock().iter() {
+        let image: Arc<dyn BlockDevice> = device.crash_image(*cut, &CrashChoice::LoseAll);
+        let recovered = FileSystem::mount(Arc::clone(&image), None, quiet()).unwrap();
+        let attr = recovered.lookup(InodeNo::ROOT, b"long").unwrap();
+        if (attr.size, attr.allocated_bytes) != (4096, 4096) {
+            return Err(format!("cut after {cut}: {} bytes, {} of them allocated", attr.size, attr.allocated_bytes));
+        }
+        recovered.unmount().unwrap();
+        assert!(FileSystem::check(&image, None, false).unwrap().findings.is_empty());
+    }
+    let count = cuts.lock().len();
+    Ok(count)
+}
+
+/// S-11, S-37: a truncation of which only some records survive a power cut is ended by recovery.
+#[test]
+fn s_11_s_37_a_truncation_that_was_cut_is_ended_by_recovery() {
+    assert_eq!(cut_between_the_records_of_a_truncation(), Ok(4));
+}
+
+/// Without its mark recovery does not know of it, and blocks beyond the new end stay with the file.
+#[test]
+fn a_truncation_without_its_mark_is_found() {
+    crate::plant(Some(crate::PlantedBug::TruncationNotMarked));
+    let found = cut_between_the_records_of_a_truncation();
+    crate::plant(None);
+    println!("TruncationNotMarked: {}", found.expect_err("TruncationNotMarked went unnoticed"));
 }
