@@ -122,7 +122,7 @@ fn s_30_no_cached_read_goes_back_behind_a_direct_write() {
 /// Writes a number into a file by asynchronous direct I/O, again and again, and reads it through a new open once it is written.
 const ASYNCHRONOUS: &str = r#"
 import ctypes, mmap, os, platform, struct, sys
-io_setup, io_submit, io_getevents = {"x86_64": (206, 209, 208)}.get(platform.machine(), (0, 2, 4))
+io_setup, io_destroy, io_submit, io_getevents = {"x86_64": (206, 207, 209, 208)}.get(platform.machine(), (0, 1, 2, 4))
 libc = ctypes.CDLL(None, use_errno=True)
 path, rounds = sys.argv[1], int(sys.argv[2])
 def call(*arguments):
@@ -151,6 +151,9 @@ for number in range(1, rounds):
     seen = read()
     if seen != number:
         sys.exit("%d was read after %d had been written" % (seen, number))
+# The end of a process does not wait for the system to let go of the file.
+call(io_destroy, context)
+os.close(fd)
 "#;
 
 /// A reader opened a file, read a page of it and closed it between the moment in which the kernel dropped the pages of an asynchronous direct write's
