@@ -21,7 +21,7 @@ pub struct File {
     write: bool,
     append: bool,
     data_sync: bool,
-    /// Whether a read of this open has looked at the access time.
+    /// Whether a read of this open has looked at the access time, or none is to.
     read_noted: AtomicBool,
 }
 
@@ -41,8 +41,8 @@ impl File {
     /// Makes the handle of an open that the inode's table already counts.
     pub(crate) fn new(fs: Arc<Fs>, inode: Arc<Inode>, class: OpenClass, options: &OpenOptions) -> Self {
         let write = options.write || options.append;
-        let &OpenOptions { read, append, data_sync, .. } = options;
-        Self { fs, inode, class, read, write, append, data_sync, read_noted: AtomicBool::new(false) }
+        let &OpenOptions { read, append, data_sync, keep_atime, .. } = options;
+        Self { fs, inode, class, read, write, append, data_sync, read_noted: AtomicBool::new(keep_atime) }
     }
 
     pub(crate) fn io(&self) -> Io<'_> {

@@ -185,6 +185,8 @@ pub struct OpenOptions {
     pub data_sync: bool,
     /// The caller caches by itself (the kernel's page cache above a mount): `cached` is served without the library cache.
     pub caller_caches: bool,
+    /// Reads do not move the access time (`O_NOATIME`).
+    pub keep_atime: bool,
 }
 
 impl OpenOptions {

@@ -95,6 +95,7 @@ impl Shared {
             mode,
             direct_flag: flags & libc::O_DIRECT != 0,
             caller_caches: self.write_back,
+            keep_atime: flags & libc::O_NOATIME != 0,
             ..OpenOptions::default()
         };
         let file = self.fs.open_inode(ino, &options)?;

@@ -113,8 +113,8 @@ impl MountSettings {
             "nosuid" => self.suid = false,
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
-            // Always so; the words are known because people write them.
-            "default_permissions" | "defaults" => {}
+            // Always so (reading a directory moves no time); the words are known because people write them.
+            "default_permissions" | "defaults" | "nodiratime" => {}
             _ => return Err(unknown()),
         }
         Ok(())
@@ -158,7 +158,7 @@ fn refuse(option: &str, why: &str) -> Error {
 
 fn unknown() -> String {
     "unknown; known are mode=, checkpoint=, inode-lock=, writeback=, cache=, metadata-cache=, readahead=, write-behind=, sync=, latency-sample=, extsize=, defrag=, defrag-load=, threads=, fsname=, ro, rw, relatime, \
-     noatime, allow_other, default_permissions, auto_unmount, nonempty, dev, nodev, suid, nosuid, exec and noexec"
+     noatime, nodiratime, allow_other, default_permissions, auto_unmount, nonempty, dev, nodev, suid, nosuid, exec and noexec"
         .to_string()
 }
 
@@ -224,7 +224,7 @@ mod tests {
         let settings = MountSettings::parse("").unwrap();
         assert!(!settings.allow_other && !settings.suid && !settings.dev && settings.exec && !settings.file_system.read_only);
         assert!(settings.file_system.threads >= 16);
-        let settings = MountSettings::parse("defaults,ro,suid, rw,nosuid,default_permissions,subtype=bedplate").unwrap();
+        let settings = MountSettings::parse("defaults,ro,suid, rw,nosuid,nodiratime,default_permissions,subtype=bedplate").unwrap();
         assert!(!settings.file_system.read_only && !settings.suid);
         assert_eq!(MountSettings::parse("readahead=0").unwrap().file_system.read_ahead_bytes_min, 0);
     }

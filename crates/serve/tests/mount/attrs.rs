@@ -1,7 +1,7 @@
 //! Attributes and permissions.
 
 use std::fs::{self, File, Permissions};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 
@@ -201,4 +201,24 @@ fn a_read_only_mount_refuses_every_change() {
         assert_eq!(errno(result), libc::EROFS);
     }
     drop(m);
+}
+
+/// Reads through an open with `O_NOATIME` moved the access time all the same.
+#[test]
+fn an_open_that_keeps_the_access_time_keeps_it() {
+    for options in ["", "mode=direct", "mode=concurrent", "mode=concurrent+cache"] {
+        let Some(mut m) = Mounted::new(options) else { return };
+        fs::write(m.path("f"), [1; 5000]).unwrap();
+        File::open(m.path("f")).unwrap().set_times(fs::FileTimes::new().set_accessed(std::time::UNIX_EPOCH)).unwrap();
+        for (flags, moves) in [(libc::O_NOATIME, false), (0, true)] {
+            // After a mount the kernel has no pages, and asks for those that it reads.
+            m = m.again(options);
+            let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(m.path("f")).unwrap();
+            file.read_exact_at(&mut [0; 5000], 0).unwrap();
+            drop(file);
+            m = m.again(options);
+            assert_eq!(m.path("f").metadata().unwrap().atime() != 0, moves, "{options}: {flags:#o}");
+        }
+        m.finish();
+    }
 }
