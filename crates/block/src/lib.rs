@@ -10,6 +10,7 @@ mod error;
 mod file;
 mod inherit;
 mod inline;
+mod interval_map;
 mod memory;
 mod pool;
 mod queue;
@@ -24,6 +25,7 @@ pub use device::{BlockDevice, DeviceCounters, EngineReport, Geometry};
 pub use error::{Error, ErrorKind, Operation, Result};
 pub use file::{Backing, DeviceOptions, Engine, create_image, open};
 pub use inherit::close_descriptors_on_exec;
+pub use interval_map::{IntervalMap, RunValue};
 pub use memory::MemoryDevice;
 pub use queue::{Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
 pub use sim::{

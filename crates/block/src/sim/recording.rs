@@ -28,6 +28,7 @@ use crate::check::{Limits, assert_geometry, error};
 use crate::counters::Counters;
 use crate::file::from_io;
 use crate::inline::{InlineQueue, Positioned};
+use crate::interval_map::RunValue;
 use crate::{BlockDevice, DeviceCounters, DeviceQueue, EngineReport, ErrorKind, Geometry, Operation, QueueOptions, Request, Result};
 
 /// One operation on a recording device. Operations are numbered from 0 by their order.
@@ -222,7 +223,7 @@ impl Recording {
 
     /// Returns what the device held when the recording began, where that is not the base's.
     pub fn start(&self) -> impl Iterator<Item = (Range<u64>, Source)> {
-        self.start.runs()
+        self.start.iter().map(|(run, source)| (run, *source))
     }
 
     /// Returns the operations.
