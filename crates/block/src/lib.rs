@@ -11,6 +11,7 @@ mod file;
 mod inherit;
 mod inline;
 mod interval_map;
+mod little_endian;
 mod memory;
 mod pool;
 mod queue;
@@ -26,6 +27,7 @@ pub use error::{Error, ErrorKind, Operation, Result};
 pub use file::{Backing, DeviceOptions, Engine, create_image, open};
 pub use inherit::close_descriptors_on_exec;
 pub use interval_map::{IntervalMap, RunValue};
+pub use little_endian::{LeReader, Short};
 pub use memory::MemoryDevice;
 pub use queue::{Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
 pub use sim::{
