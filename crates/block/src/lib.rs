@@ -19,6 +19,7 @@ mod sim;
 mod snapshot;
 mod threads;
 mod uring;
+mod waker;
 mod workers;
 
 pub use buffer::AlignedBuf;
@@ -35,4 +36,5 @@ pub use sim::{
     RecordingDevice, SimulatedDevice, SimulatedOptions, Source, Spooled, Trigger, WriteFault,
 };
 pub use snapshot::Snapshot;
+pub use waker::Waker;
 pub use workers::Workers;
