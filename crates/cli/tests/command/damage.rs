@@ -18,7 +18,8 @@ fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
 
 /// Mounts an image in this process.
 pub fn mounted(image: &Path) -> FileSystem {
-    let options = VolumeOptions { device: DeviceOptions::default() };
+    // No claim: a program that a test beside this one starts would inherit it for a moment, and the next command would find the image in use.
+    let options = VolumeOptions { device: DeviceOptions { exclusive: false, ..DeviceOptions::default() } };
     let device = Volume::open(image, &options).unwrap().device();
     FileSystem::mount(device, None, MountOptions::default()).unwrap()
 }
