@@ -40,7 +40,7 @@ enum Command {
     /// Fuzzes every decoder, or the named ones, with coverage guidance.
     Fuzz(fuzz::Options),
     /// Runs real programs on the release binary: databases that are killed, verified data, bad input, comparisons.
-    Real(real::Options),
+    Real(Box<real::Options>),
     /// Runs a program with io_uring forbidden.
     #[command(hide = true)]
     WithoutIoUring {

@@ -21,7 +21,8 @@ pub const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 pub struct Bed {
     directory: PathBuf,
     _removal: Guard,
-    program: PathBuf,
+    /// The `bedplate` under test.
+    pub program: PathBuf,
     /// Program and arguments that start `bedplate`: an ordinary user's, or without io_uring.
     pub launcher: Vec<OsString>,
 }

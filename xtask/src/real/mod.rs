@@ -23,6 +23,7 @@ mod restricted;
 mod scale;
 mod scrubs;
 mod sqlite;
+mod suites;
 mod superblock;
 mod volumes;
 
@@ -77,6 +78,8 @@ pub struct Options {
     /// Use this binary instead of building one
     #[arg(long)]
     program: Option<PathBuf>,
+    #[command(flatten)]
+    suites: suites::Choice,
 }
 
 impl Default for Options {
@@ -202,6 +205,12 @@ const MEASUREMENTS: &[Test] = &[
         budget_s: 3600,
         run: ratio::untorn_postgres,
     },
+    Test {
+        name: "suites",
+        needs: &[Need::Fuse, Need::Root, Need::Loop, Need::Program("mkfs.xfs"), Need::Program("findmnt")],
+        budget_s: 12 * 3600,
+        run: suites::compare,
+    },
 ];
 
 /// Runs the tests that `options` names and adds their outcomes to `tally`.
@@ -221,7 +230,9 @@ pub fn run(options: &Options, tally: &mut Tally) -> Result<()> {
         Some(program) => program.canonicalize().with_context(|| format!("cannot find {}", program.display()))?,
         None => build()?,
     };
-    for test in chosen {
+    let count = chosen.len();
+    for (at, test) in chosen.into_iter().enumerate() {
+        println!("real {}: {} of {count}", test.name, at + 1);
         let start = Instant::now();
         let outcome = run_one(test, &program, options);
         let verdict = match &outcome {

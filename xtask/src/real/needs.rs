@@ -83,7 +83,7 @@ pub fn install() {
     if wanted.is_empty() && !database {
         return;
     }
-    if !is_root() || std::env::var_os("BEDPLATE_NO_INSTALL").is_some() || find_program("apt-get").is_none() {
+    if !may_install() || find_program("apt-get").is_none() {
         println!("    not installed here: {}", wanted.join(" "));
         return;
     }
@@ -95,6 +95,22 @@ pub fn install() {
     if let Err(error) = installed {
         println!("    could not install: {error:#}");
     }
+}
+
+/// Tells whether programs may be installed here.
+pub fn may_install() -> bool {
+    is_root() && std::env::var_os("BEDPLATE_NO_INSTALL").is_none()
+}
+
+/// Installs packages that a source tree is built with; where that is not allowed the build says what it lacks.
+///
+/// # Errors
+/// When the packages cannot be installed.
+pub fn install_packages(packages: &[&str]) -> Result<()> {
+    if !may_install() || find_program("apt-get").is_none() {
+        return Ok(());
+    }
+    apt_install(packages)
 }
 
 /// Installs PostgreSQL without the cluster that Debian would make and start.
