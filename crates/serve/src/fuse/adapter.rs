@@ -19,7 +19,7 @@ use fuser::{
 use super::buffers::PAYLOAD_BYTES_MAX;
 use super::data::{Durability, Opened, Write};
 use super::errno::{Answer, Errno};
-use super::names::{Caller, Entry, KERNEL_TTL};
+use super::names::{Caller, Entry};
 use super::shared::Shared;
 
 /// Requests that the kernel may have under way in the background: read-ahead, write-back, asynchronous direct I/O.
@@ -94,6 +94,15 @@ impl Kernel {
         }
     }
 
+    /// Makes the kernel ask for attributes when they are wanted next.
+    pub(super) fn drop_attributes(&self, number: InodeNo) {
+        let Some(notifier) = self.notifier() else { return };
+        // An offset below 0: no pages.
+        if let Err(error) = notifier.inval_inode(INodeNo(number.0), -1, 0) {
+            tracing::debug!("the kernel kept the attributes of inode {}: {error}", number.0);
+        }
+    }
+
     /// Makes the kernel forget a name.
     pub(super) fn drop_name(&self, dir: InodeNo, name: &OsStr) {
         let Some(notifier) = self.notifier() else { return };
@@ -118,14 +127,14 @@ impl Adapter {
 
     fn reply_entry(&self, reply: ReplyEntry, answer: Answer<Entry>) {
         match answer {
-            Ok(entry) => reply.entry_with_ttls(&KERNEL_TTL, &entry.name_ttl, &self.attr(&entry.attr), GENERATION),
+            Ok(entry) => reply.entry_with_ttls(&self.0.attr_ttl(entry.attr.ino), &entry.name_ttl, &self.attr(&entry.attr), GENERATION),
             Err(errno) => reply.error(errno.into()),
         }
     }
 
     fn reply_attr(&self, reply: ReplyAttr, answer: Answer<Attr>) {
         match answer {
-            Ok(attr) => reply.attr(&KERNEL_TTL, &self.attr(&attr)),
+            Ok(attr) => reply.attr(&self.0.attr_ttl(attr.ino), &self.attr(&attr)),
             Err(errno) => reply.error(errno.into()),
         }
     }
@@ -462,7 +471,14 @@ impl Filesystem for Adapter {
     fn readdirplus(&self, _req: &Request, _number: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let answer = self.0.run("readdirplus", || {
             self.0.readdirplus(fh.0, offset, |listed, attr| {
-                !reply.add(INodeNo(attr.ino.0), listed.cookie, OsStr::from_bytes(listed.name), &KERNEL_TTL, &self.attr(attr), GENERATION)
+                !reply.add(
+                    INodeNo(attr.ino.0),
+                    listed.cookie,
+                    OsStr::from_bytes(listed.name),
+                    &self.0.attr_ttl(attr.ino),
+                    &self.attr(attr),
+                    GENERATION,
+                )
             })
         });
         match answer {

@@ -1,9 +1,13 @@
 //! Attributes: `getattr`, `setattr`, `statfs`.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use fs::{Attr, InodeNo, SetAttr};
 
 use super::errno::Answer;
-use super::names::Caller;
+use super::names::{Caller, KERNEL_TTL, WRITTEN_TTL};
+use super::open_files::OpenFile;
 use super::privileges::{remove_capabilities, without_set_id};
 use super::shared::Shared;
 
@@ -18,6 +22,20 @@ pub(super) struct Totals {
 }
 
 impl Shared {
+    /// Returns how long the kernel may keep attributes of an inode.
+    pub(super) fn attr_ttl(&self, ino: InodeNo) -> Duration {
+        if self.files.has_cached_writers(ino) { WRITTEN_TTL } else { KERNEL_TTL }
+    }
+
+    /// Makes the kernel ask for the attributes of a file that is written through its page cache, after it was given blocks: what the kernel got with the
+    /// name it would keep as long as the file is open.
+    pub(super) fn ask_for_attributes_again(self: &Arc<Self>, open: &OpenFile) {
+        if open.inode.must_ask_again() {
+            let ino = open.inode.ino;
+            self.run_for_caches(move |shared| shared.kernel.drop_attributes(ino));
+        }
+    }
+
     pub(super) fn getattr(&self, ino: InodeNo) -> Answer<Attr> {
         Ok(self.fs.attr(ino)?)
     }

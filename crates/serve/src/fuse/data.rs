@@ -156,6 +156,9 @@ impl Shared {
         self.note_alignment(&open, request.offset, request.data.len());
         let written = self.run("write", || self.write_data(&open, request));
         if !open.how.direct || request.from_pages {
+            if request.from_pages {
+                self.ask_for_attributes_again(&open);
+            }
             // What must be durable the kernel asks for by itself, once it has sent all pages.
             return answer(written);
         }
@@ -217,10 +220,11 @@ impl Shared {
         Ok(())
     }
 
-    pub(super) fn fsync(&self, open: &OpenFile, data_only: bool) -> Answer<()> {
+    pub(super) fn fsync(self: &Arc<Self>, open: &OpenFile, data_only: bool) -> Answer<()> {
         let began = Instant::now();
         let synced = if data_only { open.file.sync_data() } else { open.file.sync_all() };
         open.count_sync(began.elapsed());
+        self.ask_for_attributes_again(open);
         Ok(synced?)
     }
 

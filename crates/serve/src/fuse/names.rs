@@ -15,6 +15,9 @@ use super::shared::Shared;
 /// How long the kernel may keep attributes and names. Nobody but the kernel changes a mounted volume, so it may keep them as long as it likes.
 pub(super) const KERNEL_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// How long it may keep attributes of a file that is written through its page cache: it is not told which blocks those writes were given.
+pub(super) const WRITTEN_TTL: Duration = Duration::from_secs(1);
+
 /// Who asks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Caller {

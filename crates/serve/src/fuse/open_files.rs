@@ -30,6 +30,8 @@ pub(super) struct OpenInode {
     mapped: AtomicBool,
     /// Whether any inode of this mount ever had pages in the kernel.
     pages_ever: Arc<AtomicBool>,
+    /// Whether the kernel was made to ask for attributes again since there are cached writers.
+    asked_again: AtomicBool,
 }
 
 /// What the kernel may hold in its page cache of an inode.
@@ -53,6 +55,7 @@ impl OpenInode {
             dropped_upto: AtomicU64::new(0),
             mapped: AtomicBool::new(false),
             pages_ever: Arc::clone(pages_ever),
+            asked_again: AtomicBool::new(false),
         }
     }
 
@@ -68,8 +71,15 @@ impl OpenInode {
     fn closed(&self, how: &How) {
         if !how.direct {
             self.cached_opens.fetch_sub(1, SeqCst);
-            self.cached_writers.fetch_sub(usize::from(how.writable), SeqCst);
+            if self.cached_writers.fetch_sub(usize::from(how.writable), SeqCst) == 1 && how.writable {
+                self.asked_again.store(false, SeqCst);
+            }
         }
+    }
+
+    /// Tells whether the kernel is to ask for attributes again: once as long as there are cached writers.
+    pub(super) fn must_ask_again(&self) -> bool {
+        self.cached_writers.load(Relaxed) > 0 && !self.asked_again.load(Relaxed) && !self.asked_again.swap(true, SeqCst)
     }
 
     /// Tells what the kernel may hold of this inode, or be reading in. After a direct write it is asked once the write is done: pages that come later are
@@ -116,6 +126,12 @@ pub(super) struct How {
     pub(super) pid: u32,
 }
 
+impl How {
+    fn is_cached_writer(&self) -> bool {
+        self.writable && !self.direct
+    }
+}
+
 /// One open.
 pub(super) struct OpenFile {
     pub(super) file: File,
@@ -146,11 +162,13 @@ pub(super) struct OpenFiles {
     table: Table<OpenFile>,
     by_inode: Mutex<HashMap<InodeNo, Entry>>,
     pages_ever: Arc<AtomicBool>,
+    /// Cached opens of all inodes that may write.
+    cached_writers: AtomicUsize,
 }
 
 impl OpenFiles {
     pub(super) fn new() -> Self {
-        Self { table: Table::new(), by_inode: Mutex::default(), pages_ever: Arc::default() }
+        Self { table: Table::new(), by_inode: Mutex::default(), pages_ever: Arc::default(), cached_writers: AtomicUsize::new(0) }
     }
 
     /// Takes in an open file and returns its handle.
@@ -160,6 +178,7 @@ impl OpenFiles {
         let new = || Entry { inode: Arc::new(OpenInode::new(ino, &self.pages_ever)), handles: Vec::new() };
         let entry = by_inode.entry(ino).or_insert_with(new);
         entry.inode.opened(&how);
+        self.cached_writers.fetch_add(usize::from(how.is_cached_writer()), SeqCst);
         let open = OpenFile {
             file,
             inode: Arc::clone(&entry.inode),
@@ -176,6 +195,12 @@ impl OpenFiles {
 
     pub(super) fn get(&self, handle: u64) -> Option<Arc<OpenFile>> {
         self.table.get(handle)
+    }
+
+    /// Tells whether the inode has opens that write through the kernel's page cache.
+    pub(super) fn has_cached_writers(&self, ino: InodeNo) -> bool {
+        let of_inode = || self.by_inode.lock().get(&ino).is_some_and(|entry| entry.inode.cached_writers.load(SeqCst) > 0);
+        self.cached_writers.load(SeqCst) > 0 && of_inode()
     }
 
     /// Returns some open of the inode.
@@ -198,6 +223,7 @@ impl OpenFiles {
             return;
         }
         open.inode.closed(&open.how);
+        self.cached_writers.fetch_sub(usize::from(open.how.is_cached_writer()), SeqCst);
         if let Some(entry) = by_inode.get_mut(&open.inode.ino) {
             let listed = entry.handles.iter().position(|other| *other == handle);
             entry.handles.remove(listed.expect("I-OPN-1: an open in the table is listed"));

@@ -222,3 +222,33 @@ fn an_open_that_keeps_the_access_time_keeps_it() {
         m.finish();
     }
 }
+
+/// The kernel kept the attributes that it got with the name: `du` showed nothing of a database as long as that was running.
+#[test]
+fn the_blocks_of_a_file_that_is_being_written_are_shown() {
+    for options in ["", "writeback=off"] {
+        let Some(m) = Mounted::new(options) else { return };
+        let file = File::create(m.path("f")).unwrap();
+        assert_eq!(file.metadata().unwrap().blocks(), 0);
+        let mut size = 0;
+        let shown = |size: u64| {
+            // The kernel is told after it has been answered, and asks again a second later at the latest.
+            (0..30_000).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                m.path("f").metadata().unwrap().blocks() * 512 >= size
+            })
+        };
+        for how in ["syncfs", "fsync", "syncfs", "fsync"] {
+            file.write_all_at(&[1; 1 << 20], size).unwrap();
+            size += 1 << 20;
+            if how == "fsync" || options == "writeback=off" {
+                file.sync_all().unwrap();
+            } else {
+                rustix::fs::syncfs(&file).unwrap();
+            }
+            assert!(shown(size), "{options}: {size} bytes, {how}");
+        }
+        drop(file);
+        m.finish();
+    }
+}
