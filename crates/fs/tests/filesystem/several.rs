@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use block::{AlignedBuf, BlockDevice};
 use fs::{
-    AllocateMode, CheckpointOptions, CheckpointScope, CloneSource, Error, ErrorKind, FileSystem, IoMode, Limits, MountOptions, OpenOptions, Result,
-    RollbackOptions, SetAttr,
+    AllocateMode, CheckpointOptions, CheckpointScope, CloneSource, Error, ErrorKind, FileSystem, InodeNo, IoMode, Limits, MountOptions, OpenOptions,
+    Result, RollbackOptions, SetAttr,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -185,7 +185,7 @@ const CHANGES: [Change; 6] = [
 
 /// Runs a change to its `records`th record, then `other` on a thread of its own, then the rest of the change. Returns what both said, or `None` where
 /// the change has fewer records.
-fn interrupted(bed: &Bed, change: &Change, records: usize, other: fn(&FileSystem) -> Result<()>) -> Option<(Result<()>, Result<()>)> {
+fn interrupted<T: Send>(bed: &Bed, change: &Change, records: usize, other: impl FnOnce(&FileSystem) -> T + Send) -> Option<(Result<()>, T)> {
     bed.park.state.lock().at = Some((change.what, records));
     std::thread::scope(|scope| {
         let changing = scope.spawn(|| {
@@ -374,6 +374,58 @@ fn a_checkpoint_in_the_middle_of_a_clone_brings_nothing_of_it_back() {
         fs.unmount().unwrap();
         assert_sound(&bed.device);
     }
+}
+
+/// Changes by number of an inode that is being reclaimed wrote rows of it again behind its last record, or gave it a name.
+#[test]
+fn i_ino_2_nothing_changes_an_inode_that_is_being_reclaimed() {
+    for records in 1..3 {
+        let bed = bed();
+        let ino = bed.fs.resolve("/f").unwrap().ino;
+        let change = |fs: &FileSystem| -> [(&str, Result<()>); 7] {
+            [
+                ("link", fs.link(ino, InodeNo::ROOT, b"again").map(drop)),
+                ("size", fs.set_attr(ino, &SetAttr { size: Some(1 << 20), ..SetAttr::default() }).map(drop)),
+                ("permissions", fs.set_attr(ino, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).map(drop)),
+                ("attribute", fs.set_xattr(ino, b"user.a", b"b", false, false)),
+                ("mode", fs.set_io_mode(ino, Some(IoMode::Direct))),
+                ("unit", fs.set_untorn(ino, Some(4096))),
+                ("extent size", fs.set_extent_size(ino, Some(1 << 20))),
+            ]
+        };
+        let remove = CHANGES.iter().find(|change| change.name == "remove").expect("it is one of them");
+        let (removed, changed) = interrupted(&bed, remove, records, change).expect("it takes several records");
+        removed.unwrap();
+        for (what, result) in changed {
+            assert_eq!(result.unwrap_err().kind, ErrorKind::NotFound, "{what} after record {records}");
+        }
+        bed.fs.unmount().unwrap();
+        assert_sound(&bed.device);
+    }
+}
+
+/// The checkpoint that a clone of the present is made of was deleted by hand while the clone was copied from it: the rest came from the present.
+#[test]
+fn what_a_clone_of_the_present_is_made_of_is_not_deleted_below_it() {
+    let bed = bed();
+    let clone = Change {
+        what: "clone",
+        name: "clone of a file",
+        run: |fs| fs.clone_files(&CloneSource::Present("/f".into()), "/g").map(drop),
+        after: || None,
+    };
+    let delete = |fs: &FileSystem| {
+        let passing = fs.checkpoints().into_iter().find(|checkpoint| checkpoint.automatic).expect("the clone is under way");
+        let deleted = fs.delete_checkpoint(&passing.name);
+        truncate(fs, "/f", 0)?;
+        deleted
+    };
+    let (cloned, deleted) = interrupted(&bed, &clone, 1, delete).expect("it takes several records");
+    cloned.unwrap();
+    assert_eq!(deleted.unwrap_err().kind, ErrorKind::Busy);
+    assert_eq!(content(&bed.fs, "/g"), Some(full()));
+    bed.fs.unmount().unwrap();
+    assert_sound(&bed.device);
 }
 
 /// A file that was open and had no name when a checkpoint was made came back with a rollback to it, for nothing to reach, until the next mount.
