@@ -5,6 +5,7 @@
 mod buffer;
 mod check;
 mod counters;
+mod descriptor;
 mod device;
 mod error;
 mod file;

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::file::{Core, from_io};
+use crate::descriptor::{Core, from_io};
 use crate::inline::serve;
 use crate::pool::BufferPool;
 use crate::{AlignedBuf, Completion, DeviceCounters, DeviceQueue, Operation, QueueOptions, Request, Result};

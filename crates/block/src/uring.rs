@@ -22,7 +22,7 @@ use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
 
 use crate::check::operation_of;
 use crate::counters::tally;
-use crate::file::{Core, RWF_ATOMIC, from_io};
+use crate::descriptor::{Core, RWF_ATOMIC, from_io};
 use crate::inline::Positioned;
 use crate::pool::BufferPool;
 use crate::{AlignedBuf, Completion, DeviceCounters, DeviceQueue, Error, Operation, QueueOptions, Request, RequestKind, Result, Segment};

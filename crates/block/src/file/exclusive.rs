@@ -24,22 +24,27 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::backing::{self, Layer};
-use super::core::Kind;
-use super::errno::from_io;
 use super::holders;
 use super::loops::{self, Loop};
 use super::target::Target;
 use crate::check::error;
+use crate::descriptor::{Kind, from_io};
 use crate::{Error, ErrorKind, Operation, Result};
 
 /// All bytes of a file or device, however long it becomes.
 const WHOLE: Range<u64> = 0..u64::MAX;
 
-/// The locks on what a device lies on. They hold as long as this value.
+/// The locks on what a device lies on. They hold as long as the files are open.
 #[derive(Debug, Default)]
-pub(crate) struct Claim {
+pub(super) struct Claim {
     layers: Vec<Layer>,
-    _locks: Vec<File>,
+    locks: Vec<File>,
+}
+
+impl Claim {
+    pub fn into_locks(self) -> Vec<File> {
+        self.locks
+    }
 }
 
 /// Claims what the device at `path` lies on, before it is opened itself.
@@ -57,7 +62,7 @@ pub(super) fn claim_below(path: &Path, name: &str, read_only: bool) -> Result<Cl
         lock_layer(&file, writable, layer, name, read_only)?;
         locks.push(file);
     }
-    Ok(Claim { layers, _locks: locks })
+    Ok(Claim { layers, locks })
 }
 
 /// Locks the bytes of a layer that belong to the device above.

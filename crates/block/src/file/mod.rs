@@ -1,8 +1,6 @@
 //! Block devices and image files: positioned calls from the caller's thread, queues by the engine that the system allows.
 
 mod backing;
-mod core;
-mod errno;
 mod exclusive;
 mod holders;
 mod loops;
@@ -14,9 +12,6 @@ mod target;
 pub use backing::Backing;
 pub use open::{DeviceOptions, Engine, create_image, open};
 
-pub(crate) use self::core::{Core, RWF_ATOMIC};
-pub(crate) use errno::from_io;
-
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -26,8 +21,8 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::fs::FallocateFlags;
 
-use self::core::Kind;
 use crate::check::error;
+use crate::descriptor::{self, Core, Kind, from_io};
 use crate::inline::Positioned;
 use crate::threads::ServerPool;
 use crate::uring::{self, UringQueue};
@@ -102,7 +97,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn refresh_size(&self) -> Result<u64> {
-        let size = probe::size_bytes(&self.core.file).map_err(|error| from_io(&self.core.name, Operation::Resize, None, &error))?;
+        let size = descriptor::size_bytes(&self.core.file).map_err(|error| from_io(&self.core.name, Operation::Resize, None, &error))?;
         let size = size - size % u64::from(self.core.geometry.logical_block_size);
         self.core.size_bytes.store(size, Relaxed);
         Ok(size)

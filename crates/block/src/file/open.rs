@@ -9,14 +9,13 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::fs::FallocateFlags;
 
-use super::core::{Core, Kind};
-use super::errno::from_io;
 use super::exclusive::Claim;
 use super::probe::{self, DeviceNo, Opened};
 use super::target::Target;
 use super::{FileDevice, exclusive};
 use crate::check::error;
 use crate::counters::Counters;
+use crate::descriptor::{Core, Kind, from_io, size_bytes};
 use crate::{BlockDevice, Error, ErrorKind, Operation, Result};
 
 /// Which engine serves the queues of a file or block device.
@@ -76,9 +75,9 @@ pub fn open(path: impl AsRef<Path>, options: &DeviceOptions) -> Result<Arc<dyn B
     let stat = probe::statx(&file).map_err(failed)?;
     let opened = Opened { kind, direct: options.direct && buffered.is_none(), read_only: options.read_only };
     let geometry = probe::geometry(&file, &stat, opened).map_err(failed)?;
-    let size = probe::size_bytes(&file).map_err(failed)?;
+    let size = size_bytes(&file).map_err(failed)?;
     let size_bytes = AtomicU64::new(size - size % u64::from(geometry.logical_block_size));
-    let core = Core { name, file, kind, geometry, size_bytes, counters: Counters::default(), _below: below };
+    let core = Core { name, file, kind, geometry, size_bytes, counters: Counters::default(), _locks: below.into_locks() };
     Ok(Arc::new(FileDevice::start(core, options, buffered)?))
 }
 

@@ -1,14 +1,14 @@
 //! What the system knows about a device: sizes, alignments, cache.
 
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Statx, StatxFlags};
 
-use super::core::Kind;
+use crate::descriptor::Kind;
 use crate::{AlignedBuf, Geometry};
 
 /// How a file was opened, as far as its geometry depends on it.
@@ -86,12 +86,6 @@ pub(super) fn statx(file: &File) -> io::Result<Statx> {
 /// Says whether direct I/O is refused although the open was not (a file system may say so per file).
 pub(super) fn refuses_direct(stat: &Statx) -> bool {
     stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && stat.stx_dio_offset_align == 0
-}
-
-/// Returns the size in bytes, not rounded.
-pub(super) fn size_bytes(file: &File) -> io::Result<u64> {
-    // The end of a block device is its size, which `metadata` does not know. Nothing here uses the file's position.
-    (&mut &*file).seek(SeekFrom::End(0))
 }
 
 /// `_IO(0x12, 94)`; counted from `_IO(0x12, 104)` because the base differs between architectures.

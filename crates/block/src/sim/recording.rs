@@ -26,7 +26,7 @@ use super::log::FlushOutcome;
 use super::trace::{Trace, Traced};
 use crate::check::{Limits, assert_geometry, error};
 use crate::counters::Counters;
-use crate::file::from_io;
+use crate::descriptor::from_io;
 use crate::inline::{InlineQueue, Positioned};
 use crate::interval_map::RunValue;
 use crate::{BlockDevice, DeviceCounters, DeviceQueue, EngineReport, ErrorKind, Geometry, Operation, QueueOptions, Request, Result};

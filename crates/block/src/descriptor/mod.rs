@@ -1,12 +1,14 @@
 //! Positioned access to an open file or block device: what the device and all its queues share.
 
+mod errno;
+
+pub(crate) use errno::{from_errno, from_io};
+
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::errno::{from_errno, from_io};
-use super::exclusive::Claim;
 use crate::check::{Limits, error};
 use crate::counters::Counters;
 use crate::inline::Positioned;
@@ -33,8 +35,14 @@ pub(crate) struct Core {
     pub geometry: Geometry,
     pub size_bytes: AtomicU64,
     pub counters: Counters,
-    /// What the device lies on is locked as long as it is open.
-    pub _below: Claim,
+    /// The locks on what the device lies on, which end with them.
+    pub _locks: Vec<File>,
+}
+
+/// Returns the size in bytes, not rounded.
+pub(crate) fn size_bytes(file: &File) -> io::Result<u64> {
+    // The end of a block device is its size, which `metadata` does not know. Nothing here uses the file's position.
+    (&mut &*file).seek(SeekFrom::End(0))
 }
 
 impl Core {
@@ -90,7 +98,7 @@ impl Core {
     /// Returns the error of a device that is shorter than it was.
     fn cut_short(&self, operation: Operation, offset: Option<u64>) -> Option<Error> {
         let size = self.size_bytes.load(Relaxed);
-        match super::probe::size_bytes(&self.file) {
+        match size_bytes(&self.file) {
             Ok(left) if left >= size => None,
             Ok(left) => {
                 let detail = format!("the device was cut short while it was in use, to {left} of its {size} bytes: restore the missing end");
@@ -188,7 +196,7 @@ mod tests {
     fn core(file: File, untorn_unit: u32) -> Core {
         let geometry = Geometry { untorn_unit, ..crate::MemoryDevice::GEOMETRY };
         let (size_bytes, counters) = (AtomicU64::new(1 << 20), Counters::default());
-        Core { name: "core".into(), file, kind: Kind::Image, geometry, size_bytes, counters, _below: Claim::default() }
+        Core { name: "core".into(), file, kind: Kind::Image, geometry, size_bytes, counters, _locks: Vec::new() }
     }
 
     #[test]
