@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -154,8 +154,9 @@ impl Image {
         }
     }
 
+    /// An image holds files of any permissions, so only its owner may read it.
     fn make(path: &Path, size: u64) -> Result<Self> {
-        let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(|error| Failure::system("create", path, &error))?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|error| Failure::system("create", path, &error))?;
         let mut image = Self::default();
         image.made.note(path);
         file.set_len(size).map_err(|error| Failure::system(&format!("make {} the size of", format_size(size)), path, &error))?;

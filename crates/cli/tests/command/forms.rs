@@ -1,6 +1,6 @@
 //! The fixed forms that scripts rely on, and the exit codes.
 
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use crate::harness::{Scratch, bedplate, text};
 
@@ -9,7 +9,9 @@ fn format_makes_the_image_that_check_finds_clean_and_info_describes() {
     let scratch = Scratch::new();
     let image = scratch.path("v.img");
     bedplate(["format", text(&image), "--size", "64M", "--block-size", "8k"]).succeeds().says("64 MiB").says("8 KiB");
-    assert_eq!(std::fs::metadata(&image).unwrap().len(), 64 << 20);
+    let meta = std::fs::metadata(&image).unwrap();
+    assert_eq!(meta.len(), 64 << 20);
+    assert_eq!(meta.permissions().mode() & 0o777, 0o600, "an image that others may read shows them every file");
     bedplate(["check", text(&image)]).succeeds().says("clean");
     let info = bedplate(["info", text(&image), "--json"]).succeeds().json();
     assert_eq!((info["block_size"].as_u64(), info["mounted_at"].is_null()), (Some(8192), true), "{info}");
