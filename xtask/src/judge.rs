@@ -29,12 +29,30 @@ pub fn run(cargo: &mut Command, tally: &mut Tally) -> Result<()> {
         ("three threads", &["--threads", "3", "--seeds", "0", "--states", "2000"]),
         ("directed workloads, every fifth call fails", &["--failing", "--stride", "5"]),
     ];
-    for (name, arguments) in runs {
+    let count = runs.len();
+    for (at, (name, arguments)) in runs.into_iter().enumerate() {
+        println!("   {name}: {} of {count}", at + 1);
         let name = format!("judge {name}");
         let finished = sh::finish(Command::new(&program).args(arguments).args(["--jobs", &jobs]), LIMIT)?;
         print!("{name}: {}", finished.text());
         let outcome = if finished.status.success() { Outcome::Passed } else { Outcome::Failed("see what it printed above".to_owned()) };
         tally.add(&name, outcome);
     }
+    Ok(())
+}
+
+/// Lets the judge look at the directed workloads for half a minute, in the build that tests have; `build` makes that.
+///
+/// # Errors
+/// When the judge does not build.
+pub fn look(build: &mut Command, tally: &mut Tally) -> Result<()> {
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from).to_string();
+    if !sh::passes(build.arg("--quiet"), LIMIT)? {
+        bail!("the judge does not build");
+    }
+    let arguments = ["--directed", "--seeds", "1", "--cuts", "20", "--seconds", "30", "--jobs", &jobs];
+    let passed = sh::passes(Command::new(sh::target_directory()?.join("debug/bedplate-sim")).args(arguments), LIMIT)?;
+    let outcome = if passed { Outcome::Passed } else { Outcome::Failed("see what it printed above".to_owned()) };
+    tally.add("judge, a first look", outcome);
     Ok(())
 }

@@ -32,6 +32,9 @@ enum Command {
         /// Steps to run; all of them when none is named.
         #[arg(value_enum)]
         steps: Vec<check::Step>,
+        /// Only the first answers, without a release build: fmt, tidy, unit tests, and a first look of the judge.
+        #[arg(long)]
+        quick: bool,
     },
     /// Builds the book of docs/ into target/book and checks its links.
     Book,
@@ -66,9 +69,9 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
     }
     cleanup::on_signals()?;
     match arguments.command {
-        Command::Check { steps } => check::check(&steps),
+        Command::Check { steps, quick } => check::check(&steps, quick),
         Command::Book => book::build(),
-        Command::Tidy => check::check(&[check::Step::Tidy]),
+        Command::Tidy => check::check(&[check::Step::Tidy], false),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Real(options) => check::real(&options),
         Command::WithoutIoUring { .. } | Command::Peer => Ok(true),
