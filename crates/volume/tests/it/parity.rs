@@ -218,7 +218,7 @@ fn a_scrub_finds_rows_that_do_not_agree_and_makes_unreadable_units_from_the_othe
     let found = scrub(true);
     assert_eq!((found.differences.len(), found.differences[0].range.clone(), found.differences[0].repaired), (1, 0..3 * UNIT, false));
     bed.members[1].decay((4 << 20) + 700, 4);
-    bed.members[2].inject(block::FaultRule::new(block::Fault::Read(block::ReadFault::Fail), block::Trigger::Next(1)));
+    bed.members[2].inject(block::FaultRule::new(block::Fault::Read(block::ReadFault::Fail), block::Trigger::Next(1)).within(4 << 20..5 << 20));
     let found = scrub(true);
     assert!(found.differences.len() == 1 && found.differences[0].unreadable == [2] && found.differences[0].repaired, "{found:?}");
     assert_eq!(found.differences[0].wrong, Some(2));
