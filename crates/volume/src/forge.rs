@@ -4,8 +4,10 @@
 
 use block::{AlignedBuf, BlockDevice};
 
-use crate::label::{COPIES, SLOT_BYTES};
-use crate::{Result, drl, label, parity};
+use crate::Result;
+use crate::group::{self, COPIES, SLOT_BYTES};
+use crate::io::raid5;
+use crate::redundancy;
 
 /// Makes the checksums of labels, dirty region logs and parity logs right, whatever they say.
 ///
@@ -13,13 +15,13 @@ use crate::{Result, drl, label, parity};
 /// Those of the device.
 pub fn reseal(device: &dyn BlockDevice) -> Result<()> {
     for at in COPIES {
-        change(device, at, SLOT_BYTES, label::reseal)?;
+        change(device, at, SLOT_BYTES, group::reseal)?;
     }
     for volume in 0..2 {
-        let (at, len) = drl::area(volume);
-        change(device, at, len as usize, drl::reseal)?;
-        let (at, len) = parity::log_area(volume);
-        change(device, at, len as usize, parity::reseal_log)?;
+        let (at, len) = redundancy::area(volume);
+        change(device, at, len as usize, redundancy::reseal)?;
+        let (at, len) = raid5::log_area(volume);
+        change(device, at, len as usize, raid5::reseal_log)?;
     }
     Ok(())
 }

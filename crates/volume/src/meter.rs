@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use block::RequestKind;
 
-use crate::throttle::Watch;
+use crate::watch::Watch;
 use crate::{OperationStatistics, VolumeStatistics};
 
 /// Four buckets for every doubling from 1 µs on; the last holds everything slower than a minute.

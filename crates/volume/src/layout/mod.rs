@@ -12,20 +12,28 @@
 //! So RAID 1+0 and 0+1 need no code of their own, and a 0+1 volume survives every loss that leaves one copy of every byte.
 //!
 //! A RAID-5 is a node at the root alone. Its runs have one copy, the data; where that is gone, and whenever something is written, the data path
-//! asks the node itself for rows and columns (`parity/`).
+//! asks the node itself for rows and columns (`io/raid5/`).
 //!
 //! * I-LAY-1: a run is never empty and never passes the end of any node that it goes through.
 
 mod concat;
 mod inverse;
 mod mirror;
+pub(crate) mod order;
 mod raid5;
+mod relayout;
+mod shape;
 mod stripe;
+pub(crate) mod walk;
 
 pub use concat::Concat;
 pub(crate) use inverse::Leaf;
 pub use mirror::Mirror;
+pub(crate) use order::Order;
 pub use raid5::Raid5;
+pub use relayout::{Direction, Relayout};
+pub(crate) use relayout::{SCRATCH_BYTES, SCRATCH_START, STEP_BYTES_MAX, Side};
+pub use shape::{Arrangement, Shape, UNIT_BYTES_DEFAULT};
 pub use stripe::Stripe;
 
 /// How many copies of a byte there may be.

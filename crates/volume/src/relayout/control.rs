@@ -3,19 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
-use super::Relayout;
-use super::rows::with_parity;
 use super::shift::Stepped;
 use super::target::{self, Target};
-use crate::arrival::Arrival;
-use crate::core::{Core, Redundancy};
-use crate::drl::Drl;
-use crate::group::{Inner, geometry};
-use crate::regions::{BEHIND, Regions, UNSYNCED};
-use crate::space::Space;
-use crate::{Config, Error, ErrorKind, Group, Id, Label, MemberState, Result, Role, ScrubSchedule, VolumeConfig};
+use crate::estimate::Estimate;
+use crate::io::raid5::with_parity;
+use crate::io::{Core, Space, Travel};
+use crate::redundancy::{BEHIND, Redundancy, UNSYNCED};
+use crate::runtime::{Inner, geometry};
+use crate::{Config, Error, ErrorKind, Label, MemberState, Relayout, Result, Role, ScrubSchedule, VolumeConfig};
 
 /// How long everybody waits for those who are under way when a volume takes another shape, and how often that is tried.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -47,100 +42,8 @@ pub struct RelayoutProgress {
     pub seconds_left: Option<u64>,
 }
 
-impl Group {
-    /// Adds a member that brings room: relayouts and growth may use it.
-    ///
-    /// # Errors
-    /// `Foreign` when the device is a member already, `Invalid` when the group is full or the device too small, `Device`.
-    pub fn add_member<'a>(&self, device: impl Into<Arrival<'a>>) -> Result<()> {
-        self.open.inner.add(device.into(), MemberState::Active)
-    }
-
-    /// Lets a volume become what is asked for, while it is in use; the background thread moves it, or [`run_relayout`](Self::run_relayout).
-    /// What needs no move is done at once. Of the volume, the first `used_bytes` are kept in any case; that they are all that is used must hold until this
-    /// returns: then a smaller volume has its size.
-    ///
-    /// # Errors
-    /// `Invalid` with the reason when that cannot be, `Busy` when operations under way do not end, `Broken`, `Device`.
-    pub fn relayout(&self, role: Role, target: &Target, used_bytes: u64) -> Result<()> {
-        self.open.inner.begin(role, &|_, _| Ok((*target, used_bytes)))?;
-        self.open.inner.shared.bell.ring();
-        Ok(())
-    }
-
-    /// Makes a volume larger: of a size, or as large as its members let it be. A concatenated one takes members without data behind what it has.
-    ///
-    /// # Errors
-    /// As [`relayout`](Self::relayout).
-    pub fn grow(&self, role: Role, size_bytes: Option<u64>) -> Result<()> {
-        self.open.inner.begin(role, &|config, volume| Ok((Target::to_grow(config, volume, size_bytes)?, volume.size_bytes())))?;
-        self.open.inner.shared.bell.ring();
-        Ok(())
-    }
-
-    /// Lets a relayout wait, or go on.
-    ///
-    /// # Errors
-    /// `Invalid` when there is none, `Broken`, `Device`.
-    pub fn pause_relayout(&self, pause: bool) -> Result<()> {
-        self.open.inner.turn_relayout(&|volume, _| volume.relayout.iter_mut().for_each(|relayout| relayout.paused = pause))
-    }
-
-    /// Turns a relayout round: what has moved goes back, and where the rest would have gone is forgotten in the end.
-    ///
-    /// # Errors
-    /// As [`pause_relayout`](Self::pause_relayout).
-    pub fn reverse_relayout(&self) -> Result<()> {
-        self.open.inner.turn_relayout(&|volume, estimate| {
-            let VolumeConfig { layout, relayout, .. } = volume;
-            if let Some(relayout) = relayout {
-                relayout.turn(layout);
-                relayout.paused = false;
-            }
-            estimate.end();
-        })
-    }
-
-    /// Returns how far the relayout of the group is; `None` where there is none.
-    #[must_use]
-    pub fn relayout_progress(&self) -> Option<RelayoutProgress> {
-        let inner = &self.open.inner;
-        let config = inner.shared.config();
-        let (ordinal, volume) = config.volumes.iter().enumerate().find(|(_, volume)| volume.relayout.is_some())?;
-        let relayout = volume.relayout.as_ref()?;
-        let trouble = inner.cores[ordinal].travel.lock().trouble.clone();
-        let state = match trouble {
-            _ if relayout.paused => RelayoutState::Paused,
-            Some(trouble) => RelayoutState::Failing(trouble),
-            None => RelayoutState::Running,
-        };
-        let (moved_bytes, total_bytes) = (relayout.moved_bytes(&volume.layout), volume.size_bytes());
-        let seconds_left = inner.moving.lock().seconds_left(total_bytes - moved_bytes);
-        Some(RelayoutProgress { role: volume.role, state, moved_bytes, total_bytes, seconds_left })
-    }
-
-    /// Takes steps of the relayout from the calling thread until it is over or paused, or `go_on` says no; that is asked after each.
-    ///
-    /// # Errors
-    /// What a step fails with; it can be taken again.
-    pub fn run_relayout(&self, go_on: &mut dyn FnMut(&RelayoutProgress) -> bool) -> Result<()> {
-        let inner = &self.open.inner;
-        while let Some(ordinal) = inner.shared.config().volumes.iter().position(|volume| volume.relayout.is_some()) {
-            let stepped = inner.step(&inner.cores[ordinal], u64::MAX)?;
-            let more = self.relayout_progress().is_some_and(|progress| go_on(&progress));
-            match stepped {
-                Stepped::Idle => return Ok(()),
-                _ if !more => return Ok(()),
-                Stepped::Busy => std::thread::sleep(Duration::from_millis(1)),
-                Stepped::Moved(_) | Stepped::Over => {}
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Says what a volume is to become, as it is now, and how many bytes of it are kept.
-type Wish<'a> = &'a dyn Fn(&Config, &VolumeConfig) -> Result<(Target, u64)>;
+pub(crate) type Wish<'a> = &'a dyn Fn(&Config, &VolumeConfig) -> Result<(Target, u64)>;
 
 fn no_volume(config: &Config, role: Role) -> Error {
     Error::invalid(format!("group {} has no volume for its {}", config.name, role.name()))
@@ -148,7 +51,7 @@ fn no_volume(config: &Config, role: Role) -> Error {
 
 impl Inner {
     /// Begins what is made of the configuration as it is then, and keeps so many bytes.
-    fn begin(&self, role: Role, wish: Wish<'_>) -> Result<()> {
+    pub fn begin(&self, role: Role, wish: Wish<'_>) -> Result<()> {
         let _members_stay = self.maintenance.lock();
         let config = self.shared.config();
         let ordinal = config.volumes.iter().position(|volume| volume.role == role);
@@ -164,7 +67,7 @@ impl Inner {
             shaped = with_parity(shaped, config.id, ordinal);
             shaped.parity = space.parity.clone();
             if volume.is_redundant() && shaped.redundancy.is_none() {
-                shaped.redundancy = Some(Arc::new(Redundancy::new(config.id, ordinal, &shaped, volume.region_bytes)));
+                shaped.redundancy = Some(Arc::new(Redundancy::new(config.id, ordinal, shaped.size_bytes, volume.region_bytes)));
             }
             core.write_whole_log(&shaped)?;
             shaped.next_parity.iter().try_for_each(|parity| core.begin_parity(parity))?;
@@ -265,7 +168,7 @@ impl Inner {
     }
 
     /// Changes a relayout without moving anything.
-    fn turn_relayout(&self, change: &dyn Fn(&mut VolumeConfig, &mut crate::estimate::Estimate)) -> Result<()> {
+    pub fn turn_relayout(&self, change: &dyn Fn(&mut VolumeConfig, &mut Estimate)) -> Result<()> {
         let _members_stay = self.maintenance.lock();
         let config = self.shared.config();
         let Some(ordinal) = config.volumes.iter().position(|volume| volume.relayout.is_some()) else {
@@ -317,7 +220,7 @@ impl Inner {
             }
             let mut shaped = Space::new(&volume, core.geometry.logical_block_size.into());
             if let Some(old) = space.redundancy.as_ref().filter(|_| volume.is_redundant()) {
-                let new = Redundancy::new(config.id, ordinal, &shaped, volume.region_bytes);
+                let new = Redundancy::new(config.id, ordinal, shaped.size_bytes, volume.region_bytes);
                 new.take_over(old);
                 // Nobody copied to a member that is not up to date what the volume did not have when it came.
                 let stale = shaped.members.iter().any(|member| config.members[*member].state == MemberState::Stale);
@@ -338,7 +241,7 @@ impl Inner {
             Ok(shaped)
         })?;
         self.moving.lock().end();
-        *core.travel.lock() = super::shift::Travel::default();
+        *core.travel.lock() = Travel::default();
         tracing::info!(volume = core.name, "the relayout is over");
         Ok(())
     }
@@ -350,31 +253,5 @@ impl Core {
         let Some(redundancy) = &space.redundancy else { return Ok(()) };
         let log = redundancy.log.lock();
         Ok(self.write_log(space, &log, &log.pages(), true)?)
-    }
-}
-
-impl Redundancy {
-    fn new(group: Id, ordinal: usize, space: &Space, region_bytes: u64) -> Self {
-        let regions = Regions::new(space.size_bytes, region_bytes);
-        Self { log: Mutex::new(Drl::new(group, ordinal, regions.count())), regions }
-    }
-
-    /// Knows of every region what another knew.
-    fn take_over(&self, old: &Self) {
-        let count = self.regions.count().min(old.regions.count());
-        self.regions.take_over(&old.regions);
-        let dirty: Vec<u64> = old.log.lock().dirty().filter(|region| *region < count).collect();
-        self.log.lock().change(dirty, true);
-    }
-
-    /// What the members held where the volume grew is not the same everywhere: it is made to agree like what a crash left.
-    fn doubt_from(&self, size_bytes: u64, doubt: u32) {
-        let new = (0..self.regions.count()).filter(|region| self.regions.range(*region).0 + self.regions.range(*region).1 > size_bytes);
-        let new: Vec<u64> = new.collect();
-        for region in &new {
-            self.regions.set_dirty(*region);
-            self.regions.set(*region, doubt);
-        }
-        self.log.lock().change(new, true);
     }
 }

@@ -5,33 +5,13 @@
 //! nothing of it is in that log any more (I-RLY-3).
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use block::{AlignedBuf, Operation, Result};
 
-use crate::core::Core;
-use crate::parity::{Parity, xor};
-use crate::plan::{self, Piece, live_of};
-use crate::space::Space;
-use crate::{Id, Layout, Raid5};
-
-/// Returns what a layout keeps where it is a RAID-5.
-pub(crate) fn parity_of(layout: &Layout, group: Id, log: usize) -> Option<Arc<Parity>> {
-    match layout {
-        Layout::Raid5(raid5) => Some(Arc::new(Parity::new(raid5.clone(), group, log))),
-        _ => None,
-    }
-}
-
-/// Gives a space what its layouts keep where they are a RAID-5. The log of the next one lies where a second volume would have its own; members
-/// between two layouts have none.
-pub(crate) fn with_parity(mut space: Space, group: Id, ordinal: usize) -> Space {
-    let swapped = space.relayout.as_ref().is_some_and(|relayout| relayout.logs_swapped);
-    let (now, next) = if swapped { (1 - ordinal, ordinal) } else { (ordinal, 1 - ordinal) };
-    space.parity = parity_of(&space.layout, group, now);
-    space.next_parity = space.relayout.as_ref().and_then(|relayout| parity_of(&relayout.next, group, next));
-    space
-}
+use crate::Raid5;
+use crate::io::plan::{self, Piece, live_of};
+use crate::io::raid5::xor;
+use crate::io::{Core, Space};
 
 impl Core {
     /// Copies a range, which begins with a row, to the rows of a RAID-5 that it goes to, so many bytes at once and at least a row. What of the last row lies beyond the range is no address

@@ -6,18 +6,16 @@ use std::time::Duration;
 
 use block::{AlignedBuf, Operation};
 
-use super::{Order, Relayout};
-use crate::core::Core;
-use crate::layout::{Copy, Locate, Run};
-use crate::plan::{self, Piece, live_of};
+use crate::io::plan::{self, Piece, live_of};
+use crate::io::{Core, Space, Travel};
+use crate::layout::{Copy, Locate, Order, Run};
 use crate::planted::{Mistake, is_planted};
-use crate::space::Space;
-use crate::{Layout, Result};
+use crate::{Layout, Relayout, Result};
 
 /// How much is copied at once.
 const CHUNK_BYTES: u64 = 4 << 20;
-/// How long writes to a step's range wait at first for those who went by an older space, and at most.
-const PATIENCE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+/// How long writes to a step's range wait at most for those who went by an older space.
+const PATIENCE_MAX: Duration = Duration::from_secs(1);
 
 /// How a step ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,20 +28,6 @@ pub(crate) enum Stepped {
     Over,
     /// There is nothing to do: no relayout, or one that is paused.
     Idle,
-}
-
-/// What a volume remembers between steps. A leaf lock guards it.
-#[derive(Debug)]
-pub(crate) struct Travel {
-    patience: Duration,
-    /// What the last step failed with.
-    pub trouble: Option<String>,
-}
-
-impl Default for Travel {
-    fn default() -> Self {
-        Self { patience: PATIENCE.0, trouble: None }
-    }
 }
 
 /// How a step goes.
@@ -150,7 +134,7 @@ impl Core {
         self.spaces.change(|space| space.barred = Some(step.range.clone()).filter(|_| !is_planted(Mistake::WritesNotHeld)));
         if !self.spaces.drain(patience) {
             self.spaces.change(|space| space.barred = None);
-            self.travel.lock().patience = (patience * 2).min(PATIENCE.1);
+            self.travel.lock().patience = (patience * 2).min(PATIENCE_MAX);
             return Ok(Stepped::Busy);
         }
         let moved = self.shift(&step, chunk_bytes.min(CHUNK_BYTES));

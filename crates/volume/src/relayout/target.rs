@@ -3,11 +3,10 @@
 //! A layout that this software makes is a grid of members, columns by plexes. What is asked for is another grid. Members stay in their places
 //! where they have one in both; others come from the plexes and columns that go, and from members without data.
 
-use super::order;
-use super::walk::{self, Walk};
-use super::{Direction, Order, Relayout, SCRATCH_BYTES, SCRATCH_START, STEP_BYTES_MAX};
-use crate::config::{MEMBERS_MAX, MemberState, VolumeConfig};
-use crate::{Arrangement, Config, Error, Extent, Layout, Mirror, Result, Shape, Stripe, Which};
+use crate::group::MEMBERS_MAX;
+use crate::layout::walk::{self, Walk};
+use crate::layout::{Order, SCRATCH_BYTES, SCRATCH_START, STEP_BYTES_MAX, order};
+use crate::{Arrangement, Config, Direction, Error, Extent, Layout, MemberState, Mirror, Relayout, Result, Shape, Stripe, VolumeConfig, Which};
 
 /// What a volume is to become; what is not said stays as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -101,7 +101,7 @@ impl Hook for Meddled {
         // Only a copy writes so much at once; a write that is held up ends when the step has.
         if let DeviceCall::Write { offset, bytes } = call
             && bytes.len() > 8192
-            && offset >= crate::relayout::SCRATCH_START
+            && offset >= crate::layout::SCRATCH_START
             && self.tell.try_send(true).is_ok()
         {
             let wait = self.wait.lock();

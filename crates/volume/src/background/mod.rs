@@ -1,0 +1,180 @@
+//! The thread of an open group: brings members up to date while the volumes are in use, compares them on schedule, and tidies the dirty region log.
+//!
+//! It sleeps until something is written or somebody leaves, or it is time to look whether members were overwritten (`member_check`), and copies no faster
+//! than leaves those who use the volumes the latency that was stated (`throttle`).
+
+mod scrub_scheduler;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::group::Moment;
+use crate::io::Synced;
+use crate::relayout::Stepped;
+use crate::runtime::Inner;
+use crate::throttle::{Pace, Turn};
+use crate::{Error, ErrorKind, Result};
+use scrub_scheduler::Patrol;
+
+/// How often the dirty region log is tidied while there is something in it.
+const TIDY: Duration = Duration::from_secs(3);
+/// How often it is looked whether members were overwritten, while the dirty region log is empty: nobody wrote for some seconds then.
+const LOOK_WHEN_IDLE: Duration = Duration::from_secs(60);
+/// How long a failed step rests.
+const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// How long a step of a relayout waits for whom it did not want to wait for.
+const REST_WHEN_BUSY: Duration = Duration::from_millis(20);
+
+pub(crate) fn start(inner: &Arc<Inner>) -> Result<JoinHandle<()>> {
+    let inner = Arc::clone(inner);
+    let thread = std::thread::Builder::new()
+        .name("bedplate-group".into())
+        .spawn(move || Worker { inner, cursors: Vec::new(), patrol: Patrol::default() }.run());
+    thread.map_err(|error| Error::new(ErrorKind::Device, format!("cannot start the group's background thread: {error}")))
+}
+
+/// Where a volume's next pending region is looked for, and how far that one is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Cursor {
+    region: u64,
+    byte: u64,
+}
+
+struct Worker {
+    inner: Arc<Inner>,
+    /// By volume.
+    cursors: Vec<Cursor>,
+    patrol: Patrol,
+}
+
+impl Worker {
+    fn run(mut self) {
+        self.cursors = vec![Cursor::default(); self.inner.cores.len()];
+        let (mut tidied, mut checked) = (Instant::now(), Instant::now());
+        loop {
+            if checked.elapsed() >= TIDY {
+                self.check_members();
+                checked = Instant::now();
+            }
+            let rest = match self.step() {
+                Ok(Some(rest)) => rest,
+                Ok(None) if tidied.elapsed() >= TIDY => {
+                    tidied = Instant::now();
+                    self.tidy();
+                    Duration::ZERO
+                }
+                Ok(None) => TIDY,
+                Err(error) => {
+                    tracing::warn!(group = self.inner.shared.name, %error, "the members cannot be brought up to date or compared, or what they hold moved; trying again");
+                    REST_AFTER_FAILURE
+                }
+            };
+            if self.sleep(rest) {
+                if let Err(error) = self.patrol.stop(&self.inner) {
+                    tracing::warn!(group = self.inner.shared.name, %error, "the position of a scrub cannot be saved; it goes on from an earlier one");
+                }
+                return;
+            }
+        }
+    }
+
+    /// Takes a turn: copies a part of a region of each volume that has one pending. Returns how long to rest; `None` when there was nothing to do.
+    fn step(&mut self) -> Result<Option<Duration>> {
+        if self.cursors.iter().all(|cursor| cursor.byte == 0) {
+            self.inner.relocate()?;
+        }
+        let cores = &self.inner.cores;
+        let behind = cores.iter().any(|core| core.next_pending(0).is_some());
+        if !behind {
+            self.inner.estimate.lock().end();
+            if !self.inner.finish()? {
+                return Ok(Some(Duration::ZERO));
+            }
+        }
+        if !behind && !cores.iter().any(|core| core.spaces.peek().relayout.as_ref().is_some_and(|relayout| !relayout.paused)) {
+            let rest = self.patrol.step(&self.inner, Moment::now())?;
+            if rest.is_none() {
+                self.inner.throttle.leave(cores);
+            }
+            return Ok(rest);
+        }
+        let pace = match self.inner.throttle.turn(cores) {
+            Turn::Look(rest) => return Ok(Some(rest)),
+            Turn::Work(pace) => pace,
+        };
+        let start = Instant::now();
+        if behind {
+            self.copy(pace)?;
+            return Ok(Some(pace.rest(start.elapsed())));
+        }
+        self.move_on(pace)
+    }
+
+    fn copy(&mut self, pace: Pace) -> Result<()> {
+        for (core, cursor) in self.inner.cores.iter().zip(&mut self.cursors) {
+            let Some(region) = core.next_pending(cursor.region) else { continue };
+            let from = if region == cursor.region { cursor.byte } else { 0 };
+            // One that cannot be read now does not keep the others waiting.
+            *cursor = Cursor { region: region + 1, byte: 0 };
+            let end = match core.sync_part(&core.spaces.get(), region, from, pace.chunk_bytes)? {
+                Synced::Busy => continue,
+                Synced::Whole => core.region_bytes(),
+                Synced::Part(byte) => {
+                    *cursor = Cursor { region, byte };
+                    byte
+                }
+            };
+            self.inner.estimate.lock().note(end.saturating_sub(from));
+        }
+        Ok(())
+    }
+
+    /// Takes a step of a relayout. Returns as [`step`](Self::step).
+    fn move_on(&self, pace: Pace) -> Result<Option<Duration>> {
+        let mut rest = None;
+        for core in self.inner.cores.iter().filter(|core| core.spaces.peek().relayout.is_some()) {
+            let start = Instant::now();
+            rest = match self.inner.step(core, pace.chunk_bytes)? {
+                Stepped::Idle => rest,
+                Stepped::Busy => Some(REST_WHEN_BUSY),
+                Stepped::Moved(_) => Some(pace.rest(start.elapsed())),
+                Stepped::Over => Some(Duration::ZERO),
+            };
+        }
+        Ok(rest)
+    }
+
+    fn tidy(&self) {
+        if let Err(error) = self.inner.clean_up() {
+            tracing::warn!(group = self.inner.shared.name, %error, "the dirty region logs cannot be tidied");
+        }
+    }
+
+    /// Where the group is not whole without a member that was overwritten, that is told once, by whoever finds it.
+    fn check_members(&self) {
+        if let Err(error) = self.inner.check_members() {
+            tracing::debug!(group = self.inner.shared.name, %error, "a member was overwritten");
+        }
+    }
+
+    /// Rests, long when there is nothing in the logs and nobody calls. Returns whether the group closes.
+    fn sleep(&self, rest: Duration) -> bool {
+        let due = self.patrol.rest(&self.inner);
+        let bell = &self.inner.shared.bell;
+        let mut calls = bell.state.lock();
+        if calls.stop || rest.is_zero() {
+            return calls.stop;
+        }
+        let nothing_dirty = || self.inner.cores.iter().all(|core| core.count_with(crate::redundancy::DIRTY) == 0);
+        if rest < TIDY {
+            bell.wake.wait_for(&mut calls, rest);
+        } else if calls.work || !nothing_dirty() {
+            calls.work = false;
+            bell.wake.wait_for(&mut calls, rest);
+        } else {
+            bell.wake.wait_for(&mut calls, due.map_or(LOOK_WHEN_IDLE, |due| due.min(LOOK_WHEN_IDLE)));
+        }
+        calls.stop
+    }
+}

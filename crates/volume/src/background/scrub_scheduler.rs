@@ -1,0 +1,199 @@
+//! Scrubs by themselves: the group's background thread compares a part at a time, as fast as leaves those who use the volumes what was stated.
+//!
+//! ```text
+//!   due ──begin()──► label: under way ──step()…──► save() now and then: position and counts ──end()──► label: what it came to
+//!                      └─ the group is closed, or a power cut: it goes on from what was saved last
+//! ```
+//! What differs is first only gathered. Before a position is saved, whoever uses the volumes is asked who may judge it, while nothing is locked; so
+//! what nobody saw to is found again after a crash.
+
+use std::time::{Duration, Instant};
+
+use super::REST_WHEN_BUSY;
+use crate::group::Moment;
+use crate::runtime::Inner;
+use crate::scrub::{Compared, How, finding};
+use crate::throttle::Turn;
+use crate::{Config, Id, Result, ScrubFinding, ScrubReport, ScrubResult, ScrubRun, ScrubSchedule, ScrubTotals, Undecided};
+
+/// How often a position is saved, at most.
+const SAVE: Duration = Duration::from_secs(60);
+/// How many differences are gathered at most before that.
+const GATHERED_MAX: usize = 1000;
+/// How many of them are told one by one.
+const TOLD_MAX: usize = 100;
+/// How long nobody looks at a clock that somebody may set.
+const LOOK: Duration = Duration::from_secs(600);
+
+/// A scrub under way.
+struct Walk {
+    run: ScrubRun,
+    /// How far it is in the region.
+    byte: u64,
+    /// What was found since it was saved.
+    found: ScrubReport,
+    saved: Instant,
+}
+
+/// What the background thread keeps of scrubs on a schedule.
+#[derive(Default)]
+pub(crate) struct Patrol {
+    /// When this process last began one.
+    began: Option<Instant>,
+    walk: Option<Walk>,
+}
+
+impl Patrol {
+    /// Takes a turn. Returns how long to rest; `None` when there is nothing to do now.
+    pub fn step(&mut self, inner: &Inner, now: Moment) -> Result<Option<Duration>> {
+        let Some(schedule) = inner.shared.scrub_schedule() else {
+            self.walk = None;
+            return Ok(None);
+        };
+        let Some(run) = schedule.run else {
+            self.walk = None;
+            if schedule.until_due(now, self.began).is_zero() {
+                self.begin(inner, now)?;
+                return Ok(Some(Duration::ZERO));
+            }
+            return Ok(None);
+        };
+        let walk = match &mut self.walk {
+            Some(walk) if walk.run.restarts == run.restarts => walk,
+            walk => walk.insert(Walk { run, byte: 0, found: ScrubReport::default(), saved: now.steady }),
+        };
+        let Some(core) = inner.cores.get(usize::from(walk.run.volume)) else {
+            self.end(inner, schedule, now)?;
+            return Ok(Some(Duration::ZERO));
+        };
+        let pace = match inner.throttle.turn(&inner.cores) {
+            Turn::Look(rest) => return Ok(Some(rest)),
+            Turn::Work(pace) => pace,
+        };
+        let start = Instant::now();
+        let how = How { repair: schedule.repair, judge: &Undecided };
+        let compared = core.scrub_part(walk.run.region, walk.byte, pace.chunk_bytes, how, &mut walk.found)?;
+        walk.byte = if let Compared::Part(byte) = compared { byte } else { 0 };
+        match compared {
+            Compared::Part(_) => {}
+            Compared::Whole => walk.run.region += 1,
+            Compared::Busy => {
+                walk.found.skipped_regions += 1;
+                walk.run.region += 1;
+            }
+            Compared::Absent => (walk.run.volume, walk.run.region) = (walk.run.volume + 1, 0),
+        }
+        let full = walk.found.differences.len() >= GATHERED_MAX;
+        if walk.byte == 0 && (full || now.steady.saturating_duration_since(walk.saved) >= SAVE) {
+            self.save(inner, schedule)?;
+        }
+        Ok(Some(if compared == Compared::Busy { REST_WHEN_BUSY } else { pace.rest(start.elapsed()) }))
+    }
+
+    /// Returns how long the background thread may sleep.
+    pub fn rest(&self, inner: &Inner) -> Option<Duration> {
+        Some(inner.shared.scrub_schedule()?.until_due(Moment::now(), self.began).clamp(Duration::from_millis(1), LOOK))
+    }
+
+    fn begin(&mut self, inner: &Inner, now: Moment) -> Result<()> {
+        tracing::info!(group = inner.shared.name, "a scrub on schedule begins");
+        self.began = Some(now.steady);
+        inner.shared.change_scrub(|schedule, config| {
+            schedule.begun_s = Some(now.wall_s);
+            schedule.run = Some(ScrubRun::default());
+            config.drop_findings();
+        })
+    }
+
+    /// Asks who may judge what was found, tells of it and counts it.
+    fn settle(&mut self, inner: &Inner, repair: bool) -> Result<Option<(ScrubRun, Vec<ScrubFinding>)>> {
+        let Some(walk) = &mut self.walk else { return Ok(None) };
+        let mut findings = Vec::new();
+        if !walk.found.differences.is_empty() {
+            let judges = inner.bench.0.lock().clone();
+            let judge = judges.and_then(|judges| judges());
+            if let Some(judge) = &judge {
+                inner.scrub_again(How { repair, judge: &**judge }, &mut walk.found)?;
+            }
+            let config = inner.shared.config();
+            let all = walk.found.differences.iter();
+            findings = all.take(TOLD_MAX).map(|one| finding(&config, one, judge.as_deref())).collect();
+            tell(&config, &findings);
+        }
+        walk.run.totals = sum(walk.run.totals, &std::mem::take(&mut walk.found));
+        Ok(Some((walk.run, findings)))
+    }
+
+    fn save(&mut self, inner: &Inner, schedule: ScrubSchedule) -> Result<()> {
+        let Some((run, findings)) = self.settle(inner, schedule.repair)? else { return Ok(()) };
+        self.walk.iter_mut().for_each(|walk| walk.saved = Instant::now());
+        inner.shared.change_scrub(|schedule, config| {
+            if schedule.advance(run) {
+                config.keep_findings(findings);
+            }
+        })
+    }
+
+    fn end(&mut self, inner: &Inner, schedule: ScrubSchedule, now: Moment) -> Result<()> {
+        let Some((run, findings)) = self.settle(inner, schedule.repair)? else { return Ok(()) };
+        self.walk = None;
+        inner.throttle.leave(&inner.cores);
+        let totals = run.totals;
+        tracing::info!(
+            group = inner.shared.name,
+            compared_bytes = totals.compared_bytes,
+            differences = totals.differences,
+            left = totals.left,
+            "the scrub on schedule is over"
+        );
+        inner.shared.change_scrub(|schedule, config| {
+            if schedule.run.is_some_and(|now| now.restarts == run.restarts) {
+                (schedule.run, schedule.last) = (None, Some(ScrubResult { ended_s: now.wall_s, totals }));
+                config.keep_findings(findings);
+                config.settle_findings();
+            }
+        })
+    }
+
+    /// Saves the position of a scrub under way because the group closes; not past what nobody judged, which is found again then.
+    pub fn stop(&mut self, inner: &Inner) -> Result<()> {
+        let judged = self.walk.as_ref().is_some_and(|walk| walk.found.differences.iter().all(|difference| difference.repaired));
+        match inner.shared.scrub_schedule().filter(|_| judged) {
+            Some(schedule) => self.save(inner, schedule),
+            None => Ok(()),
+        }
+    }
+}
+
+fn sum(before: ScrubTotals, found: &ScrubReport) -> ScrubTotals {
+    let left = found.differences.iter().filter(|difference| !difference.repaired).count() as u64;
+    ScrubTotals {
+        compared_bytes: before.compared_bytes + found.compared_bytes,
+        skipped_regions: before.skipped_regions + found.skipped_regions,
+        differences: before.differences + found.differences.len() as u64,
+        left: before.left + left,
+    }
+}
+
+fn tell(config: &Config, findings: &[ScrubFinding]) {
+    let path = |id: Id| config.index_of(id).map_or("", |member| config.members[member].path.as_str());
+    for one in findings {
+        let copies: Vec<String> = one.copies.iter().map(|(member, offset)| format!("{} at byte {offset}", path(*member))).collect();
+        tracing::warn!(
+            group = config.name,
+            volume = one.role.name(),
+            address = one.range.start,
+            len = one.range.end - one.range.start,
+            lies = one.lies,
+            copies = copies.join(", "),
+            right = one.right.map(path),
+            wrong = one.wrong.map(path),
+            repaired = one.repaired,
+            "a scrub on schedule found copies that differ"
+        );
+    }
+}
+
+#[cfg(test)]
+#[path = "scrub_scheduler_tests.rs"]
+mod tests;

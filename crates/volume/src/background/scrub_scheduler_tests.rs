@@ -1,0 +1,242 @@
+//! Scrubs on schedule, a turn at a time and by the group's own thread: begun, interrupted, judged, begun again.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ::block::{BlockDevice, MemoryDevice};
+
+use super::*;
+use crate::relayout::bed::{Bed, REGION_BYTES, new_group, quiet, stamped};
+use crate::{ErrorKind, Group, ImportOptions, Judge, Role, Shape, Target};
+
+const WEEK: Duration = Duration::from_secs(7 * 86_400);
+const WEEK_S: u64 = 7 * 86_400;
+/// A day in 2026.
+const NOON: u64 = 1_795_262_400;
+
+/// Knows that member 0 is right.
+struct First;
+
+impl Judge for First {
+    fn judge(&self, _: Role, _: Range<u64>, _: usize, _: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool) -> Option<usize> {
+        Some(0)
+    }
+
+    fn lies_at(&self, _: Role, address: u64) -> Option<String> {
+        Some(format!("/file, byte {address}"))
+    }
+}
+
+fn mirror(seed: u64) -> (Bed, Group) {
+    let bed = Bed::new(2, seed);
+    bed.create(Shape::Mirror, 2, 0);
+    let group = bed.import();
+    let device = group.volume(Role::Data).unwrap();
+    (0..device.size_bytes()).step_by(65_536).for_each(|at| device.write_at(&stamped(at, 65_536, 1), at).unwrap());
+    device.flush().unwrap();
+    (bed, group)
+}
+
+fn at(start: Instant, seconds: u64) -> Moment {
+    Moment { wall_s: NOON + seconds, steady: start + Duration::from_secs(seconds) }
+}
+
+/// Takes turns until there is nothing to do, or so many regions of volume 0 are done. Returns the number of turns.
+fn go(patrol: &mut Patrol, group: &Group, now: Moment, regions: u64) -> usize {
+    let mut turns = 0;
+    while patrol.walk.as_ref().is_none_or(|walk| walk.run.region < regions) {
+        if patrol.step(&group.open.inner, now).unwrap().is_none() {
+            break;
+        }
+        turns += 1;
+    }
+    turns
+}
+
+fn schedule(group: &Group) -> ScrubSchedule {
+    group.config().scrub.unwrap()
+}
+
+/// S-106: closed in the middle, it goes on where it was; what came of it and when the next one begins stands in the labels.
+#[test]
+fn s_106_a_scrub_that_is_interrupted_by_a_close_goes_on_and_tells_what_came_of_all_of_it() {
+    let (bed, group) = mirror(70);
+    group.schedule_scrub(Some(WEEK), false).unwrap();
+    bed.members[1].decay((4 << 20) + 700, 4);
+    bed.members[1].decay((4 << 20) + 9 * REGION_BYTES, 4);
+    let (start, mut patrol) = (Instant::now(), Patrol::default());
+    go(&mut patrol, &group, at(start, 0), 6);
+    // An hour later the position is saved by the way.
+    go(&mut patrol, &group, at(start, 3600), 7);
+    let run = schedule(&group).run.unwrap();
+    assert_eq!((run.region, run.totals.differences, run.totals.left, schedule(&group).next_s()), (7, 1, 1, None));
+    patrol.stop(&group.open.inner).unwrap();
+    drop(group);
+    let group = bed.import();
+    let (mut patrol, size) = (Patrol::default(), group.volume(Role::Data).unwrap().size_bytes());
+    go(&mut patrol, &group, at(start, 7200), u64::MAX);
+    let told = schedule(&group);
+    let totals = ScrubTotals { compared_bytes: size, skipped_regions: 0, differences: 2, left: 2 };
+    assert_eq!((told.run, told.last), (None, Some(ScrubResult { ended_s: NOON + 7200, totals })));
+    assert_eq!((told.begun_s, told.next_s()), (Some(NOON), Some(NOON + WEEK_S)));
+    // Nothing before the week is over; then one.
+    assert_eq!(go(&mut patrol, &group, at(start, WEEK_S - 1), u64::MAX), 0);
+    drop(group);
+    let group = bed.import();
+    assert!(go(&mut Patrol::default(), &group, at(start, 3 * WEEK_S), u64::MAX) > 16);
+    assert_eq!(schedule(&group).last.unwrap().ended_s, NOON + 3 * WEEK_S);
+    assert_eq!(go(&mut Patrol::default(), &group, at(start, 3 * WEEK_S + 1), u64::MAX), 0, "three weeks are one");
+}
+
+/// S-106: the time of day is set forward and back while the group is open, while one is under way, and before it is opened again.
+#[test]
+fn s_106_a_clock_that_is_set_forward_or_back_makes_one_scrub_and_holds_none_up_for_long() {
+    const YEAR: i64 = 365 * 86_400;
+    const HALF: u64 = WEEK_S / 2;
+    let (bed, group) = mirror(77);
+    group.schedule_scrub(Some(WEEK), false).unwrap();
+    let (start, mut patrol) = (Instant::now(), Patrol::default());
+    // `passed` seconds after the start, by a clock that is wrong by so much.
+    let moment = |wrong: i64, passed: u64| Moment { wall_s: (NOON + passed).saturating_add_signed(wrong), ..at(start, passed) };
+    let made = |patrol: &mut Patrol, group: &Group, now: Moment| go(patrol, group, now, u64::MAX) > 16;
+    assert!(made(&mut patrol, &group, moment(0, 0)), "the first at once");
+    // Forward: one, and when it is set right again the next after half a period at the latest.
+    assert!(made(&mut patrol, &group, moment(YEAR, 60)) && !made(&mut patrol, &group, moment(YEAR, 120)));
+    assert_eq!(schedule(&group).last.unwrap().ended_s, NOON + 60 + YEAR as u64);
+    assert!(!made(&mut patrol, &group, moment(0, 180)) && !made(&mut patrol, &group, moment(0, 59 + HALF)));
+    assert!(made(&mut patrol, &group, moment(0, 60 + HALF)) && !made(&mut patrol, &group, moment(0, 61 + HALF)));
+    // Back: the same.
+    assert!(!made(&mut patrol, &group, moment(-YEAR, 70 + HALF)) && !made(&mut patrol, &group, moment(-YEAR, 59 + 2 * HALF)));
+    assert!(made(&mut patrol, &group, moment(-YEAR, 60 + 2 * HALF)));
+    // One that is under way goes on from where it is, whatever the clock says, and ends once.
+    let begun = 60 + 2 * HALF + WEEK_S;
+    go(&mut patrol, &group, moment(-YEAR, begun), 5);
+    assert_eq!(schedule(&group).begun_s, Some((NOON + begun).saturating_add_signed(-YEAR)));
+    go(&mut patrol, &group, moment(YEAR, begun + 3600), 9);
+    go(&mut patrol, &group, moment(-2 * YEAR, begun + 7200), u64::MAX);
+    let (last, size) = (schedule(&group).last.unwrap(), group.volume(Role::Data).unwrap().size_bytes());
+    assert_eq!((last.ended_s, last.totals.compared_bytes), ((NOON + begun + 7200).saturating_add_signed(-2 * YEAR), size));
+    // Opened anew with a clock behind its last one: nobody knows how long ago that was, so one begins at once, and only one.
+    drop(group);
+    let (group, mut patrol) = (bed.import(), Patrol::default());
+    assert!(made(&mut patrol, &group, moment(-2 * YEAR, begun + 7300)) && !made(&mut patrol, &group, moment(-2 * YEAR, begun + 7400)));
+}
+
+/// S-106: what was found and not judged when the group was closed, or the power went, is found again.
+#[test]
+fn s_106_what_nobody_judged_is_found_again_after_a_close_and_after_a_power_cut() {
+    for cut in [false, true] {
+        let (bed, group) = mirror(71);
+        group.schedule_scrub(Some(WEEK), true).unwrap();
+        bed.members[1].decay((4 << 20) + 2 * REGION_BYTES, 4);
+        let mut patrol = Patrol::default();
+        go(&mut patrol, &group, at(Instant::now(), 0), 5);
+        assert_eq!(patrol.walk.as_ref().unwrap().found.differences.len(), 1);
+        let images: Vec<Arc<dyn BlockDevice>> = if cut {
+            bed.members.iter().map(|member| MemoryDevice::from_snapshot(&member.snapshot(), MemoryDevice::GEOMETRY) as _).collect()
+        } else {
+            patrol.stop(&group.open.inner).unwrap();
+            bed.devices()
+        };
+        drop(group);
+        let group = Group::import(&images, &quiet()).unwrap();
+        group.sync().unwrap();
+        group.lend_judges(Some(Arc::new(|| Some(Box::new(First)))));
+        go(&mut Patrol::default(), &group, at(Instant::now(), 60), u64::MAX);
+        let totals = schedule(&group).last.unwrap().totals;
+        // A power cut leaves copies in doubt, which are made to agree first.
+        let found = if cut { totals.differences } else { 1 };
+        assert_eq!((totals.differences, totals.left), (found, 0), "cut {cut}");
+        assert_eq!(group.scrub(false, &Undecided, &mut |_| ()).unwrap().differences, [], "cut {cut}");
+    }
+}
+
+/// S-106: what it compared lies elsewhere after a relayout, so it begins anew.
+#[test]
+fn s_106_a_relayout_lets_a_scrub_begin_anew() {
+    let bed = Bed::new(4, 72);
+    let devices = bed.devices();
+    crate::create(&new_group(Shape::Mirror, 2, devices[..2].to_vec(), Vec::new())).unwrap();
+    let group = Group::import(&devices[..2], &quiet()).unwrap();
+    devices[2..].iter().for_each(|device| group.add_member(device).unwrap());
+    group.schedule_scrub(Some(WEEK), false).unwrap();
+    let (start, mut patrol) = (Instant::now(), Patrol::default());
+    go(&mut patrol, &group, at(start, 0), 5);
+    group.relayout(Role::Data, &Target { columns: Some(2), ..Target::default() }, 0).unwrap();
+    group.run_relayout(&mut |_| true).unwrap();
+    group.sync().unwrap();
+    assert_eq!(schedule(&group).run.map(|run| (run.region, run.restarts)), Some((0, 1)));
+    go(&mut patrol, &group, at(start, 10), u64::MAX);
+    assert_eq!(schedule(&group).last.unwrap().totals.compared_bytes, group.volume(Role::Data).unwrap().size_bytes());
+}
+
+/// S-106: by the group's own thread, at once, with repair, and by one whom whoever uses the volumes lends.
+#[test]
+fn s_106_the_thread_of_an_open_group_carries_a_schedule_out() {
+    let (bed, group) = mirror(73);
+    drop(group);
+    bed.members[1].decay((4 << 20) + 700, 4);
+    let group = Group::import(&bed.devices(), &ImportOptions::default()).unwrap();
+    group.lend_judges(Some(Arc::new(|| Some(Box::new(First)))));
+    let wait = || {
+        let start = Instant::now();
+        while schedule(&group).last.is_none() {
+            assert!(start.elapsed().as_secs() < 120, "the scrub does not end: {:?}", group.config().scrub);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        schedule(&group).last.unwrap().totals
+    };
+    group.schedule_scrub(Some(WEEK), true).unwrap();
+    assert_eq!((wait().differences, wait().left), (1, 0));
+    // What it found is told where it was found, until the next one ends.
+    let (told, ids) = (group.config().findings, group.config().members.iter().map(|member| member.id).collect::<Vec<_>>());
+    assert_eq!((told.len(), told[0].under_way, told[0].repaired, told[0].right), (1, false, true, Some(ids[0])));
+    assert_eq!((told[0].range.clone(), told[0].copies[1], told[0].lies.as_deref()), (512..1024, (ids[1], (4 << 20) + 512), Some("/file, byte 512")));
+    // Turned off, it is forgotten; turned on, it begins at once.
+    group.schedule_scrub(None, false).unwrap();
+    assert_eq!(group.config().scrub, None);
+    group.schedule_scrub(Some(WEEK), false).unwrap();
+    assert_eq!(wait().differences, 0);
+    assert_eq!(group.config().findings, []);
+}
+
+/// S-106: however much differs, the labels name some of it, and keep room for what they have to say; a close in the middle forgets nothing.
+#[test]
+fn s_106_the_places_that_are_kept_are_bounded_and_survive_a_close() {
+    let (bed, group) = mirror(76);
+    group.schedule_scrub(Some(WEEK), false).unwrap();
+    (0..16).for_each(|region| [700, 9000].into_iter().for_each(|at| bed.members[1].decay((4 << 20) + region * REGION_BYTES + at, 4)));
+    let (start, mut patrol) = (Instant::now(), Patrol::default());
+    go(&mut patrol, &group, at(start, 0), 3);
+    go(&mut patrol, &group, at(start, 3600), 4);
+    patrol.stop(&group.open.inner).unwrap();
+    drop(group);
+    let group = bed.import();
+    let found = group.config().findings;
+    assert!(found.len() == 8 && found.iter().all(|finding| finding.under_way && finding.lies.is_none() && !finding.repaired), "{found:?}");
+    go(&mut Patrol::default(), &group, at(start, 7200), u64::MAX);
+    let found = group.config().findings;
+    assert_eq!((found.len(), found.iter().any(|finding| finding.under_way)), (crate::FINDINGS_MAX, false));
+    assert_eq!((schedule(&group).last.unwrap().totals.differences, found[0].range.clone()), (32, 512..1024));
+    // The next one begins: until it ends, both are told.
+    let mut patrol = Patrol::default();
+    go(&mut patrol, &group, at(start, WEEK_S + 1), 2);
+    go(&mut patrol, &group, at(start, WEEK_S + 3600), 3);
+    let found = group.config().findings;
+    assert!(found.iter().filter(|finding| !finding.under_way).count() == crate::FINDINGS_MAX && found.len() > crate::FINDINGS_MAX, "{}", found.len());
+    group.schedule_scrub(None, false).unwrap();
+    assert_eq!(group.config().findings, []);
+}
+
+#[test]
+fn a_schedule_that_cannot_be_is_refused() {
+    let (_bed, group) = mirror(74);
+    for every in [Duration::from_secs(59), Duration::from_secs(20 * 366 * 86_400)] {
+        assert_eq!(group.schedule_scrub(Some(every), false).unwrap_err().kind, ErrorKind::Invalid);
+    }
+    let bed = Bed::new(2, 75);
+    bed.create(Shape::Stripe, 1, 0);
+    let error = bed.import().schedule_scrub(Some(WEEK), false).unwrap_err();
+    assert!(error.message.contains("nothing to compare"), "{error}");
+}

@@ -1,0 +1,499 @@
+//! What a group is: its members and the volumes that lie on them. The same value stands in the label of every member.
+
+use std::collections::HashSet;
+
+use super::findings::{self, ScrubFinding};
+use super::relocated::{self, Guest};
+use super::schedule::{self, ScrubSchedule};
+use crate::wire::{Fault, Reader, put_text};
+use crate::{Concat, Direction, Extent, Id, Layout, Mirror, Raid5, Relayout, Stripe};
+
+/// How many members a group may have.
+pub(crate) const MEMBERS_MAX: usize = 128;
+/// How many volumes a group may have: data, intent log.
+pub(crate) const VOLUMES_MAX: usize = 2;
+/// The roles as labels write them.
+pub(crate) const ROLES: [(Role, u8); 2] = [(Role::Data, 1), (Role::Log, 2)];
+/// The smallest region of the dirty region log.
+pub(crate) const REGION_BYTES_MIN: u64 = 64 << 10;
+
+/// The factor in hundredths that counts where none was stated.
+pub const FOREGROUND_PERCENT_DEFAULT: u16 = 150;
+/// Stands for no limit.
+pub const FOREGROUND_UNLIMITED: u16 = u16::MAX;
+/// The least factor that may be stated.
+pub(crate) const FOREGROUND_PERCENT_MIN: u16 = 105;
+
+/// What a group knows of a member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// The member's identity.
+    pub id: Id,
+    /// Where it was when it was last opened; a hint for finding it and a name for messages.
+    pub path: String,
+    /// Its size in bytes as far as the group uses it.
+    pub size_bytes: u64,
+    /// Its state.
+    pub state: MemberState,
+    /// The event at which it entered that state.
+    pub since: u64,
+    /// Of one that failed, the last event that it is known to have had: the dirty region logs name what it missed after that. 0: not known.
+    pub knew: u64,
+    /// The room of other members that it lies in, where it has no device of its own.
+    pub guest: Option<Guest>,
+}
+
+/// The state of a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemberState {
+    /// Holds what it should.
+    Active,
+    /// Failed or was away while the others went on: what it holds is old, and nothing is read from or written to it.
+    Failed,
+    /// Is back or new: takes writes, is brought up to date, and is not read.
+    Stale,
+    /// Waits for another member to fail.
+    Spare,
+}
+
+/// What a volume of a group is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Holds the file system.
+    Data,
+    /// Holds the file system's intent log.
+    Log,
+}
+
+/// A volume of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeConfig {
+    /// What it is for; a group has one volume a role at most.
+    pub role: Role,
+    /// The unit of the dirty region log in bytes, a power of two.
+    pub region_bytes: u64,
+    /// Where its addresses live; while they move, where they come from.
+    pub layout: Layout,
+    /// Where they move and how far they are.
+    pub relayout: Option<Relayout>,
+}
+
+/// What a group is. Every change of it is a new event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The group's identity.
+    pub id: Id,
+    /// The group's name.
+    pub name: String,
+    /// How often the configuration changed.
+    pub event: u64,
+    /// The last event that reached every member that had not failed by then; 0 where nobody noted it.
+    pub settled: u64,
+    /// Whether the group was closed in order: nothing needs to be resynchronised but what failed members missed.
+    pub clean: bool,
+    /// What the latency of reads, writes and flushes may grow to while members are copied, moved or compared, in hundredths of what it is without;
+    /// [`FOREGROUND_UNLIMITED`](crate::FOREGROUND_UNLIMITED): anything.
+    pub foreground_percent: u16,
+    /// Where data begins on every member.
+    pub data_start: u64,
+    /// How many bytes at the end of every member volumes leave free, as room for members that fail.
+    pub reserve_bytes: u64,
+    /// When copies are compared by themselves.
+    pub scrub: Option<ScrubSchedule>,
+    /// What the last of them found, and the one that is under way: some places of each.
+    pub findings: Vec<ScrubFinding>,
+    /// The members; a member's place here is its index in layouts.
+    pub members: Vec<Member>,
+    /// The volumes.
+    pub volumes: Vec<VolumeConfig>,
+}
+
+impl MemberState {
+    const ALL: [(Self, u8); 4] = [(Self::Active, 1), (Self::Failed, 2), (Self::Stale, 3), (Self::Spare, 4)];
+
+    /// Returns the word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Failed => "failed",
+            Self::Stale => "stale",
+            Self::Spare => "spare",
+        }
+    }
+}
+
+impl Role {
+    /// Returns the word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::Log => "log",
+        }
+    }
+}
+
+impl Member {
+    /// Makes an empty place: one from which a member was removed that stands before others with data, whose index layouts name.
+    pub(crate) fn vacant(since: u64) -> Self {
+        Self { id: Id::random(), path: String::new(), size_bytes: 0, state: MemberState::Failed, since, knew: 0, guest: None }
+    }
+
+    /// Says whether it is an empty place, which the next member that is added takes.
+    #[must_use]
+    pub fn is_vacant(&self) -> bool {
+        self.state == MemberState::Failed && self.size_bytes == 0 && self.path.is_empty()
+    }
+}
+
+impl VolumeConfig {
+    /// Returns how many addresses the volume has; while they move, as many as both layouts have.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.relayout.as_ref().map_or(self.layout.size_bytes(), |relayout| relayout.span_bytes(&self.layout))
+    }
+
+    /// Returns the layouts that it may have data on: one, or while its addresses move both and the scratch area.
+    pub(crate) fn layouts(&self) -> impl Iterator<Item = &Layout> {
+        std::iter::once(&self.layout).chain(self.relayout.iter().flat_map(|relayout| [&relayout.next, &relayout.scratch]))
+    }
+
+    /// Returns the indices of the members that it has extents on, in order.
+    pub(crate) fn members(&self) -> Vec<usize> {
+        let mut members: Vec<usize> = self.layouts().flat_map(Layout::extents).map(|extent| extent.member.into()).collect();
+        members.sort_unstable();
+        members.dedup();
+        members
+    }
+
+    /// Says whether the loss of a member need not be the loss of data, everywhere or in the part that has more copies.
+    pub(crate) fn is_redundant(&self) -> bool {
+        self.layout.is_redundant() || self.relayout.as_ref().is_some_and(|relayout| relayout.next.is_redundant())
+    }
+
+    /// Returns whether every byte has a copy on a member that is `good`: wherever it lives now.
+    fn survives(&self, good: &dyn Fn(u16) -> bool) -> bool {
+        let Some(relayout) = &self.relayout else { return self.layout.survives(good) };
+        let (moved, staged) = (relayout.moved_bytes(&self.layout), relayout.staged_bytes);
+        let left = self.size_bytes() - moved - staged;
+        // Within a cycle a piece waits there too.
+        let staged = if relayout.in_cycles { staged.max(moved.min(left)) } else { staged };
+        let parts = [(left, &self.layout), (moved, &relayout.next), (staged, &relayout.scratch)];
+        parts.into_iter().all(|(bytes, layout)| bytes == 0 || layout.survives(good))
+    }
+}
+
+/// What a label's head says of the configuration.
+#[derive(Clone, Copy)]
+pub(crate) struct Head {
+    pub id: Id,
+    pub event: u64,
+    pub settled: u64,
+    pub clean: bool,
+    pub foreground_percent: u16,
+}
+
+impl Config {
+    /// Returns the index of a member.
+    #[must_use]
+    pub fn index_of(&self, id: Id) -> Option<usize> {
+        self.members.iter().position(|member| member.id == id)
+    }
+
+    /// Returns the volume with a role.
+    #[must_use]
+    pub fn volume(&self, role: Role) -> Option<&VolumeConfig> {
+        self.volumes.iter().find(|volume| volume.role == role)
+    }
+
+    /// Moves a member to a state, at the next event.
+    pub(crate) fn set_state(&mut self, index: usize, state: MemberState) {
+        let knew = if state == MemberState::Failed { self.settled } else { 0 };
+        let member = &mut self.members[index];
+        (member.state, member.since, member.knew) = (state, self.event + 1, knew);
+    }
+
+    /// Says of a member that failed that nothing which its label may say tells what it holds: if it comes back all of it is copied.
+    pub(crate) fn forget_what_it_knew(&mut self, index: usize) {
+        let member = &mut self.members[index];
+        assert!(member.state == MemberState::Failed, "only of a member that failed it is asked what it had");
+        member.knew = member.since;
+    }
+
+    /// Returns whether every byte of every volume has a copy on an active member other than those `lost`.
+    pub(crate) fn survives_without(&self, lost: &[usize]) -> bool {
+        let lost = self.with_guests(lost);
+        let good = |member: u16| self.members[usize::from(member)].state == MemberState::Active && !lost.contains(&usize::from(member));
+        self.volumes.iter().all(|volume| volume.survives(&good))
+    }
+
+    /// Returns the volume that has an extent on a member, or will.
+    #[must_use]
+    pub fn volume_on(&self, index: usize) -> Option<&VolumeConfig> {
+        self.volumes.iter().find(|volume| volume.members().contains(&index))
+    }
+
+    /// Returns how many bytes of a device its volume uses where a member is.
+    pub(crate) fn needed_bytes(&self, index: usize) -> u64 {
+        let extents = self.volumes.iter().flat_map(|volume| volume.layouts().flat_map(Layout::extents));
+        extents.filter(|extent| usize::from(extent.member) == index).map(|extent| extent.start + extent.len).max().unwrap_or(0)
+    }
+
+    /// Appends the part of the label that all members share.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend((self.members.len() as u16).to_le_bytes());
+        out.extend((self.volumes.len() as u16).to_le_bytes());
+        out.extend(self.data_start.to_le_bytes());
+        put_text(out, &self.name);
+        for member in &self.members {
+            out.extend(member.id.0);
+            out.extend(member.size_bytes.to_le_bytes());
+            out.extend(member.since.to_le_bytes());
+            out.push(MemberState::ALL.iter().find(|(state, _)| *state == member.state).map_or(0, |(_, code)| *code));
+            put_text(out, &member.path);
+        }
+        for volume in &self.volumes {
+            out.push(ROLES.iter().find(|(role, _)| *role == volume.role).map_or(0, |(_, code)| *code));
+            out.extend(volume.region_bytes.to_le_bytes());
+            encode_layout(&volume.layout, out);
+        }
+        let version = self.version();
+        for volume in self.volumes.iter().filter(|_| version > 1) {
+            encode_relayout(volume.relayout.as_ref(), out);
+        }
+        if version > 2 {
+            self.members.iter().for_each(|member| relocated::encode(member.guest.as_ref(), out));
+            out.extend(self.reserve_bytes.to_le_bytes());
+        }
+        if version > 3 {
+            schedule::encode(self.scrub.as_ref(), out);
+        }
+        if version > 4 {
+            self.members.iter().for_each(|member| out.extend(member.knew.to_le_bytes()));
+            findings::encode(&self.findings, out);
+        }
+    }
+
+    /// Returns the version of the label that is able to say all this: the oldest, so that older software reads what it is able to.
+    pub(crate) fn version(&self) -> u32 {
+        let parity = |volume: &VolumeConfig| volume.relayout.as_ref().is_some_and(|relayout| relayout.has_parity(&volume.layout));
+        if self.volumes.iter().any(|volume| volume.relayout.as_ref().is_some_and(|relayout| relayout.in_cycles)) {
+            6
+        } else if self.members.iter().any(|member| member.knew > 0) || !self.findings.is_empty() {
+            5
+        } else if self.scrub.is_some() {
+            4
+        } else if self.reserve_bytes > 0 || self.members.iter().any(|member| member.guest.is_some()) || self.volumes.iter().any(parity) {
+            3
+        } else if self.has_relayout() {
+            2
+        } else {
+            1
+        }
+    }
+
+    /// Returns how many events ago all members that had not failed knew of one; 0 where that is not known.
+    pub(crate) fn events_since_settled(&self) -> u32 {
+        let since = self.event.checked_sub(self.settled).filter(|_| self.settled > 0);
+        since.and_then(|since| u32::try_from(since).ok()).unwrap_or(0)
+    }
+
+    /// Says whether a volume is between two layouts.
+    pub(crate) fn has_relayout(&self) -> bool {
+        self.volumes.iter().any(|volume| volume.relayout.is_some())
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote in a label of a version, and believes none of it.
+    pub(crate) fn decode(reader: &mut Reader<'_>, version: u32, head: Head) -> Result<Self, Fault> {
+        let start = reader.at();
+        let (members, volumes) = (reader.u16("the number of members")?, reader.u16("the number of volumes")?);
+        if usize::from(members) > MEMBERS_MAX || members == 0 || usize::from(volumes) > VOLUMES_MAX {
+            return Err(Fault::new(start, format!("{members} members and {volumes} volumes are not possible")));
+        }
+        let data_start = reader.u64("the start of data")?;
+        let name = reader.text("the name of the group")?;
+        let mut members = (0..members).map(|_| decode_member(reader)).collect::<Result<Vec<_>, _>>()?;
+        let mut volumes = (0..volumes).map(|_| decode_volume(reader)).collect::<Result<Vec<_>, _>>()?;
+        for volume in volumes.iter_mut().filter(|_| version > 1) {
+            volume.relayout = decode_relayout(reader)?;
+        }
+        let mut reserve_bytes = 0;
+        if version > 2 {
+            for member in &mut members {
+                member.guest = relocated::decode(reader)?;
+            }
+            reserve_bytes = reader.u64("the reserve")?;
+        }
+        let scrub = if version > 3 { schedule::decode(reader)? } else { None };
+        for member in members.iter_mut().filter(|_| version > 4) {
+            member.knew = reader.u64("the last event that a member had")?;
+        }
+        let findings = if version > 4 { findings::decode(reader)? } else { Vec::new() };
+        let Head { id, event, settled, clean, foreground_percent } = head;
+        let config = Self { id, name, event, settled, clean, foreground_percent, data_start, reserve_bytes, scrub, findings, members, volumes };
+        config.fault().map_or(Ok(config), |what| Err(Fault::new(start, what)))
+    }
+
+    /// Returns what is wrong with the whole.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let ids: HashSet<Id> = self.members.iter().map(|member| member.id).collect();
+        if ids.len() != self.members.len() {
+            return Some("two members have the same identity".to_owned());
+        }
+        if self.volumes.len() == 2 && self.volumes[0].role == self.volumes[1].role {
+            return Some("two volumes have the same role".to_owned());
+        }
+        if self.data_start < super::label::DATA_START_MIN {
+            return Some(format!("data begins at byte {}, within the labels", self.data_start));
+        }
+        self.volumes.iter().find_map(volume_fault).or_else(|| self.extent_fault()).or_else(|| self.guest_fault())
+    }
+
+    fn extent_fault(&self) -> Option<String> {
+        let all = |layout: fn(&VolumeConfig) -> &Layout| self.volumes.iter().flat_map(|volume| layout(volume).extents()).collect::<Vec<_>>();
+        let now = all(|volume| &volume.layout);
+        let next = all(|volume| volume.relayout.as_ref().map_or(&volume.layout, |relayout| &relayout.next));
+        // Where a volume comes from may be where it goes; another volume may be at neither.
+        self.places_fault(now).or_else(|| self.places_fault(next)).or_else(|| self.scratch_fault()).or_else(|| self.neighbour_fault())
+    }
+
+    fn scratch_fault(&self) -> Option<String> {
+        let mut members: Vec<u16> = self
+            .volumes
+            .iter()
+            .filter_map(|volume| volume.relayout.as_ref())
+            .flat_map(|relayout| relayout.scratch.extents())
+            .map(|extent| extent.member)
+            .collect();
+        members.sort_unstable();
+        let twice = members.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        let bad = twice.or(members.last().copied().filter(|last| usize::from(*last) >= self.members.len()));
+        bad.map(|member| format!("a scratch area lies twice on member {member}, or there is no such member"))
+    }
+
+    fn neighbour_fault(&self) -> Option<String> {
+        let [one, two] = &self.volumes[..] else { return None };
+        let shared = one.members().into_iter().find(|member| self.has_relayout() && two.members().contains(member));
+        shared.map(|member| format!("two volumes lie on member {member}, and one of them is between two layouts"))
+    }
+
+    fn places_fault(&self, mut extents: Vec<Extent>) -> Option<String> {
+        for extent in &extents {
+            let Some(member) = self.members.get(usize::from(extent.member)) else {
+                return Some(format!("an extent lies on member {}, and there are {}", extent.member, self.members.len()));
+            };
+            let fits = extent.start >= self.data_start && extent.start.checked_add(extent.len).is_some_and(|end| end <= member.size_bytes);
+            if !fits || extent.len == 0 {
+                return Some(format!("an extent of {} bytes at {} does not lie in the data of member {}", extent.len, extent.start, extent.member));
+            }
+        }
+        extents.sort_unstable_by_key(|extent| (extent.member, extent.start));
+        let overlap = extents.windows(2).find(|pair| pair[0].member == pair[1].member && pair[0].start + pair[0].len > pair[1].start);
+        overlap.map(|pair| format!("two extents overlap on member {} at byte {}", pair[1].member, pair[1].start))
+    }
+}
+
+fn volume_fault(volume: &VolumeConfig) -> Option<String> {
+    if !volume.region_bytes.is_power_of_two() || volume.region_bytes < REGION_BYTES_MIN {
+        return Some(format!("regions of {} bytes are not possible", volume.region_bytes));
+    }
+    let sizes = std::iter::once(&volume.layout).chain(volume.relayout.iter().map(|relayout| &relayout.next)).map(Layout::size_bytes);
+    if sizes.max().unwrap_or(0).div_ceil(volume.region_bytes) > crate::redundancy::REGIONS_MAX {
+        let (regions, region) = (crate::redundancy::REGIONS_MAX, volume.region_bytes);
+        return Some(format!("a dirty region log holds {regions} regions at most, here of {region} bytes"));
+    }
+    volume.layout.fault().or_else(|| volume.relayout.as_ref().and_then(|relayout| relayout.fault(&volume.layout)))
+}
+
+fn decode_member(reader: &mut Reader<'_>) -> Result<Member, Fault> {
+    let id = reader.id("the identity of a member")?;
+    let size_bytes = reader.u64("the size of a member")?;
+    let since = reader.u64("the event of a member")?;
+    let at = reader.at();
+    let code = reader.u8("the state of a member")?;
+    let state = MemberState::ALL.iter().find(|(_, known)| *known == code).map(|(state, _)| *state);
+    let state = state.ok_or_else(|| Fault::new(at, format!("{code} is no state of a member")))?;
+    Ok(Member { id, size_bytes, since, state, path: reader.text("the path of a member")?, knew: 0, guest: None })
+}
+
+fn decode_volume(reader: &mut Reader<'_>) -> Result<VolumeConfig, Fault> {
+    let at = reader.at();
+    let role = match reader.u8("the role of a volume")? {
+        1 => Role::Data,
+        2 => Role::Log,
+        code => return Err(Fault::new(at, format!("{code} is no role of a volume"))),
+    };
+    Ok(VolumeConfig { role, region_bytes: reader.u64("the region size")?, layout: decode_layout(reader, 0)?, relayout: None })
+}
+
+fn encode_relayout(relayout: Option<&Relayout>, out: &mut Vec<u8>) {
+    let Some(relayout) = relayout else { return out.push(0) };
+    let downward = if relayout.direction == Direction::Downward { 2 } else { 0 };
+    out.push(
+        1 | downward | if relayout.paused { 4 } else { 0 } | if relayout.logs_swapped { 8 } else { 0 } | if relayout.in_cycles { 16 } else { 0 },
+    );
+    for field in [relayout.position, relayout.staged_bytes, relayout.grain_bytes, relayout.step_bytes_max] {
+        out.extend(field.to_le_bytes());
+    }
+    encode_layout(&relayout.next, out);
+    encode_layout(&relayout.scratch, out);
+}
+
+fn decode_relayout(reader: &mut Reader<'_>) -> Result<Option<Relayout>, Fault> {
+    let at = reader.at();
+    let flags = reader.u8("the flags of a relayout")?;
+    if flags > 31 || (flags > 0 && flags & 1 == 0) {
+        return Err(Fault::new(at, format!("{flags} are no flags of a relayout")));
+    }
+    if flags == 0 {
+        return Ok(None);
+    }
+    let direction = if flags & 2 == 0 { Direction::Upward } else { Direction::Downward };
+    let (position, staged_bytes) = (reader.u64("the position of a relayout")?, reader.u64("the bytes in a scratch area")?);
+    let (grain_bytes, step_bytes_max) = (reader.u64("the grain of a relayout")?, reader.u64("the step of a relayout")?);
+    let (next, scratch) = (decode_layout(reader, 0)?, decode_layout(reader, 0)?);
+    let (paused, logs_swapped, in_cycles) = (flags & 4 != 0, flags & 8 != 0, flags & 16 != 0);
+    Ok(Some(Relayout { next, direction, position, staged_bytes, scratch, grain_bytes, step_bytes_max, paused, logs_swapped, in_cycles }))
+}
+
+fn encode_layout(layout: &Layout, out: &mut Vec<u8>) {
+    let (kind, unit) = match layout {
+        Layout::Extent(extent) => {
+            out.push(0);
+            out.extend(extent.member.to_le_bytes());
+            out.extend(extent.start.to_le_bytes());
+            return out.extend(extent.len.to_le_bytes());
+        }
+        Layout::Concat(_) => (1, 0),
+        Layout::Stripe(stripe) => (2, stripe.unit_bytes()),
+        Layout::Mirror(_) => (3, 0),
+        Layout::Raid5(raid5) => (4, raid5.unit_bytes()),
+    };
+    out.push(kind);
+    out.extend((layout.children().len() as u16).to_le_bytes());
+    out.extend(unit.to_le_bytes());
+    for child in layout.children() {
+        encode_layout(child, out);
+    }
+}
+
+fn decode_layout(reader: &mut Reader<'_>, depth: usize) -> Result<Layout, Fault> {
+    let at = reader.at();
+    let kind = reader.u8("the kind of a layout")?;
+    if kind == 0 {
+        let member = reader.u16("the member of an extent")?;
+        return Ok(Layout::Extent(Extent { member, start: reader.u64("the start of an extent")?, len: reader.u64("the length of an extent")? }));
+    }
+    let (count, unit) = (reader.u16("the width of a layout")?, reader.u64("a stripe unit")?);
+    if !(1..=4).contains(&kind) || count == 0 || depth >= crate::layout::DEPTH_MAX || matches!(kind, 2 | 4) == (unit == 0) {
+        return Err(Fault::new(at, format!("a layout of kind {kind}, {count} parts and unit {unit} is not possible here")));
+    }
+    let children = (0..count).map(|_| decode_layout(reader, depth + 1)).collect::<Result<Vec<_>, _>>()?;
+    Ok(match kind {
+        1 => Layout::Concat(Concat::new(children)),
+        2 => Layout::Stripe(Stripe::new(unit, children)),
+        3 => Layout::Mirror(Mirror::new(children)),
+        _ => Layout::Raid5(Raid5::new(unit, children)),
+    })
+}

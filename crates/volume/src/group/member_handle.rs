@@ -1,0 +1,285 @@
+//! A member that is open: its device, its state, and what is known of how busy it is.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use block::{BlockDevice, Result};
+use parking_lot::Mutex;
+
+use super::label::COPIES;
+use super::written_label::WrittenLabel;
+use crate::meter::{Meter, Padded};
+use crate::{Id, Label, MemberState, MemberStatistics};
+
+/// Stands beside the state of a member whose label says that something else wrote over it: nothing is read from it any more.
+const OVERWRITTEN: u8 = 0x80;
+
+/// An open member. Its state follows the configuration's and is never ahead of what the labels of the others say durably.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub id: Id,
+    pub device: Arc<dyn BlockDevice>,
+    state: AtomicU8,
+    /// What changes with every operation lies apart from what everybody only looks at.
+    load: Padded<Load>,
+    /// How many writes completed.
+    written: Padded<AtomicU64>,
+    /// How many of them a flush covers.
+    flushed: AtomicU64,
+    reads: Meter,
+    writes: Meter,
+    flushes: Meter,
+    corrected: AtomicU64,
+    /// What it failed with first. A leaf.
+    failure: OnceLock<String>,
+    /// What stood in the place of its label. A leaf.
+    overwritten: OnceLock<block::Error>,
+    /// Used under the configuration's lock only.
+    label: Mutex<WrittenLabel>,
+}
+
+/// How busy a member is.
+#[derive(Debug, Default)]
+struct Load {
+    /// Operations under way.
+    busy: AtomicU32,
+    /// Where the last read ended: a stream that goes on there costs a disk no seek.
+    head: AtomicU64,
+}
+
+impl Live {
+    pub fn new(id: Id, device: Arc<dyn BlockDevice>, state: MemberState) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            device,
+            state: AtomicU8::new(state as u8),
+            load: Padded::default(),
+            written: Padded::default(),
+            flushed: AtomicU64::new(0),
+            reads: Meter::default(),
+            writes: Meter::default(),
+            flushes: Meter::default(),
+            corrected: AtomicU64::new(0),
+            failure: OnceLock::new(),
+            overwritten: OnceLock::new(),
+            label: Mutex::default(),
+        })
+    }
+
+    pub fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    #[inline]
+    pub fn is_active(&self) -> bool {
+        self.state.load(Ordering::Acquire) == MemberState::Active as u8
+    }
+
+    /// Says whether writes go to it.
+    #[inline]
+    pub fn takes_writes(&self) -> bool {
+        let state = self.state.load(Ordering::Acquire) & !OVERWRITTEN;
+        state == MemberState::Active as u8 || state == MemberState::Stale as u8
+    }
+
+    pub fn is_failed(&self) -> bool {
+        self.state.load(Ordering::Acquire) & !OVERWRITTEN == MemberState::Failed as u8
+    }
+
+    /// Says whether something else was found to have written over it: then it is not active, whatever the configuration says.
+    pub fn is_overwritten(&self) -> bool {
+        self.state.load(Ordering::Acquire) & OVERWRITTEN != 0
+    }
+
+    /// Compares its label with what was written there last. One that differs is not read any more from here on.
+    ///
+    /// # Errors
+    /// What stands there instead.
+    pub fn check_label(&self) -> Result<()> {
+        self.compare_label(&self.label.lock())
+    }
+
+    fn compare_label(&self, last: &WrittenLabel) -> Result<()> {
+        if let Some(error) = self.overwritten.get() {
+            return Err(error.clone());
+        }
+        let compared = last.check(&*self.device);
+        if let Err(error) = &compared {
+            self.note_failure(error);
+            self.overwritten.get_or_init(|| error.clone());
+            self.state.fetch_or(OVERWRITTEN, Ordering::AcqRel);
+        }
+        compared
+    }
+
+    /// Writes its label, which the caller has compared with what was written there last. One over which something else writes meanwhile is not read
+    /// any more either.
+    ///
+    /// # Errors
+    /// As [`Label::write`] and [`check_label`](Self::check_label).
+    pub fn write_label(&self, label: &Label) -> crate::Result<()> {
+        let mut last = self.label.lock();
+        // I-GRP-2
+        assert!(!self.is_overwritten(), "no label is written over one that is not the last");
+        for copy in 0..COPIES.len() {
+            last.write(copy, label, &*self.device)?;
+            self.compare_label(&last)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the label that stands there for what was written last: before the group is open.
+    pub fn learn_label(&self) {
+        self.label.lock().learn(&*self.device);
+    }
+
+    /// Notes what it failed with, for who asks why it left.
+    pub fn note_failure(&self, why: &dyn std::fmt::Display) {
+        self.failure.get_or_init(|| why.to_string());
+    }
+
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    pub fn set_state(&self, state: MemberState) {
+        // All changes of it are under the configuration's lock.
+        let overwritten = self.state.load(Ordering::Acquire) & OVERWRITTEN;
+        self.state.store(state as u8 | overwritten, Ordering::Release);
+    }
+
+    /// Returns how little it costs to read at `offset`: the least busy member first, among equals the one whose head is there.
+    #[inline]
+    pub fn cost(&self, offset: u64) -> (u32, bool) {
+        (self.load.0.busy.load(Ordering::Relaxed), self.load.0.head.load(Ordering::Relaxed) != offset)
+    }
+
+    pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let start = self.begin();
+        let result = self.device.read_at(buf, offset);
+        self.end_read(start.elapsed(), offset + buf.len() as u64, buf.len() as u64, result.is_ok());
+        result
+    }
+
+    pub fn write(&self, buf: &[u8], offset: u64) -> Result<()> {
+        let start = self.begin();
+        let result = self.device.write_at(buf, offset);
+        self.end_write(start.elapsed(), buf.len() as u64, result.is_ok());
+        result
+    }
+
+    pub fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        let start = self.begin();
+        let result = self.device.write_zeroes(offset, len);
+        self.end_write(start.elapsed(), len, result.is_ok());
+        result
+    }
+
+    pub fn discard(&self, offset: u64, len: u64) -> Result<bool> {
+        let start = self.begin();
+        let result = self.device.discard(offset, len);
+        self.end_write(start.elapsed(), 0, result.is_ok());
+        result
+    }
+
+    /// Makes what was written durable; nothing where a flush covers it already.
+    pub fn flush(&self) -> Result<()> {
+        let Some(covers) = self.needs_flush() else { return Ok(()) };
+        let start = self.begin();
+        let result = self.device.flush();
+        self.end_flush(start.elapsed(), covers, result.is_ok());
+        result
+    }
+
+    /// Returns the ordinal of the last write that a flush begun now covers; `None` where an earlier flush did.
+    pub fn needs_flush(&self) -> Option<u64> {
+        let written = self.written.0.load(Ordering::Acquire);
+        (self.flushed.load(Ordering::Acquire) < written).then_some(written)
+    }
+
+    /// Returns the ordinal of the last write that completed.
+    pub fn last_write(&self) -> u64 {
+        self.written.0.load(Ordering::Acquire)
+    }
+
+    /// Says whether a flush covers the write with an ordinal.
+    pub fn is_durable(&self, write: u64) -> bool {
+        self.flushed.load(Ordering::Acquire) >= write
+    }
+
+    pub fn begin(&self) -> Instant {
+        self.enter();
+        Instant::now()
+    }
+
+    /// Counts an operation that begins.
+    pub fn enter(&self) {
+        self.load.0.busy.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes a read of `len` bytes that ended at offset `end`.
+    pub fn end_read(&self, took: Duration, end: u64, len: u64, ok: bool) {
+        self.load.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.load.0.head.store(end, Ordering::Relaxed);
+        self.reads.note(took, len, ok);
+    }
+
+    pub fn end_write(&self, took: Duration, len: u64, ok: bool) {
+        self.load.0.busy.fetch_sub(1, Ordering::Relaxed);
+        // One that failed may have written all the same.
+        self.written.0.fetch_add(1, Ordering::AcqRel);
+        self.writes.note(took, len, ok);
+    }
+
+    pub fn end_flush(&self, took: Duration, covers: u64, ok: bool) {
+        self.load.0.busy.fetch_sub(1, Ordering::Relaxed);
+        if ok {
+            self.flushed.fetch_max(covers, Ordering::AcqRel);
+        }
+        self.flushes.note(took, 0, ok);
+    }
+
+    pub fn note_corrected(&self) {
+        self.corrected.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn statistics(&self) -> MemberStatistics {
+        MemberStatistics {
+            reads: self.reads.statistics(),
+            writes: self.writes.statistics(),
+            flushes: self.flushes.statistics(),
+            corrected: self.corrected.load(Ordering::Relaxed),
+            queue_depth: self.load.0.busy.load(Ordering::Relaxed).into(),
+        }
+    }
+
+    pub fn reset_statistics(&self) {
+        self.corrected.store(0, Ordering::Relaxed);
+        [&self.reads, &self.writes, &self.flushes].into_iter().for_each(Meter::reset);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use block::{Fault, FaultRule, FlushFault, SimulatedDevice, Trigger};
+
+    use super::*;
+
+    #[test]
+    fn a_flush_is_spared_only_when_one_covers_every_write() {
+        let device = SimulatedDevice::new(1 << 20, 1);
+        let live = Live::new(Id([1; 16]), Arc::clone(&device) as _, MemberState::Active);
+        live.flush().unwrap();
+        assert_eq!(device.counters().flushes, 0);
+        live.write(&block::AlignedBuf::zeroed(512), 0).unwrap();
+        device.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1)));
+        assert!(live.flush().is_err());
+        live.flush().unwrap();
+        live.flush().unwrap();
+        assert_eq!(device.counters().flushes, 1);
+        assert_eq!((live.statistics().writes.operations, live.statistics().flushes.errors), (1, 1));
+        live.reset_statistics();
+        assert_eq!(live.statistics(), MemberStatistics::default());
+    }
+}

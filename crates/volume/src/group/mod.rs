@@ -1,0 +1,29 @@
+//! What a group is: its configuration, the labels that say so on every member, who belongs to it; and of an open one the members and their states.
+
+mod assemble;
+mod config;
+mod findings;
+mod label;
+mod member_handle;
+mod relocated;
+mod schedule;
+mod state;
+mod which;
+mod written_label;
+
+pub(crate) use assemble::{Assembly, Found, assemble};
+pub use config::{Config, FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Member, MemberState, Role, VolumeConfig};
+pub(crate) use config::{FOREGROUND_PERCENT_MIN, MEMBERS_MAX, REGION_BYTES_MIN};
+pub(crate) use findings::FINDING_COPIES_MAX;
+pub use findings::{FINDINGS_MAX, ScrubFinding};
+pub(crate) use label::DATA_START_MIN;
+pub use label::Label;
+#[cfg(feature = "forge")]
+pub(crate) use label::{COPIES, SLOT_BYTES, reseal};
+pub(crate) use member_handle::Live;
+pub use relocated::{Guest, Piece};
+pub(crate) use relocated::{find, pieces_for, window_on};
+pub(crate) use schedule::Moment;
+pub use schedule::{ScrubResult, ScrubRun, ScrubSchedule, ScrubTotals};
+pub(crate) use state::{Lives, Shared};
+pub use which::Which;

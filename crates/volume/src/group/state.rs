@@ -1,0 +1,281 @@
+//! What the volumes of an open group share: the configuration, the open members, and the one way in which a member leaves.
+//!
+//! ```text
+//!   active ──fail()──► failed ──(comes back)──► stale ──finish()──► active
+//!   spare ──relocate()──► stale            labels of all others are durable before the state changes for anybody (I-GRP-1)
+//!   active ──check_label()──► overwritten: not read from here on ──fail()──► failed, and all of it is copied if it comes back
+//! ```
+//! * I-GRP-1: a member counts as failed only once the labels of all that remain say so durably; a write that it missed is acknowledged only
+//!   after that. So whoever finds that member later knows that it is outdated.
+//! * I-GRP-2: no label is written over one that is not what was written there last.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use super::label::EVENT_OF_ARRIVAL;
+use super::member_handle::Live;
+use crate::{Config, Error, ErrorKind, Label, MemberState, Result, ScrubSchedule};
+
+/// The open members by their index; `None` for one that is away.
+pub(crate) type Lives = Vec<Option<Arc<Live>>>;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub name: String,
+    pub read_only: bool,
+    /// Rank 2: after a dirty region log's lock, before nothing.
+    config: Mutex<Config>,
+    /// A leaf lock.
+    lives: RwLock<Arc<Lives>>,
+    /// How often they changed.
+    lives_version: AtomicU64,
+    /// How many members were found overwritten.
+    overwritten: AtomicU64,
+    pub bell: Bell,
+}
+
+/// Wakes the background thread. A leaf lock.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    pub state: Mutex<Calls>,
+    pub wake: Condvar,
+}
+
+/// What the background thread is called for.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Calls {
+    pub work: bool,
+    pub stop: bool,
+}
+
+impl Bell {
+    /// Says that there is something to do.
+    pub fn ring(&self) {
+        self.state.lock().work = true;
+        self.wake.notify_one();
+    }
+}
+
+impl Shared {
+    pub fn new(config: Config, lives: Lives, read_only: bool) -> Self {
+        Self {
+            name: config.name.clone(),
+            read_only,
+            config: Mutex::new(config),
+            lives: RwLock::new(Arc::new(lives)),
+            lives_version: AtomicU64::new(0),
+            overwritten: AtomicU64::new(0),
+            bell: Bell::default(),
+        }
+    }
+
+    /// Returns a number that changes with the open members: for one who keeps them.
+    #[inline]
+    pub fn lives_version(&self) -> u64 {
+        self.lives_version.load(Ordering::Acquire)
+    }
+
+    /// Lets others stand for the open members: before anybody uses them, or under the configuration's lock.
+    pub fn replace_lives(&self, lives: Arc<Lives>) {
+        *self.lives.write() = lives;
+        self.lives_version.fetch_add(1, Ordering::Release);
+    }
+
+    #[inline]
+    pub fn lives(&self) -> Arc<Lives> {
+        Arc::clone(&self.lives.read())
+    }
+
+    pub fn config(&self) -> Config {
+        self.config.lock().clone()
+    }
+
+    /// Returns when copies are compared by themselves, without copying the rest.
+    pub fn scrub_schedule(&self) -> Option<ScrubSchedule> {
+        self.config.lock().scrub
+    }
+
+    /// Changes the schedule for scrubs, where there still is one.
+    pub fn change_scrub(&self, change: impl FnOnce(&mut ScrubSchedule, &mut Config)) -> Result<()> {
+        self.change(|config| {
+            if let Some(mut schedule) = config.scrub {
+                change(&mut schedule, config);
+                config.scrub = Some(schedule);
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes a member out because an operation on it failed. Returns once the others know durably; at once if they knew.
+    ///
+    /// # Errors
+    /// `Broken` when the data is not whole without it.
+    pub fn fail(&self, live: &Arc<Live>, why: &block::Error) -> Result<()> {
+        let mut config = self.config.lock();
+        let Some(index) = config.index_of(live.id).filter(|index| config.members[*index].state != MemberState::Failed) else { return Ok(()) };
+        // Who lies on it goes with it.
+        let leaving = config.with_guests(&[index]);
+        if leaving.iter().any(|at| config.members[*at].state == MemberState::Active) && !config.survives_without(&[index]) {
+            return Err(self.broken(&config, index, why));
+        }
+        if self.read_only {
+            // Nothing is written: whoever opens the group for writing finds the members as they are then.
+            for at in leaving {
+                config.set_state(at, MemberState::Failed);
+                self.lives()[at].iter().for_each(|live| live.set_state(MemberState::Failed));
+            }
+            return Ok(());
+        }
+        live.note_failure(why);
+        tracing::warn!(group = self.name, member = live.name(), error = %why, "the member failed and leaves the group; the others go on");
+        let mut next = config.clone();
+        for at in leaving {
+            next.set_state(at, MemberState::Failed);
+            if live.is_overwritten() {
+                next.forget_what_it_knew(at);
+            }
+        }
+        let published = self.publish(&mut config, next, &self.lives());
+        self.bell.ring();
+        published
+    }
+
+    fn broken(&self, config: &Config, index: usize, why: &block::Error) -> Error {
+        let lost: Vec<&str> = config
+            .members
+            .iter()
+            .filter(|member| member.state == MemberState::Failed && !member.is_vacant())
+            .map(|member| member.path.as_str())
+            .collect();
+        let earlier = if lost.is_empty() { String::new() } else { format!(", after {} failed earlier", lost.join(" and ")) };
+        let message = format!("group {} is not whole without {}, which failed{earlier}: {why}", self.name, config.members[index].path);
+        Error { kind: ErrorKind::Broken, message, source: Some(why.clone()) }
+    }
+
+    /// Changes the configuration: `change` gets the next one and says whether to go on.
+    pub fn change(&self, change: impl FnOnce(&mut Config) -> Result<()>) -> Result<()> {
+        let mut config = self.config.lock();
+        let mut next = config.clone();
+        change(&mut next)?;
+        self.publish(&mut config, next, &self.lives())
+    }
+
+    /// Changes the configuration together with the open members. Until the labels say so durably, everybody goes by the members of before: what
+    /// they miss would count as theirs after a crash.
+    pub fn change_members(&self, change: impl FnOnce(&mut Config, &mut Lives) -> Result<()>) -> Result<()> {
+        let mut config = self.config.lock();
+        let before = self.lives();
+        let (mut next, mut lives) = (config.clone(), (*before).clone());
+        change(&mut next, &mut lives)?;
+        announce(&next, &before, &lives)?;
+        self.publish(&mut config, next, &lives)?;
+        // Who goes by the members of before may still write to one that left, and its failure concerns nobody.
+        let stays = |gone: &Arc<Live>| lives.iter().flatten().any(|live| Arc::ptr_eq(live, gone));
+        before.iter().flatten().filter(|live| !stays(live)).for_each(|gone| gone.set_state(MemberState::Failed));
+        self.replace_lives(Arc::new(lives));
+        Ok(())
+    }
+
+    /// Returns how many members were found overwritten so far: what was read from members while this changed may be nothing that was written to them.
+    pub fn overwritten_count(&self) -> u64 {
+        self.overwritten.load(Ordering::Acquire)
+    }
+
+    /// Compares the labels of members with what was written there last, and returns those that something else wrote over and that have not left yet.
+    pub fn find_overwritten(&self, concerns: &dyn Fn(usize) -> bool) -> Vec<(Arc<Live>, block::Error)> {
+        let config = self.config.lock();
+        let lives = self.lives();
+        let found = self.check_labels(&config, &lives).into_iter().filter(|(index, _)| concerns(*index));
+        found.filter_map(|(index, error)| Some((Arc::clone(lives[index].as_ref()?), error))).collect()
+    }
+
+    /// Compares the labels of the members that are not failed with what was written there last. Called under the configuration's lock.
+    fn check_labels(&self, config: &Config, lives: &Lives) -> Vec<(usize, block::Error)> {
+        let mut overwritten = Vec::new();
+        for (index, live) in lives.iter().enumerate() {
+            let Some(live) = live.as_ref().filter(|_| config.members[index].state != MemberState::Failed) else { continue };
+            let known = live.is_overwritten();
+            if let Err(error) = live.check_label() {
+                self.count_overwritten(live, known, &error);
+                overwritten.push((index, error));
+            }
+        }
+        overwritten
+    }
+
+    fn count_overwritten(&self, live: &Live, known: bool, error: &dyn std::fmt::Display) {
+        if !known && live.is_overwritten() {
+            tracing::warn!(group = self.name, member = live.name(), %error, "the member was overwritten; it is not read any more");
+            self.overwritten.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Writes the labels of all members that are not failed, and only then lets the configuration count. Members whose label cannot be
+    /// written, or is not what was written there last, leave with it.
+    fn publish(&self, config: &mut Config, mut next: Config, lives: &Lives) -> Result<()> {
+        next.event += 1;
+        loop {
+            let overwritten = self.check_labels(&next, lives);
+            let lost: Vec<(usize, Error)> = match &overwritten[..] {
+                [] => self.write_labels(&next, lives),
+                _ => overwritten.into_iter().map(|(index, error)| (index, error.into())).collect(),
+            };
+            let Some((first, error)) = lost.first() else { break };
+            let believed = lost.iter().all(|(index, _)| lives[*index].as_ref().is_none_or(|live| !live.is_overwritten()));
+            let failed = next.with_guests(&lost.iter().map(|(index, _)| *index).collect::<Vec<_>>());
+            if !next.survives_without(&failed) {
+                let (path, why) = (&next.members[*first].path, if believed { "whose label cannot be written" } else { "which was overwritten" });
+                let message = format!("group {} is not whole without {path}, {why}: {error}", self.name);
+                // Some labels may say what does not count: what is said next must be newer, and tell that nobody was let go after all.
+                config.event = next.event;
+                config.members.iter_mut().filter(|member| next.index_of(member.id).is_none()).for_each(|member| member.since = next.event + 1);
+                return Err(Error { kind: ErrorKind::Broken, message, source: error.source.clone() });
+            }
+            next.event += 1;
+            for index in failed {
+                next.members[index].state = MemberState::Failed;
+                (next.members[index].since, next.members[index].knew) = (next.event, config.settled);
+                if !believed {
+                    next.forget_what_it_knew(index);
+                }
+            }
+            self.bell.ring();
+        }
+        for (index, live) in lives.iter().enumerate() {
+            if let Some(live) = live {
+                live.set_state(next.members[index].state);
+            }
+        }
+        next.settled = next.event;
+        *config = next;
+        // I-GRP-1
+        let known = |index: usize| lives[index].as_ref().is_none_or(|live| live.is_failed() == (config.members[index].state == MemberState::Failed));
+        assert!((0..lives.len()).all(known), "members are in the state that the labels say");
+        Ok(())
+    }
+
+    /// Writes the labels of all members that are not failed, and returns those that cannot be written.
+    fn write_labels(&self, config: &Config, lives: &Lives) -> Vec<(usize, Error)> {
+        let mut lost = Vec::new();
+        for (index, live) in lives.iter().enumerate() {
+            let Some(live) = live.as_ref().filter(|_| config.members[index].state != MemberState::Failed) else { continue };
+            if let Err(error) = live.write_label(&Label { member: live.id, config: config.clone() }) {
+                tracing::warn!(group = self.name, member = live.name(), %error, "the label cannot be written; the member leaves the group");
+                live.note_failure(&error);
+                self.count_overwritten(live, false, &error);
+                lost.push((index, error));
+            }
+        }
+        lost
+    }
+}
+
+/// Lets members that come say where they will belong before any other names them, so that a crash never leaves a group that misses a member which
+/// nobody could bring. Such a label is older than every other: until one of the others names the member, it has no place.
+fn announce(next: &Config, before: &Lives, lives: &Lives) -> Result<()> {
+    let known = |new: &Arc<Live>| before.iter().flatten().any(|live| live.id == new.id);
+    let mut coming = lives.iter().flatten().filter(|live| !known(live));
+    coming.try_for_each(|live| live.write_label(&Label { member: live.id, config: Config { event: EVENT_OF_ARRIVAL, ..next.clone() } }))
+}

@@ -1,0 +1,77 @@
+//! A volume as a block device.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use block::{BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, QueueOptions, RequestKind, Result};
+
+use super::KeepOpen;
+use super::queue::VolumeQueue;
+use super::volume_io::Core;
+
+/// A volume of an open group. The group stays open, and claims its members, as long as any of its volumes does.
+#[derive(Debug)]
+pub(crate) struct VolumeDevice {
+    pub core: Arc<Core>,
+    pub open: KeepOpen,
+}
+
+impl BlockDevice for VolumeDevice {
+    fn name(&self) -> &str {
+        &self.core.name
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry { untorn_unit: self.core.untorn_unit.load(Ordering::Relaxed), ..self.core.geometry }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.core.spaces.peek().size_bytes
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.core.meter.time(RequestKind::Read, buf.len() as u64, || self.core.read_at(buf, offset))
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        self.core.meter.time(RequestKind::Write, buf.len() as u64, || self.core.write_at(buf, offset))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.core.meter.time(RequestKind::Flush, 0, || self.core.flush())
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        self.core.meter.time(RequestKind::Write, len, || self.core.write_zeroes(offset, len))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<bool> {
+        self.core.discard(offset, len)
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
+        Ok(Box::new(VolumeQueue::new(Arc::clone(&self.core), Arc::clone(&self.open), options)))
+    }
+
+    fn engine(&self) -> EngineReport {
+        let (space, lives) = (self.core.spaces.peek(), self.core.shared.lives());
+        let reports: Vec<EngineReport> = space.members.iter().filter_map(|member| lives[*member].as_ref()).map(|live| live.device.engine()).collect();
+        let fallback = reports.iter().find_map(|report| report.fallback.clone());
+        let slowest = reports.iter().find(|report| report.fallback.is_some()).or(reports.first());
+        EngineReport { name: slowest.map_or("volume", |report| report.name), fallback }
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        let (space, lives) = (self.core.spaces.peek(), self.core.shared.lives());
+        let counters = space.members.iter().filter_map(|member| lives[*member].as_ref()).map(|live| live.device.counters());
+        counters.fold(DeviceCounters::default(), |sum, one| DeviceCounters {
+            reads: sum.reads + one.reads,
+            read_bytes: sum.read_bytes + one.read_bytes,
+            writes: sum.writes + one.writes,
+            written_bytes: sum.written_bytes + one.written_bytes,
+            flushes: sum.flushes + one.flushes,
+            errors: sum.errors + one.errors,
+            saturated: sum.saturated + one.saturated,
+        })
+    }
+}

@@ -1,0 +1,279 @@
+//! Where a volume's addresses live at a moment. Every operation takes the space that counts when it begins and holds it to its end; a change of
+//! the layout is another space. So nobody waits for a change, and who needs that nobody goes by the old one any more waits until it is gone.
+//!
+//! ```text
+//!   open ──bar()──► writes to a range wait ──install()──► open, moved           retired spaces live until their last operation ends
+//!        ──shut()─► everybody waits        ──install()──► open, of another shape
+//! ```
+//! * I-VSP-1: a space of another shape (size, members, regions) is installed only while no operation holds any other.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::raid5::Parity;
+use crate::layout::{Locate, Order, Run, Side};
+use crate::redundancy::Redundancy;
+use crate::{Layout, Relayout, VolumeConfig};
+
+/// How long those who wait look away.
+pub(crate) const NAP: Duration = Duration::from_micros(50);
+
+/// Where a volume's addresses live.
+#[derive(Debug, Clone)]
+pub(crate) struct Space {
+    pub layout: Layout,
+    pub relayout: Option<Relayout>,
+    /// The order of a relayout in cycles.
+    pub order: Option<Arc<Order>>,
+    pub size_bytes: u64,
+    /// The indices of the members that it has extents on.
+    pub members: Vec<usize>,
+    /// What a volume with more than one copy keeps; none where it has one, and while a group is only looked at.
+    pub redundancy: Option<Arc<Redundancy>>,
+    /// What the layout keeps where it is a RAID-5.
+    pub parity: Option<Arc<Parity>>,
+    /// What the next layout keeps where it is one.
+    pub next_parity: Option<Arc<Parity>>,
+    /// Writes to this range wait; in cycles it is one of the walk.
+    pub barred: Option<Range<u64>>,
+    /// Everybody waits.
+    pub shut: bool,
+}
+
+impl Space {
+    /// Makes the space that a configuration describes, of whole blocks, without what redundancy needs.
+    pub fn new(volume: &VolumeConfig, block: u64) -> Self {
+        let size_bytes = volume.size_bytes();
+        Self {
+            layout: volume.layout.clone(),
+            relayout: volume.relayout.clone(),
+            order: volume
+                .relayout
+                .as_ref()
+                .filter(|relayout| relayout.in_cycles)
+                .and_then(|relayout| Order::of(&volume.layout, relayout))
+                .map(Arc::new),
+            size_bytes: size_bytes - size_bytes % block,
+            members: volume.members(),
+            redundancy: None,
+            parity: None,
+            next_parity: None,
+            barred: None,
+            shut: false,
+        }
+    }
+
+    /// Says whether its relayout goes to its end without overwriting what is needed. Another is not begun, and no group opened with it.
+    pub fn is_walkable(&self) -> bool {
+        self.relayout.as_ref().is_none_or(|relayout| if relayout.in_cycles { self.order.is_some() } else { relayout.is_walkable(&self.layout) })
+    }
+
+    /// Returns the RAID-5 that an address is in.
+    #[inline]
+    pub fn parity_at(&self, at: u64) -> Option<&Arc<Parity>> {
+        match self.relayout.as_ref().map(|relayout| relayout.side(at)) {
+            None | Some(Side::Now) => self.parity.as_ref(),
+            Some(Side::Next) => self.next_parity.as_ref(),
+            Some(Side::Staged) => None,
+        }
+    }
+
+    /// Returns every RAID-5 that addresses may be in.
+    pub fn parities(&self) -> impl Iterator<Item = &Arc<Parity>> {
+        self.parity.iter().chain(&self.next_parity)
+    }
+
+    pub fn has_parity(&self) -> bool {
+        self.parity.is_some() || self.next_parity.is_some()
+    }
+
+    /// Cuts a range where one layout ends and another begins: addresses and lengths.
+    pub fn stretches(&self, at: u64, len: u64) -> Vec<(u64, u64)> {
+        let Some(staged) = self.relayout.as_ref().filter(|relayout| !relayout.in_cycles).map(Relayout::staged) else { return vec![(at, len)] };
+        let mut edges = vec![at];
+        edges.extend([staged.start, staged.end].into_iter().filter(|edge| (at + 1..at + len).contains(edge)));
+        edges.push(at + len);
+        edges.dedup();
+        edges.windows(2).map(|pair| (pair[0], pair[1] - pair[0])).collect()
+    }
+
+    #[inline]
+    pub fn bars(&self, offset: u64, len: u64) -> bool {
+        self.barred.as_ref().is_some_and(|barred| match &self.order {
+            None => offset < barred.end && barred.start < offset + len,
+            Some(order) => order.concerns(barred, offset, len),
+        })
+    }
+}
+
+impl Locate for Space {
+    #[inline]
+    fn locate(&self, at: u64) -> Run {
+        match (&self.relayout, &self.order) {
+            (None, _) => self.layout.locate(at),
+            (Some(relayout), None) => relayout.locate(&self.layout, at),
+            (Some(relayout), Some(order)) => order.locate(relayout, &self.layout, at),
+        }
+    }
+}
+
+/// The space that counts, and those that operations still hold.
+#[derive(Debug)]
+pub(crate) struct Spaces {
+    /// A leaf lock.
+    now: RwLock<Arc<Space>>,
+    /// How many counted so far.
+    version: AtomicU64,
+    /// A leaf lock.
+    retired: Mutex<Vec<Weak<Space>>>,
+}
+
+impl Spaces {
+    pub fn new(space: Space) -> Self {
+        Self { now: RwLock::new(Arc::new(space)), version: AtomicU64::new(0), retired: Mutex::default() }
+    }
+
+    /// Returns the space that counts, even while it is shut: for who looks and does not act, and within an operation.
+    #[inline]
+    pub fn peek(&self) -> Arc<Space> {
+        Arc::clone(&self.now.read())
+    }
+
+    /// Returns a number that changes when another space counts: for one who keeps the space that he goes by, and lets go of it now and then.
+    #[inline]
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Returns the space for an operation.
+    #[inline]
+    pub fn get(&self) -> Arc<Space> {
+        loop {
+            let space = self.peek();
+            if !space.shut {
+                return space;
+            }
+            drop(space);
+            std::thread::sleep(NAP);
+        }
+    }
+
+    /// Returns the space for writes to ranges; nothing while one of them is barred.
+    #[inline]
+    pub fn try_for_writes(&self, mut ranges: impl Iterator<Item = (u64, u64)>) -> Option<Arc<Space>> {
+        let space = self.peek();
+        (!space.shut && !ranges.any(|(offset, len)| space.bars(offset, len))).then_some(space)
+    }
+
+    /// Returns the space for a write, once its range is not barred.
+    #[inline]
+    pub fn get_for_write(&self, offset: u64, len: u64) -> Arc<Space> {
+        loop {
+            if let Some(space) = self.try_for_writes(std::iter::once((offset, len))) {
+                return space;
+            }
+            std::thread::sleep(NAP);
+        }
+    }
+
+    /// Lets another space count.
+    pub fn install(&self, space: Space) {
+        let mut retired = self.retired.lock();
+        let before = std::mem::replace(&mut *self.now.write(), Arc::new(space));
+        self.version.fetch_add(1, Ordering::Release);
+        retired.push(Arc::downgrade(&before));
+        drop(before);
+        retired.retain(|space| space.strong_count() > 0);
+    }
+
+    /// Changes the space that counts.
+    pub fn change(&self, change: impl FnOnce(&mut Space)) {
+        let mut space = (*self.peek()).clone();
+        change(&mut space);
+        self.install(space);
+    }
+
+    /// Waits until no operation holds a space that does not count any more. Gives up in time, because the owner of such an operation may be
+    /// one of those who wait.
+    pub fn drain(&self, patience: Duration) -> bool {
+        let start = Instant::now();
+        loop {
+            let mut retired = self.retired.lock();
+            retired.retain(|space| space.strong_count() > 0);
+            if retired.is_empty() {
+                // What those operations did happened before.
+                fence(Ordering::Acquire);
+                return true;
+            }
+            drop(retired);
+            if start.elapsed() > patience {
+                return false;
+            }
+            std::thread::sleep(NAP);
+        }
+    }
+
+    /// Installs a space of another shape, which `make` gets ready while nobody does anything. Returns false, with everything as before, when
+    /// operations do not end in time.
+    ///
+    /// # Errors
+    /// Those of `make`; everything is as before.
+    pub fn replace<E>(&self, patience: Duration, make: impl FnOnce(&Space) -> Result<Space, E>) -> Result<bool, E> {
+        self.change(|space| space.shut = true);
+        let made = if self.drain(patience) { make(&self.peek()).map(Some) } else { Ok(None) };
+        let done = match made {
+            Ok(Some(space)) => {
+                // I-VSP-1
+                assert!(self.drain(Duration::ZERO), "nobody goes by a space that is replaced");
+                self.install(Space { shut: false, ..space });
+                return Ok(true);
+            }
+            Ok(None) => Ok(false),
+            Err(error) => Err(error),
+        };
+        self.change(|space| space.shut = false);
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Extent, Role};
+
+    fn spaces() -> Spaces {
+        let layout = Layout::Extent(Extent { member: 0, start: 0, len: 1 << 20 });
+        Spaces::new(Space::new(&VolumeConfig { role: Role::Data, region_bytes: 1 << 16, layout, relayout: None }, 512))
+    }
+
+    #[test]
+    fn who_began_under_a_space_is_waited_for_and_nobody_else_is() {
+        let spaces = spaces();
+        let held = spaces.get();
+        spaces.change(|space| space.barred = Some(4096..8192));
+        assert!(!spaces.drain(Duration::ZERO), "an operation goes by the space before");
+        let write = |offset, len| spaces.try_for_writes(std::iter::once((offset, len))).is_some();
+        assert!(write(0, 4096) && write(8192, 512) && !write(0, 4097) && !write(8191, 10));
+        drop(held);
+        let other = spaces.get();
+        assert!(spaces.drain(Duration::ZERO), "who came later goes by the space that counts");
+        assert!(other.barred.is_some());
+    }
+
+    /// I-VSP-1
+    #[test]
+    fn i_vsp_1_a_space_of_another_shape_waits_for_everybody() {
+        let spaces = spaces();
+        let held = spaces.get();
+        let larger = |space: &Space| Ok::<_, ()>(Space { size_bytes: 2 << 20, ..space.clone() });
+        assert_eq!(spaces.replace(Duration::ZERO, larger), Ok(false));
+        assert!(!spaces.get().shut, "who did not get it lets the others go on");
+        drop(held);
+        assert_eq!(spaces.replace(Duration::ZERO, |_| Err(7)), Err(7));
+        assert_eq!((spaces.replace(Duration::ZERO, larger), spaces.get().size_bytes), (Ok(true), 2 << 20));
+    }
+}

@@ -1,0 +1,38 @@
+//! Members that something else wrote over while the group is open: found by their labels, not read any more from then on, and taken out (S-130).
+//!
+//! ```text
+//!   label looked at:  before every label is written · every three seconds while regions are dirty, else every minute · when status is asked for
+//!                     before one copy is written over from another, and before a copy that was made counts
+//! ```
+//! What a member holds that was overwritten is nothing that anybody wrote to the volume. So whatever was copied while one was found to be is copied again:
+//! [`overwritten_count`](crate::group::Shared::overwritten_count) before and after tells.
+
+use block::{ErrorKind, Operation, Result};
+
+use super::epoch::Space;
+use super::volume_io::Core;
+
+impl Core {
+    /// Compares the labels of the members of a space with what was written there last; one that something else wrote over leaves.
+    pub fn check_members(&self, space: &Space) -> Result<()> {
+        let found = self.shared.find_overwritten(&|index| space.members.contains(&index));
+        if found.is_empty() {
+            return Ok(());
+        }
+        if self.shared.read_only {
+            let left = found.iter().try_for_each(|(live, error)| self.shared.fail(live, error));
+            return left.map_err(|broken| self.error(ErrorKind::Io, Operation::Read, None, broken.message));
+        }
+        let settled = self.settle(found);
+        if let Err(error) = &settled {
+            self.latch(error);
+        }
+        settled
+    }
+
+    /// Returns whether a member was found overwritten since so many were: then what was read meanwhile may be from it.
+    pub fn is_overwritten_since(&self, space: &Space, count: u64) -> Result<bool> {
+        self.check_members(space)?;
+        Ok(self.shared.overwritten_count() != count)
+    }
+}

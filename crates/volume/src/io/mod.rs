@@ -1,0 +1,27 @@
+//! The data path of a volume: planning is pure, [`Core`] acts, [`VolumeQueue`](queue::VolumeQueue) is the list interface, `raid5/` what rows of a RAID-5 need.
+
+mod buffers;
+mod device;
+mod epoch;
+mod fanout;
+mod member_check;
+pub(crate) mod plan;
+mod queue;
+pub(crate) mod raid5;
+mod resync;
+mod travel;
+mod volume_io;
+
+use std::any::Any;
+use std::sync::Arc;
+
+pub(crate) use buffers::Buffers;
+pub(crate) use device::VolumeDevice;
+pub(crate) use epoch::{Space, Spaces};
+pub(crate) use fanout::Lanes;
+pub(crate) use resync::{Synced, part_end};
+pub(crate) use travel::Travel;
+pub(crate) use volume_io::Core;
+
+/// Keeps a group open as long as it lives.
+pub(crate) type KeepOpen = Arc<dyn Any + Send + Sync>;

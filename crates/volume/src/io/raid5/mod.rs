@@ -1,0 +1,127 @@
+//! RAID-5 at work: rows that are written as wholes or through the parity log, read without a member, and made to agree.
+//!
+//! ```text
+//!   write   rows locked ─► gate ─► windows ─► read what the way to the parity needs ─► partial row? log, flush ─► all members at once
+//!           a passage (passage.rs): a positioned call waits at every step, a queue looks in now and then (gather.rs)
+//!   read    the member ─► gone or unreadable? row locked ─► exclusive or of the others ─► written back where it was unreadable
+//!   log     full ─► gate alone: all members flushed, new head ─► from the start            import: what counts is written again
+//! ```
+//! **The write hole.** While a row is partly new its parity is of no use, and a member that is lost then takes with it bytes that nobody wrote. So what goes
+//! to two or more members of a row is first made durable in the log of those very members (I-PAR-1), and stays there until what was written
+//! in place is durable. After a crash either every part is there and all are written again, or none was begun in place. One lost member
+//! loses its part of the record and its part of the row: the others' parts make the row whole in its new state.
+//!
+//! A row that is written from end to end is not logged while all members are up to date: whatever arrives, the data of the row is what
+//! the write and what was there before made it, and the parity is computed from that. Only a crash *and* the loss of a member at the same
+//! time, or before the rows in doubt were compared, leave the lost
+//! member's part of rows open that were written whole and not flushed since. When a member fails while the volume is
+//! in use, the others are flushed before it counts as failed (I-PAR-2), so that state is never met later.
+//!
+//! * I-PAR-1: nothing is written in place on two members of a row before the record that says so is durable on every member that takes part,
+//!   unless the whole row is written, all members are up to date and no record of the row could be written again.
+//! * I-PAR-2: a member counts as failed only when all rows that were written without a record are durable on the others.
+//! * I-PAR-3: a head lets a record no longer count only when what the record says is durable in place on every member.
+
+mod gate;
+mod gather;
+mod log;
+mod look;
+mod passage;
+mod plan;
+mod read;
+mod recover;
+mod rows;
+mod sync;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+pub(crate) use gather::Gathering;
+#[cfg(feature = "forge")]
+pub(crate) use log::reseal as reseal_log;
+pub(crate) use look::{Doubt, refuse_unheard};
+pub(crate) use sync::Rows;
+
+use super::epoch::{NAP, Space};
+use super::volume_io::Core;
+use crate::{Id, Layout, Raid5};
+use gate::Gate;
+use gather::Flight;
+use log::Tail;
+use rows::{RowLocks, RowsHeld};
+
+/// Returns where the parity log of a volume lies on a member, and its length.
+#[cfg(feature = "forge")]
+pub(crate) fn log_area(volume: usize) -> (u64, u64) {
+    (log::area(volume), log::AREA_BYTES)
+}
+
+/// What a RAID-5 volume keeps.
+#[derive(Debug)]
+pub(crate) struct Parity {
+    pub raid5: Raid5,
+    pub group: Id,
+    /// Where the log begins on every member.
+    area: u64,
+    rows: Arc<RowLocks>,
+    gate: Arc<Gate>,
+    /// What queues have under way. The list is a leaf lock; each flight is locked by whoever takes it a step further, and nobody waits for that who
+    /// holds another.
+    flights: Mutex<Vec<Arc<Mutex<Flight>>>>,
+    /// A leaf lock.
+    tail: Mutex<Tail>,
+}
+
+impl Parity {
+    /// Makes what a RAID-5 keeps whose log lies where that of the volume with an ordinal does.
+    pub fn new(raid5: Raid5, group: Id, volume: usize) -> Self {
+        Self { raid5, group, area: log::area(volume), rows: Arc::default(), gate: Arc::default(), flights: Mutex::default(), tail: Mutex::default() }
+    }
+}
+
+impl Parity {
+    /// Sleeps until the gate is free, or for a moment; rows that are held may be free then as well.
+    fn wait_for_others(&self) {
+        if !self.gate.wait() {
+            std::thread::sleep(NAP);
+        }
+    }
+}
+
+impl Core {
+    /// Waits until rows are free and takes them. Whoever waits carries out what queues have under way and nobody looks after now.
+    pub(crate) fn lock_rows(&self, parity: &Parity, first: u64, last: u64) -> RowsHeld {
+        parity.rows.lock(&[(first, last)], || self.help(parity))
+    }
+}
+
+/// Adds bytes to a sum without carry, word by word: plain enough for the compiler to use the widest registers there are.
+pub(crate) fn xor(sum: &mut [u8], bytes: &[u8]) {
+    assert_eq!(sum.len(), bytes.len(), "only equal lengths are summed");
+    let (words, rest) = sum.as_chunks_mut::<8>();
+    let (others, last) = bytes.as_chunks::<8>();
+    words.iter_mut().zip(others).for_each(|(word, other)| *word = (u64::from_ne_bytes(*word) ^ u64::from_ne_bytes(*other)).to_ne_bytes());
+    rest.iter_mut().zip(last).for_each(|(byte, other)| *byte ^= other);
+}
+
+/// Returns what a layout keeps where it is a RAID-5.
+fn parity_of(layout: &Layout, group: Id, log: usize) -> Option<Arc<Parity>> {
+    match layout {
+        Layout::Raid5(raid5) => Some(Arc::new(Parity::new(raid5.clone(), group, log))),
+        _ => None,
+    }
+}
+
+/// Gives a space what its layouts keep where they are a RAID-5. The log of the next one lies where a second volume would have its own; members
+/// between two layouts have none.
+pub(crate) fn with_parity(mut space: Space, group: Id, ordinal: usize) -> Space {
+    let swapped = space.relayout.as_ref().is_some_and(|relayout| relayout.logs_swapped);
+    let (now, next) = if swapped { (1 - ordinal, ordinal) } else { (ordinal, 1 - ordinal) };
+    space.parity = parity_of(&space.layout, group, now);
+    space.next_parity = space.relayout.as_ref().and_then(|relayout| parity_of(&relayout.next, group, next));
+    space
+}

@@ -1,0 +1,202 @@
+//! The parity log's beginnings and ends: what a crash left is written again, and a full log starts over.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use block::{AlignedBuf, Result};
+
+use super::Parity;
+use super::gate::Alone;
+use super::log::{AREA_BYTES, Head, PAGE, Part};
+use super::write::Failures;
+use crate::Id;
+use crate::group::{Live, Lives};
+use crate::io::volume_io::Core;
+use crate::planted::{Mistake, is_planted};
+
+impl Core {
+    /// Writes again what the log says, and starts a log of its own. Before anything is read.
+    pub fn recover_parity(&self, parity: &Parity) -> Result<()> {
+        loop {
+            let failures = self.replay(parity)?;
+            if failures.is_empty() {
+                return Ok(());
+            }
+            self.settle(failures)?;
+        }
+    }
+
+    fn replay(&self, parity: &Parity) -> Result<Failures> {
+        let lives = self.shared.lives();
+        let (logs, mut failures) = hear(parity, &lives);
+        if !failures.is_empty() {
+            return Ok(failures);
+        }
+        for part in logs.records.iter().flatten() {
+            let live = parity.live(&lives, part.column.into()).expect("an active member is open");
+            failures.extend(write_part(live, part).err().map(|error| (Arc::clone(live), error)));
+        }
+        if !logs.records.is_empty() {
+            let records = logs.records.len();
+            tracing::info!(volume = self.name, records, "rows that a crash left in the middle were written again from the parity log");
+        }
+        failures.extend(self.flush_all());
+        if !failures.is_empty() {
+            return Ok(failures);
+        }
+        Ok(self.start_log(parity, Head { generation: logs.generation + 1, epoch: random(), first: 0 }))
+    }
+
+    /// Starts a log in which nothing counts that stood there before.
+    pub fn begin_parity(&self, parity: &Parity) -> Result<()> {
+        loop {
+            let lives = self.shared.lives();
+            let (mut failures, mut generation) = (Failures::new(), 0);
+            for (_, live) in writable(parity, &lives) {
+                let mut heads = AlignedBuf::zeroed(2 * PAGE);
+                match live.read(&mut heads, parity.area) {
+                    Ok(()) => generation = generation.max(Head::find(&heads, parity.group).generation),
+                    Err(error) => failures.push((Arc::clone(live), error)),
+                }
+            }
+            if failures.is_empty() {
+                failures = self.start_log(parity, Head { generation: generation + 1, epoch: random(), first: 0 });
+            }
+            if failures.is_empty() {
+                return Ok(());
+            }
+            self.settle(failures)?;
+        }
+    }
+
+    /// Makes everything in place durable where the log names rows of a range, so that none of it is ever written again.
+    pub fn forget_rows(&self, parity: &Parity, range: &std::ops::Range<u64>) -> Result<()> {
+        let (first, last) = parity.span(range.start, range.end - range.start);
+        let named = parity.tail.lock().rows.iter().any(|row| (first..=last).contains(row));
+        if named { self.checkpoint_parity(parity) } else { Ok(()) }
+    }
+
+    /// Writes a head to every member that takes writes; then it counts.
+    fn start_log(&self, parity: &Parity, head: Head) -> Failures {
+        let lives = self.shared.lives();
+        let (page, at) = head.encode(parity.group);
+        let written = writable(parity, &lives).map(|(_, live)| (live.write(&page, parity.area + at).and_then(|()| live.flush()), live));
+        let failures: Failures = written.filter_map(|(result, live)| Some((Arc::clone(live), result.err()?))).collect();
+        if failures.is_empty() {
+            parity.tail.lock().restart(head);
+        }
+        failures
+    }
+
+    /// Makes everything in place durable, so that no record is needed any more, and starts the log over.
+    pub fn checkpoint_parity(&self, parity: &Parity) -> Result<()> {
+        loop {
+            let failures = {
+                let _still = parity.gate.alone(|| self.help(parity));
+                let written = self.last_writes(&self.spaces.peek());
+                let mut failures = if is_planted(Mistake::LogRestartsBeforeFlush) { Failures::new() } else { self.flush_all() };
+                if failures.is_empty() {
+                    // I-PAR-3
+                    let durable = written.iter().all(|(live, last)| live.is_durable(*last));
+                    assert!(
+                        durable || is_planted(Mistake::LogRestartsBeforeFlush),
+                        "what records say is durable in place before they no longer count"
+                    );
+                    let head = parity.tail.lock().next_head();
+                    failures = self.start_log(parity, head);
+                }
+                failures
+            };
+            if failures.is_empty() {
+                return Ok(());
+            }
+            self.settle(failures)?;
+        }
+    }
+
+    /// Waits until no row is being written and keeps it so; what was written is durable on every member but those that failed, which are
+    /// added.
+    pub fn hold_rows<'a>(&self, parity: &'a Parity, failures: &mut Failures) -> Alone<'a> {
+        let still = parity.gate.alone(|| self.help(parity));
+        let lives = self.shared.lives();
+        for (_, live) in writable(parity, &lives) {
+            if !failures.iter().any(|(failed, _)| Arc::ptr_eq(failed, live)) {
+                failures.extend(live.flush().err().map(|error| (Arc::clone(live), error)));
+            }
+        }
+        still
+    }
+
+    fn flush_all(&self) -> Failures {
+        let (space, lives) = (self.spaces.peek(), self.shared.lives());
+        let open = space.members.iter().filter_map(|member| lives[*member].as_ref()).filter(|live| live.takes_writes());
+        open.filter_map(|live| Some((Arc::clone(live), live.flush().err()?))).collect()
+    }
+}
+
+/// What the logs of the members say.
+pub(super) struct Logs {
+    /// The newest of any member.
+    generation: u64,
+    /// What counts, in order: the parts that belong where they say.
+    pub records: Vec<Vec<Part>>,
+}
+
+/// Reads the logs of the members that take writes, and says which could not be read: a record in which one of those takes part does not count.
+pub(super) fn hear(parity: &Parity, lives: &Lives) -> (Logs, Failures) {
+    let (mut areas, mut unheard) = (BTreeMap::new(), Failures::new());
+    for (column, live) in writable(parity, lives) {
+        let mut area = AlignedBuf::zeroed(AREA_BYTES as usize);
+        match live.read(&mut area, parity.area) {
+            Ok(()) => drop(areas.insert(column, area)),
+            // One that is not up to date is not asked: its log is as old as it.
+            Err(error) => unheard.push((Arc::clone(live), error)),
+        }
+    }
+    let width = parity.raid5.columns().len();
+    let active = |column: &usize| *column < width && parity.live(lives, *column).is_some_and(|live| live.is_active());
+    let heads: BTreeMap<usize, Head> = areas.iter().map(|(column, area)| (*column, Head::find(area, parity.group))).collect();
+    let newest = heads.iter().filter(|(column, _)| active(column)).map(|(_, head)| *head).max_by_key(|head| head.generation).unwrap_or_default();
+    let mut records: BTreeMap<u64, Vec<Part>> = BTreeMap::new();
+    for (column, area) in areas.iter().filter(|(column, _)| newest.epoch != 0 && active(column)) {
+        let own = Part::find(area, parity.group, newest).into_iter().filter(|part| usize::from(part.column) == *column);
+        own.for_each(|part| records.entry(part.ordinal).or_default().push(part));
+    }
+    let whole = records.into_values().filter(|parts| is_whole(parts, &active));
+    let records = whole.map(|parts| parts.into_iter().filter(|part| fits(parity, part)).collect()).collect();
+    (Logs { generation: heads.values().map(|head| head.generation).max().unwrap_or(0), records }, unheard)
+}
+
+fn random() -> u64 {
+    let id = Id::random().0;
+    id.chunks_exact(8).fold(1, |sum, word| sum ^ word.iter().fold(0, |word, byte| word << 8 | u64::from(*byte))).max(1)
+}
+
+fn writable<'a>(parity: &Parity, lives: &'a Lives) -> impl Iterator<Item = (usize, &'a Arc<Live>)> {
+    let columns: Vec<usize> = (0..parity.raid5.columns().len()).collect();
+    let open = columns.into_iter().map(|column| (column, parity.live(lives, column)));
+    open.filter_map(|(column, live)| Some((column, live.filter(|live| live.takes_writes())?))).collect::<Vec<_>>().into_iter()
+}
+
+/// Says whether every member that takes part in a record and is up to date holds its part.
+fn is_whole(parts: &[Part], active: &dyn Fn(&usize) -> bool) -> bool {
+    let columns = parts[0].columns;
+    let held = |column: usize| parts.iter().any(|part| usize::from(part.column) == column);
+    parts.iter().all(|part| part.columns == columns) && (0..128).filter(|column| columns >> column & 1 == 1 && active(column)).all(held)
+}
+
+/// Says whether the places lie in the member's data: a part is believed only so far.
+fn fits(parity: &Parity, part: &Part) -> bool {
+    let start = parity.raid5.copy(part.column.into(), 0).offset;
+    let end = start + parity.raid5.rows() * parity.raid5.unit_bytes();
+    part.places.iter().all(|place| place.offset >= start && place.offset.checked_add(place.len.into()).is_some_and(|last| last <= end))
+}
+
+fn write_part(live: &Live, part: &Part) -> Result<()> {
+    let mut from = 0;
+    part.places.iter().try_for_each(|place| {
+        let bytes = &part.bytes[from..from + place.len as usize];
+        from += bytes.len();
+        live.write(&AlignedBuf::from_slice(bytes), place.offset)
+    })
+}

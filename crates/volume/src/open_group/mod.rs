@@ -1,0 +1,316 @@
+//! An open group: import, what runs in the background, and the close that leaves nothing in doubt.
+//!
+//! ```text
+//!   labels ──assemble()──► who is here, who came back, who is missing
+//!     import()   labels durable: in use ─► dirty region logs joined ─► crash? their regions are unsynced ─► volumes usable at once
+//!     background unsynced and behind regions, spares, clean-up          (background.rs)
+//!     close      flush ─► logs emptied ─► labels durable: clean
+//! ```
+
+mod relayout;
+mod scrub;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use block::BlockDevice;
+use parking_lot::Mutex;
+
+use crate::group::FOREGROUND_PERCENT_MIN;
+use crate::io::VolumeDevice;
+use crate::runtime::{self, Inner};
+use crate::{Arrival, Config, Error, ImportOptions, MemberState, MemberStatistics, PlexStatistics, Result, Role, VolumeStatistics, Which};
+
+/// How far the members are from holding the same everywhere.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SyncProgress {
+    /// Bytes that are still to be compared or copied.
+    pub pending_bytes: u64,
+    /// Bytes of all volumes with more than one copy.
+    pub total_bytes: u64,
+    /// Bytes per second of late; `None` where nothing is pending, nothing was copied yet, or no thread copies.
+    pub bytes_per_second: Option<u64>,
+    /// How long the rest takes at that rate, in seconds.
+    pub seconds_left: Option<u64>,
+}
+
+/// How far work in the background holds those up who use the volumes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Foreground {
+    /// What the slowest of 100 reads, writes or flushes may take, in hundredths of what it takes while nothing is copied; [`FOREGROUND_UNLIMITED`](crate::FOREGROUND_UNLIMITED): anything.
+    pub limit_percent: u16,
+    /// What it took of late; `None` while nothing is copied, or nobody uses the volumes.
+    pub found_percent: Option<u32>,
+}
+
+/// An open group. Cheap to clone; it is closed, and its members are free, when the last clone and the last of its volumes are gone.
+#[derive(Debug, Clone)]
+pub struct Group {
+    pub(crate) open: Arc<Closer>,
+}
+
+/// A handle that does not keep the group open.
+#[derive(Debug, Clone)]
+pub struct WeakGroup {
+    open: std::sync::Weak<Closer>,
+}
+
+impl WeakGroup {
+    /// Returns the group while anybody else keeps it open.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Group> {
+        self.open.upgrade().map(|open| Group { open })
+    }
+}
+
+/// Ends the background thread and closes the group: when it is asked to, or when the last user goes.
+#[derive(Debug)]
+pub(crate) struct Closer {
+    pub inner: Arc<Inner>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// A leaf lock but for the closing itself.
+    closed: Mutex<bool>,
+}
+
+impl Group {
+    /// Opens a group on devices that the caller has claimed, in any order.
+    ///
+    /// # Errors
+    /// `NotAMember`, `NewerFormat`, `Corrupt`, `Foreign`, `Duplicated`, `Outdated`, `Diverged`, `Missing`: each names the device or the member,
+    /// and nothing was written. `Broken` when what is there does not hold everything, `Device` when a member fails meanwhile.
+    pub fn import(devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> Result<Self> {
+        let (assembly, devices) = runtime::assembled(devices, options)?;
+        let inner = Arc::new(runtime::open(&assembly, &devices, options)?);
+        if !options.read_only {
+            let older = assembly.older.iter().filter_map(|index| Some((*index, &devices[assembly.places[*index]?])));
+            older.into_iter().try_for_each(|(index, device)| inner.take_back(index, device))?;
+        }
+        let background = options.background && !options.read_only;
+        let thread = if background { Some(crate::background::start(&inner)?) } else { None };
+        Ok(Self { open: Arc::new(Closer { inner, thread: Mutex::new(thread), closed: Mutex::new(false) }) })
+    }
+
+    /// Says by their labels alone why a group could not be opened with these devices. They may be in use, and nothing is written.
+    ///
+    /// # Errors
+    /// As [`import`](Self::import).
+    pub fn check(devices: &[Arc<dyn BlockDevice>]) -> Result<()> {
+        runtime::assembled(devices, &ImportOptions::default()).map(drop)
+    }
+
+    /// Returns what each member failed with since the group was opened, as far as it did; also of one that was overwritten and without which the group
+    /// is not whole.
+    #[must_use]
+    pub fn failures(&self) -> Vec<Option<String>> {
+        self.open
+            .inner
+            .shared
+            .lives()
+            .iter()
+            .map(|live| live.as_ref().filter(|live| live.is_failed() || live.is_overwritten())?.failure().map(str::to_owned))
+            .collect()
+    }
+
+    /// Returns the volume with a role as a block device; `None` where the group has none.
+    #[must_use]
+    pub fn volume(&self, role: Role) -> Option<Arc<dyn BlockDevice>> {
+        let core = self.open.inner.cores.iter().find(|core| core.role == role)?;
+        Some(Arc::new(VolumeDevice { core: Arc::clone(core), open: Arc::clone(&self.open) as _ }))
+    }
+
+    /// Returns a handle that does not keep the group open.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakGroup {
+        WeakGroup { open: Arc::downgrade(&self.open) }
+    }
+
+    /// Returns the configuration as it is now.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        self.open.inner.shared.config()
+    }
+
+    /// Returns what each member did, by its index; `None` for one that is away.
+    #[must_use]
+    pub fn statistics(&self) -> Vec<Option<MemberStatistics>> {
+        self.open.inner.shared.lives().iter().map(|live| live.as_ref().map(|live| live.statistics())).collect()
+    }
+
+    /// Returns what the volume with a role did; `None` where the group has none.
+    #[must_use]
+    pub fn volume_statistics(&self, role: Role) -> Option<VolumeStatistics> {
+        self.open.inner.cores.iter().find(|core| core.role == role).map(|core| core.meter.statistics())
+    }
+
+    /// Returns what the plexes of the volume with a role did, each by its members; nothing where the group has none.
+    #[must_use]
+    pub fn plex_statistics(&self, role: Role) -> Vec<PlexStatistics> {
+        let Some(core) = self.open.inner.cores.iter().find(|core| core.role == role) else { return Vec::new() };
+        let told = self.statistics();
+        let plex = |members: Vec<usize>| {
+            let own = members.iter().filter_map(|member| told.get(*member)?.as_ref());
+            PlexStatistics { statistics: own.fold(MemberStatistics::default(), |sum, one| sum.plus(one)), members }
+        };
+        core.spaces.peek().layout.plexes().into_iter().map(plex).collect()
+    }
+
+    /// Sets the statistics to zero.
+    pub fn reset_statistics(&self) {
+        self.open.inner.cores.iter().for_each(|core| core.meter.reset());
+        self.open.inner.shared.lives().iter().flatten().for_each(|live| live.reset_statistics());
+    }
+
+    /// Returns how far resynchronisation and rebuild are.
+    #[must_use]
+    pub fn progress(&self) -> SyncProgress {
+        let mut progress = SyncProgress::default();
+        for core in &self.open.inner.cores {
+            let space = core.spaces.peek();
+            if let Some(redundancy) = &space.redundancy {
+                progress.total_bytes += space.size_bytes;
+                progress.pending_bytes += core.pending() * redundancy.regions.range(0).1;
+            }
+        }
+        let estimate = self.open.inner.estimate.lock();
+        progress.bytes_per_second = estimate.bytes_per_second().filter(|_| progress.pending_bytes > 0);
+        progress.seconds_left = estimate.seconds_left(progress.pending_bytes);
+        progress
+    }
+
+    /// Returns how far work in the background may hold those up who use the volumes, and how far it does.
+    #[must_use]
+    pub fn foreground(&self) -> Foreground {
+        let limit_percent = self.config().foreground_percent;
+        Foreground { limit_percent, found_percent: self.open.inner.throttle.found_percent() }
+    }
+
+    /// States what resynchronisation, rebuild, relayout and scrub leave those who use the volumes: the p99 of their reads, writes and flushes stays within so
+    /// many hundredths of what it is while nothing is copied, as far as the slowest pace there is allows. Durable; counts from now on.
+    ///
+    /// # Errors
+    /// `Invalid` below 105, which nothing could keep; `Broken`, `Device`.
+    pub fn set_foreground(&self, limit_percent: u16) -> Result<()> {
+        if limit_percent < FOREGROUND_PERCENT_MIN {
+            let (given, least) = (f64::from(limit_percent) / 100.0, f64::from(FOREGROUND_PERCENT_MIN) / 100.0);
+            return Err(Error::invalid(format!("a factor of {given} for the foreground cannot be kept: take {least} or more")));
+        }
+        self.open.inner.shared.change(|config| {
+            config.foreground_percent = limit_percent;
+            Ok(())
+        })?;
+        self.open.inner.throttle.set(limit_percent);
+        Ok(())
+    }
+
+    /// Brings everything up to date from the calling thread: regions in doubt, members that came back, spares for members that failed.
+    ///
+    /// # Errors
+    /// `Broken` or `Device` when some of what is to be copied cannot be read: everything else was copied.
+    pub fn sync(&self) -> Result<()> {
+        let inner = &self.open.inner;
+        inner.check_members()?;
+        loop {
+            inner.relocate()?;
+            let synced: Vec<_> = inner.cores.iter().map(|core| core.sync_all()).collect();
+            if inner.finish()? {
+                return Ok(synced.into_iter().collect::<block::Result<()>>()?);
+            }
+        }
+    }
+
+    /// Takes regions out of the dirty region log that were not written to since the last call. The background thread calls it now and then.
+    ///
+    /// # Errors
+    /// `Broken` or `Device`.
+    pub fn clean_up(&self) -> Result<u64> {
+        self.open.inner.clean_up()
+    }
+
+    /// Closes the group while clones of it or its volumes are still about, in threads that are just ending: nothing is left in doubt, and the
+    /// labels say so. The caller has made sure that nobody writes any more; whoever does so later is refused. Does nothing the second time.
+    ///
+    /// # Errors
+    /// `Broken` or `Device`: the next import compares what was dirty.
+    pub fn close(&self) -> Result<()> {
+        self.open.close()
+    }
+
+    /// Adds a member that waits for another to fail.
+    ///
+    /// # Errors
+    /// `Foreign` when the device is a member already, `Invalid` when the group is full or the device does not fit, `Device`.
+    pub fn add_spare<'a>(&self, device: impl Into<Arrival<'a>>) -> Result<()> {
+        self.open.inner.add(device.into(), MemberState::Spare)?;
+        self.open.inner.shared.bell.ring();
+        Ok(())
+    }
+
+    /// Lets go of a member that holds no data: a spare, or one whose place another took. Its label is erased where it is there.
+    ///
+    /// # Errors
+    /// `Invalid` when it holds data, `NotFound` when there is no such member.
+    pub fn remove(&self, member: impl Into<Which>) -> Result<()> {
+        self.open.inner.remove(member.into())
+    }
+
+    /// Moves a member that lies on others back to a device of its own: the one that it was on before, or any other. What it holds is copied from
+    /// the others, and the room is free again.
+    ///
+    /// # Errors
+    /// `Invalid` when it does not lie on others, the device does not fit, or the others do not hold everything; `NotFound`, `Foreign`, `Device`.
+    pub fn unrelocate<'a>(&self, member: impl Into<Which>, device: impl Into<Arrival<'a>>) -> Result<()> {
+        self.open.inner.unrelocate(member.into(), device.into())?;
+        self.open.inner.shared.bell.ring();
+        Ok(())
+    }
+
+    /// Puts a new device in the place of a member, which leaves; what it holds is copied from the others. Once that is durable the label of the one
+    /// that left is erased, where its device is open and answers.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such member, `Invalid` when the device does not fit or the others do not hold everything; `Foreign`, `Device`.
+    pub fn replace<'a>(&self, member: impl Into<Which>, device: impl Into<Arrival<'a>>) -> Result<()> {
+        self.open.inner.replace(member.into(), device.into())?;
+        self.open.inner.shared.bell.ring();
+        Ok(())
+    }
+}
+
+impl Group {
+    /// Compares the label of every member with what was written there last. A member that something else wrote over is not read any more and leaves
+    /// the group as one that fails does, and if it comes back all of it is copied. The background thread calls it now and then.
+    ///
+    /// # Errors
+    /// `Broken` or `Device` where the group is not whole without such a member: nothing is read from it, and nothing written to its volume any more.
+    pub fn check_members(&self) -> crate::Result<()> {
+        self.open.inner.check_members()
+    }
+}
+
+impl Closer {
+    fn close(&self) -> Result<()> {
+        let mut closed = self.closed.lock();
+        if std::mem::replace(&mut *closed, true) {
+            return Ok(());
+        }
+        self.inner.shared.bell.state.lock().stop = true;
+        self.inner.shared.bell.wake.notify_one();
+        // Whoever judged for a scrub may have been the last user: then the thread closes the group itself, and ends.
+        let own = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
+        if let Some(thread) = self.thread.lock().take().filter(|thread| !own(thread)) {
+            // It reports its own failures; one that panicked leaves its regions to the next import.
+            let _ended = thread.join();
+        }
+        let result = self.inner.close();
+        self.inner.cores.iter().for_each(|core| core.latch_closed());
+        result
+    }
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::warn!(group = self.inner.shared.name, %error, "the group was not closed in order; the next import compares what was dirty");
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Who may judge what scrubs on a schedule find.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::Judge;
+
+/// Finds one who judges what a scrub on a schedule found: whoever uses the volumes lends it. Called from the group's background thread, while
+/// nothing is locked; `None` where nobody knows anything now.
+pub type Judges = dyn Fn() -> Option<Box<dyn Judge>> + Send + Sync;
+
+/// Who lends judges. A leaf lock.
+#[derive(Default)]
+pub(crate) struct Bench(pub parking_lot::Mutex<Option<Arc<Judges>>>);
+
+impl fmt::Debug for Bench {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Bench")
+    }
+}

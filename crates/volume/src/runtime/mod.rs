@@ -1,0 +1,325 @@
+//! What an open group keeps, and how it is opened and closed.
+
+mod arbiters;
+mod arrival;
+mod create;
+mod membership;
+mod scrub;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use block::{BlockDevice, Geometry};
+use parking_lot::Mutex;
+
+pub(crate) use arbiters::Bench;
+pub use arbiters::Judges;
+pub use arrival::Arrival;
+pub use create::{MEMBER_BYTES_MIN, NewGroup, create};
+pub(crate) use membership::let_go;
+
+use crate::estimate::Estimate;
+use crate::group::{Assembly, Found, Live, Lives, Shared, assemble};
+use crate::io::raid5::{refuse_unheard, with_parity};
+use crate::io::{Buffers, Core, Lanes, Space, Spaces};
+use crate::meter::VolumeMeter;
+use crate::redundancy::{BEHIND, DIRTY, Drl, Redundancy, Regions, UNSYNCED};
+use crate::throttle::Throttle;
+use crate::{Config, Error, ErrorKind, Label, Layout, MemberState, Result, Role, VolumeConfig};
+
+/// How to open a group.
+#[derive(Debug, Clone)]
+pub struct ImportOptions {
+    /// Writes nothing to any member.
+    pub read_only: bool,
+    /// Opens the group although members are missing, as long as the others hold everything. Those that are missing count as failed from then on.
+    pub degraded: bool,
+    /// Runs a thread that resynchronises, rebuilds and tidies up. Without it, that happens when regions are used and when it is asked for.
+    pub background: bool,
+}
+
+impl Default for ImportOptions {
+    fn default() -> Self {
+        Self { read_only: false, degraded: false, background: true }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub shared: Arc<Shared>,
+    pub cores: Vec<Arc<Core>>,
+    /// Rank 0: held while members take each other's places and while it is found that one is up to date.
+    pub maintenance: Mutex<()>,
+    /// A leaf lock.
+    pub estimate: Mutex<Estimate>,
+    /// As that, of a relayout. A leaf lock.
+    pub moving: Mutex<Estimate>,
+    pub throttle: Throttle,
+    pub bench: Bench,
+    /// How many members had been found overwritten when those that are being brought up to date were last told to copy again.
+    pub copied_under: AtomicU64,
+}
+
+impl Inner {
+    /// Takes regions out of the dirty region logs that were not written to since the last call. Not while a member takes another's place: what it
+    /// needs is in the logs before it comes.
+    pub fn clean_up(&self) -> Result<u64> {
+        let _members_stay = self.maintenance.lock();
+        self.cores.iter().try_fold(0, |sum, core| Ok(sum + core.clean_up()?))
+    }
+
+    /// Leaves nothing in doubt, where that is possible.
+    pub fn close(&self) -> Result<()> {
+        if self.shared.read_only {
+            return Ok(());
+        }
+        let _members_stay = self.maintenance.lock();
+        self.check_members()?;
+        for core in &self.cores {
+            core.flush()?;
+            // The first look finds regions touched, the second takes them.
+            core.clean_up()?;
+            core.clean_up()?;
+        }
+        if self.cores.iter().any(|core| core.count_with(UNSYNCED) > 0) {
+            return Ok(());
+        }
+        self.shared.change(|config| {
+            config.clean = true;
+            Ok(())
+        })?;
+        // And once more, so that the labels say that all members had this: what any of them was before is an older copy from now on.
+        self.shared.change(|_| Ok(()))?;
+        self.check_members()
+    }
+}
+
+impl Inner {
+    pub fn check_members(&self) -> crate::Result<()> {
+        let checked: Vec<block::Result<()>> = self.cores.iter().map(|core| core.check_members(&core.spaces.peek())).collect();
+        let without_data = |index: usize| !self.cores.iter().any(|core| core.spaces.peek().members.contains(&index));
+        for (live, error) in self.shared.find_overwritten(&without_data) {
+            self.shared.fail(&live, &error)?;
+        }
+        Ok(checked.into_iter().collect::<block::Result<()>>()?)
+    }
+
+    /// Has everything copied again to members that are being brought up to date, if a member was found overwritten that it may have been copied from.
+    /// Returns whether it has. The caller keeps members from coming meanwhile.
+    pub fn copy_again(&self) -> bool {
+        let found = self.shared.overwritten_count();
+        if self.copied_under.swap(found, Ordering::AcqRel) == found {
+            return false;
+        }
+        let config = self.shared.config();
+        for space in self.cores.iter().map(|core| core.spaces.peek()) {
+            let Some(redundancy) = &space.redundancy else { continue };
+            if space.members.iter().any(|member| config.members[*member].state == MemberState::Stale) {
+                // What a member misses is in the log until it is up to date.
+                let regions = &redundancy.regions;
+                (0..regions.count()).filter(|region| regions.has(*region, DIRTY)).for_each(|region| regions.set(region, BEHIND));
+            }
+        }
+        true
+    }
+}
+
+/// Puts together what the labels say, and returns it with the devices and those that lie on them.
+pub(crate) fn assembled(devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> Result<(Assembly, Vec<Arc<dyn BlockDevice>>)> {
+    let mut found = Vec::new();
+    for device in devices {
+        let label = Label::read(&**device)?;
+        found.push(Found { name: device.name().to_owned(), size_bytes: device.size_bytes(), label });
+    }
+    let (mut assembly, mut devices) = (assemble(&found)?, devices.to_vec());
+    let guests = crate::group::find(&assembly, &devices);
+    if !guests.is_empty() {
+        for (window, guest) in guests {
+            devices.push(window);
+            found.push(guest);
+        }
+        assembly = assemble(&found)?;
+    }
+    refuse_missing(&assembly, options)?;
+    Ok((assembly, devices))
+}
+
+fn refuse_missing(assembly: &Assembly, options: &ImportOptions) -> Result<()> {
+    if assembly.missing.is_empty() && assembly.config.survives_without(&[]) {
+        return Ok(());
+    }
+    let config = &assembly.config;
+    let names = |wanted: &dyn Fn(usize) -> bool| {
+        let wanted = (0..config.members.len()).filter(|index| wanted(*index)).map(|index| &config.members[index]);
+        wanted.map(|member| format!("{} ({})", member.path, member.id)).collect::<Vec<_>>().join(", ")
+    };
+    let missing = names(&|index| assembly.missing.contains(&index));
+    if !config.survives_without(&assembly.missing) {
+        let gone = names(&|index| {
+            assembly.missing.contains(&index) || config.members[index].state != MemberState::Active && config.volume_on(index).is_some()
+        });
+        let older: String = assembly.outdated.iter().map(|(_, what)| format!("; {what}")).collect();
+        let message = format!("group {} is not whole without {gone}{older}: nothing was written; connect one of them and import again", config.name);
+        return Err(Error::new(ErrorKind::Broken, message));
+    }
+    if options.degraded {
+        return Ok(());
+    }
+    let (group, older) = (&config.name, assembly.outdated.iter().map(|(_, what)| what.as_str()).collect::<Vec<_>>().join(", and "));
+    if !older.is_empty() {
+        let message = format!(
+            "group {group}: {missing}: {older}; the others hold everything: connect the right device, or import degraded to go on without it; \
+             an import after that fills the older copy anew"
+        );
+        return Err(Error::new(ErrorKind::Outdated, message));
+    }
+    let (were, them) = if assembly.missing.len() == 1 { ("was", "it") } else { ("were", "them") };
+    let message = format!(
+        "group {group}: {missing} {were} not found, and the others hold everything: connect {them}, or import degraded to go on without {them}"
+    );
+    Err(Error::new(ErrorKind::Missing, message))
+}
+
+/// Opens what was assembled.
+pub(crate) fn open(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> Result<Inner> {
+    let was_clean = assembly.config.clean;
+    let mut config = assembly.config.clone();
+    let device = |index: usize| assembly.places[index].map(|at| &devices[at]);
+    let mut lives: Lives = Vec::new();
+    for (index, member) in config.members.iter().enumerate() {
+        let away = member.state == MemberState::Failed && !assembly.returned.contains(&index);
+        let live = device(index).filter(|_| !away).map(|device| Live::new(member.id, Arc::clone(device), member.state));
+        live.iter().for_each(|live| live.learn_label());
+        lives.push(live);
+    }
+    if !options.read_only && !was_clean {
+        refuse_unheard(&config, &lives)?;
+    }
+    if !options.read_only {
+        // A group that goes on without members leaps ahead of what they could have seen of an update that was under way when they left.
+        config.event += if assembly.missing.is_empty() { 0 } else { 15 };
+    }
+    let shared = Arc::new(Shared::new(config, lives, options.read_only));
+    if !options.read_only {
+        shared.change(|config| {
+            config.clean = false;
+            assembly.missing.iter().for_each(|index| config.set_state(*index, MemberState::Failed));
+            assembly.returned.iter().for_each(|index| config.set_state(*index, MemberState::Stale));
+            for (index, member) in config.members.iter_mut().enumerate() {
+                if let Some(device) = device(index).filter(|_| member.guest.is_none()) {
+                    device.name().clone_into(&mut member.path);
+                }
+            }
+            Ok(())
+        })?;
+    }
+    let config = shared.config();
+    let cores = config.volumes.iter().enumerate().map(|(ordinal, volume)| open_volume(&shared, &config, ordinal, volume, was_clean));
+    let cores = cores.collect::<Result<Vec<_>>>()?;
+    let throttle = Throttle::new(config.foreground_percent);
+    Ok(Inner {
+        shared,
+        cores,
+        maintenance: Mutex::new(()),
+        estimate: Mutex::default(),
+        moving: Mutex::default(),
+        throttle,
+        bench: Bench::default(),
+        copied_under: AtomicU64::new(0),
+    })
+}
+
+fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &VolumeConfig, was_clean: bool) -> Result<Arc<Core>> {
+    let lives = shared.lives();
+    let geometry = geometry(volume, &lives, shared.read_only);
+    let block = u64::from(geometry.logical_block_size);
+    if volume.layouts().filter_map(Layout::unit_bytes).any(|unit| !unit.is_multiple_of(block)) {
+        let message = format!("group {}: a member has blocks of {block} bytes now, of which the stripe unit is no multiple", config.name);
+        return Err(Error::invalid(message));
+    }
+    let space = Space::new(volume, block);
+    if !space.is_walkable() {
+        let message = format!("group {}: the relayout in the label would overwrite what it still needs: the label is damaged", config.name);
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    let name = if volume.role == Role::Data { config.name.clone() } else { format!("{}/{}", config.name, volume.role.name()) };
+    let core = Core {
+        shared: Arc::clone(shared),
+        role: volume.role,
+        ordinal,
+        name,
+        geometry,
+        untorn_unit: geometry.untorn_unit.into(),
+        spaces: Spaces::new(with_parity(space, config.id, ordinal)),
+        settled: was_clean || !shared.read_only,
+        doubt: OnceLock::new(),
+        lanes: Lanes::default(),
+        meter: VolumeMeter::default(),
+        buffers: Buffers::default(),
+        travel: Mutex::default(),
+        latched: false.into(),
+        latch: Mutex::new(None),
+    };
+    if shared.read_only && !was_clean {
+        core.look_at_parity(&core.spaces, config, volume)?;
+    }
+    if volume.is_redundant() && !shared.read_only {
+        let redundancy = Arc::new(redundancy(config, volume, &core, &lives, was_clean)?);
+        core.spaces.change(|space| space.redundancy = Some(Arc::clone(&redundancy)));
+        for parity in core.spaces.peek().parities() {
+            core.recover_parity(parity)?;
+        }
+        let log = redundancy.log.lock();
+        core.write_log(&core.spaces.get(), &log, &log.pages(), true)?;
+    }
+    Ok(Arc::new(core))
+}
+
+/// Joins the members' dirty region logs and says what follows from them.
+fn redundancy(config: &Config, volume: &VolumeConfig, core: &Core, lives: &Lives, was_clean: bool) -> Result<Redundancy> {
+    let space = core.spaces.get();
+    let regions = Regions::new(space.size_bytes, volume.region_bytes);
+    let mut log = Drl::new(config.id, core.ordinal, volume.size_bytes().div_ceil(volume.region_bytes));
+    for live in space.members.iter().filter_map(|member| lives[*member].as_ref()) {
+        if let Err(error) = log.absorb(&*live.device) {
+            // Its bits are durable on the others too.
+            core.shared.fail(live, &error)?;
+        }
+    }
+    let behind = space.members.iter().any(|member| config.members[*member].state == MemberState::Stale);
+    let flags = if was_clean { 0 } else { UNSYNCED } | if behind { BEHIND } else { 0 };
+    for region in log.dirty().filter(|region| *region < regions.count()) {
+        regions.set_dirty(region);
+        regions.set(region, flags);
+    }
+    Ok(Redundancy { regions, log: Mutex::new(log) })
+}
+
+/// Combines what the members state: the strictest of everything, in all layouts that the volume is in.
+pub(crate) fn geometry(volume: &VolumeConfig, lives: &Lives, read_only: bool) -> Geometry {
+    let all: Vec<Geometry> = volume.members().into_iter().filter_map(|member| lives[member].as_ref()).map(|live| live.device.geometry()).collect();
+    let most = |field: &dyn Fn(&Geometry) -> u32| all.iter().map(field).max().unwrap_or(512);
+    let logical_block_size = most(&|geometry| geometry.logical_block_size);
+    // A write that an untorn unit holds stays on one member, at an offset that is a multiple of its length there too.
+    let untorn = u64::from(all.iter().map(|geometry| geometry.untorn_unit).min().unwrap_or(512));
+    let untorn =
+        volume.layouts().map(|layout| if matches!(layout, Layout::Raid5(_)) { 0 } else { kept_whole(layout).min(untorn) }).min().unwrap_or(0);
+    Geometry {
+        logical_block_size,
+        physical_block_size: most(&|geometry| geometry.physical_block_size),
+        buffer_align: most(&|geometry| geometry.buffer_align),
+        // A row that is written whole is not logged, so nothing is promised of it when a member is lost in the same moment.
+        untorn_unit: (untorn as u32).max(logical_block_size),
+        volatile_cache: all.iter().any(|geometry| geometry.volatile_cache),
+        read_only: read_only || all.iter().any(|geometry| geometry.read_only),
+    }
+}
+
+/// Returns the largest length of which every aligned range lies on one member, aligned there too.
+fn kept_whole(layout: &Layout) -> u64 {
+    let by_unit = layout.unit_bytes().map_or(1 << 31, |unit| 1 << unit.trailing_zeros().min(31));
+    let power = |bytes: u64| 1_u64 << bytes.trailing_zeros().min(31);
+    let by_starts = layout.extents().iter().map(|extent| power(extent.start)).min().unwrap_or(512);
+    let lengths = if matches!(layout, Layout::Concat(_)) { layout.extents() } else { Vec::new() };
+    lengths.iter().map(|extent| power(extent.len)).min().unwrap_or(u64::MAX).min(by_unit).min(by_starts)
+}
