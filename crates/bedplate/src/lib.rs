@@ -16,11 +16,11 @@ pub use fs::{
     readable_name, split_mode_suffix,
 };
 pub use volume::{
-    Arrangement, Arrival, Config as GroupConfig, Difference, Error as GroupError, ErrorKind as GroupErrorKind, FOREGROUND_PERCENT_DEFAULT,
-    FOREGROUND_UNLIMITED, Foreground, Group, HEAD_BYTES, Id, ImportOptions, Innodb, Judge, Judges, Label, Layout, MEMBER_BYTES_MIN, Member,
-    MemberState, MemberStatistics, NewGroup, OperationStatistics, PageFormat, PlexStatistics, Postgres, Relayout, RelayoutProgress, RelayoutState,
-    Role, ScrubFinding, ScrubReport, ScrubResult, ScrubSchedule, Shape, Sqlite, SyncProgress, Target, UNIT_BYTES_DEFAULT, Undecided, Volume,
-    VolumeConfig, VolumeOptions, VolumeStatistics, WeakGroup, Which, create as create_group, page_formats,
+    ArbiterProvider, Arrangement, Arrival, Config as GroupConfig, Difference, Error as GroupError, ErrorKind as GroupErrorKind,
+    FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Foreground, Group, HEAD_BYTES, Id, ImportOptions, Innodb, Label, Layout, MEMBER_BYTES_MIN,
+    Member, MemberState, MemberStatistics, NewGroup, OperationStatistics, PageArbiter, PageFormat, PlexStatistics, Postgres, Relayout,
+    RelayoutProgress, RelayoutState, Role, ScrubFinding, ScrubReport, ScrubResult, ScrubSchedule, Shape, Sqlite, SyncProgress, Target,
+    UNIT_BYTES_DEFAULT, Undecided, Volume, VolumeConfig, VolumeOptions, VolumeStatistics, WeakGroup, Which, create as create_group, page_formats,
 };
 
 /// The example of the README, compiled with the documentation tests.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use bedplate::{FileKind, FileSystem, HEAD_BYTES, InodeNo, Judge, OpenOptions, Role, page_formats};
+use bedplate::{FileKind, FileSystem, HEAD_BYTES, InodeNo, OpenOptions, PageArbiter, Role, page_formats};
 
 use crate::failure::Result;
 
@@ -125,7 +125,7 @@ impl Names {
 type ReadCopy<'a> = dyn FnMut(usize, u64, &mut [u8]) -> bool + 'a;
 
 /// Takes the copy for right whose database pages verify where those of all others do not.
-impl Judge for Names {
+impl PageArbiter for Names {
     fn judge(&self, role: Role, range: Range<u64>, copies: usize, read: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool) -> Option<usize> {
         if role != Role::Data {
             return None;

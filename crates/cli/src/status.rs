@@ -330,13 +330,13 @@ impl Status {
 
 /// Returns the paths of the members that one lies on.
 fn hosts(config: &GroupConfig, index: usize) -> Vec<String> {
-    let pieces = config.members[index].guest.iter().flat_map(|guest| &guest.pieces);
+    let pieces = config.members[index].relocated.iter().flat_map(|guest| &guest.pieces);
     let known = pieces.map(|piece| config.index_of(piece.host).map_or_else(|| piece.host.to_string(), |host| config.members[host].path.clone()));
     known.collect()
 }
 
 fn notes(config: &GroupConfig) -> Vec<String> {
-    let guests = (0..config.members.len()).filter(|index| config.members[*index].guest.is_some() && config.volume_on(*index).is_some());
+    let guests = (0..config.members.len()).filter(|index| config.members[*index].relocated.is_some() && config.volume_on(*index).is_some());
     let guests = guests.map(|index| {
         let (path, hosts) = (&config.members[index].path, hosts(config, index).join(" and "));
         format!("{path} lies in free space of {hosts}: 'bedplate volume unrelocate' moves it to a device of its own")

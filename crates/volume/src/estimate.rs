@@ -7,12 +7,12 @@ const LATE: Duration = Duration::from_secs(10);
 
 /// What the rate of a resynchronisation or rebuild is told from.
 #[derive(Debug, Default)]
-pub(crate) struct Estimate {
+pub(crate) struct RateEstimate {
     began: Option<Instant>,
     copied_bytes: u64,
 }
 
-impl Estimate {
+impl RateEstimate {
     /// Counts from now on, unless it does.
     pub fn begin(&mut self) {
         self.began.get_or_insert_with(Instant::now);

@@ -47,13 +47,13 @@ mod wire;
 
 pub use error::{Error, ErrorKind, Result};
 pub use group::{Config, FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Label, Member, MemberState, Role, VolumeConfig, Which};
-pub use group::{FINDINGS_MAX, Guest, Piece, ScrubFinding, ScrubResult, ScrubRun, ScrubSchedule, ScrubTotals};
+pub use group::{FINDINGS_MAX, Piece, RelocatedMember, ScrubFinding, ScrubResult, ScrubRun, ScrubSchedule, ScrubTotals};
 pub use id::Id;
 pub use layout::{Arrangement, Direction, Relayout, Shape, UNIT_BYTES_DEFAULT};
 pub use layout::{COPIES_MAX, Concat, Copy, Extent, Layout, Mirror, Raid5, Run, Stripe};
 pub use open_group::{Foreground, Group, SyncProgress, WeakGroup};
 pub use relayout::{RelayoutProgress, RelayoutState, Target};
-pub use runtime::{Arrival, ImportOptions, Judges, MEMBER_BYTES_MIN, NewGroup, create};
-pub use scrub::{Difference, HEAD_BYTES, Innodb, Judge, PageFormat, Postgres, ScrubReport, Sqlite, Undecided, page_formats};
+pub use runtime::{ArbiterProvider, Arrival, ImportOptions, MEMBER_BYTES_MIN, NewGroup, create};
+pub use scrub::{Difference, HEAD_BYTES, Innodb, PageArbiter, PageFormat, Postgres, ScrubReport, Sqlite, Undecided, page_formats};
 pub use stats::{MemberStatistics, OperationStatistics, PlexStatistics, VolumeStatistics};
 pub use volume::{Volume, VolumeOptions};

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::FOREGROUND_UNLIMITED;
-use crate::io::Core;
+use crate::io::VolumeIo;
 use crate::watch::{Histogram, Phase, Watch};
 
 /// What a turn does: how many bytes of each member, and how many times as long as that took its worker rests.
@@ -137,17 +137,17 @@ impl Throttle {
     }
 
     /// Says what a worker does next. To be asked before each turn.
-    pub fn turn(&self, cores: &[Arc<Core>]) -> Turn {
-        let watches: Vec<&Watch> = cores.iter().map(|core| &core.meter.watch).collect();
-        let operations = cores.iter().map(|core| core.meter.begun()).sum();
-        let busy = cores.iter().any(|core| core.meter.busy() > 0);
+    pub fn turn(&self, ios: &[Arc<VolumeIo>]) -> Turn {
+        let watches: Vec<&Watch> = ios.iter().map(|io| &io.meter.watch).collect();
+        let operations = ios.iter().map(|io| io.meter.begun()).sum();
+        let busy = ios.iter().any(|io| io.meter.busy() > 0);
         self.state.lock().turn(&watches, (operations, busy), self.factor_percent.load(Relaxed), Instant::now())
     }
 
     /// Waits until there is something to do for one who has a thread for it.
-    pub fn wait(&self, cores: &[Arc<Core>]) -> Pace {
+    pub fn wait(&self, ios: &[Arc<VolumeIo>]) -> Pace {
         loop {
-            match self.turn(cores) {
+            match self.turn(ios) {
                 Turn::Work(pace) => return pace,
                 Turn::Look(rest) => std::thread::sleep(rest),
             }
@@ -155,10 +155,10 @@ impl Throttle {
     }
 
     /// Says that there is nothing to do: nothing is measured any more.
-    pub fn leave(&self, cores: &[Arc<Core>]) {
+    pub fn leave(&self, ios: &[Arc<VolumeIo>]) {
         let mut state = self.state.lock();
         if state.phase != Phase::Alone {
-            let watches: Vec<&Watch> = cores.iter().map(|core| &core.meter.watch).collect();
+            let watches: Vec<&Watch> = ios.iter().map(|io| &io.meter.watch).collect();
             state.enter(Phase::Alone, &watches, Instant::now());
         }
     }

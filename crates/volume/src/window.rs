@@ -9,7 +9,7 @@ use block::{
 
 /// A piece of a device.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct WindowPiece {
     pub device: Arc<dyn BlockDevice>,
     pub start: u64,
     pub len: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Part {
 #[derive(Debug)]
 pub(crate) struct Window {
     name: String,
-    parts: Vec<Part>,
+    parts: Vec<WindowPiece>,
     counts: Counts,
 }
 
@@ -35,7 +35,7 @@ struct Counts {
 
 impl Window {
     /// Makes a device of pieces, of which there is at least one.
-    pub fn open(name: String, parts: Vec<Part>) -> Arc<Self> {
+    pub fn open(name: String, parts: Vec<WindowPiece>) -> Arc<Self> {
         assert!(!parts.is_empty(), "a window looks on something");
         Arc::new(Self { name, parts, counts: Counts::default() })
     }
@@ -138,7 +138,7 @@ impl BlockDevice for Window {
 
     /// Opens a queue that hands requests on where they lie in one piece, and serves the others from the calling thread.
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
-        let parts = self.parts.iter().map(|part| Part { device: Arc::clone(&part.device), start: part.start, len: part.len }).collect();
+        let parts = self.parts.iter().map(|part| WindowPiece { device: Arc::clone(&part.device), start: part.start, len: part.len }).collect();
         let (mut devices, mut queue_of) = (Vec::<&Arc<dyn BlockDevice>>::new(), Vec::new());
         for part in &self.parts {
             let known = devices.iter().position(|device| Arc::ptr_eq(device, &part.device));
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn what_crosses_pieces_arrives_on_both_and_what_lies_in_one_is_handed_on() {
         let devices = [MemoryDevice::new(1 << 20), MemoryDevice::new(1 << 20)];
-        let part = |at: usize, start, len| Part { device: Arc::clone(&devices[at]) as _, start, len };
+        let part = |at: usize, start, len| WindowPiece { device: Arc::clone(&devices[at]) as _, start, len };
         let window = Window::open("window".into(), vec![part(0, 65_536, 8192), part(1, 4096, 12_288)]);
         assert_eq!(window.size_bytes(), 20_480);
         let mut bytes = AlignedBuf::zeroed(8192);

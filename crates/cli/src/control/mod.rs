@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bedplate::{FileSystem, Group, GroupConfig, Id, Judge, MemberState, MountOptions, Role, Shape, Target, WeakGroup, Which, format_size};
+use bedplate::{FileSystem, Group, GroupConfig, Id, MemberState, MountOptions, PageArbiter, Role, Shape, Target, WeakGroup, Which, format_size};
 use serde::{Deserialize, Serialize};
 
 use crate::device::Access;
@@ -157,7 +157,7 @@ pub fn listen(group: &Group, fs: &FileSystem) -> Result<Listening> {
         Err(error) => return Err(Failure::new("io", format!("cannot listen for requests: {}", crate::failure::plain(&error)))),
     };
     let slot = Arc::clone(&mounted);
-    group.lend_judges(Some(Arc::new(move || judge_of(&slot))));
+    group.set_arbiter_provider(Some(Arc::new(move || judge_of(&slot))));
     let (weak, slot) = (group.downgrade(), Arc::clone(&mounted));
     let serve = move || {
         for stream in listener.incoming().flatten() {
@@ -174,7 +174,7 @@ pub fn listen(group: &Group, fs: &FileSystem) -> Result<Listening> {
 }
 
 /// Looks all names up for a scrub on schedule; nothing once the mount is gone.
-fn judge_of(mounted: &Mounted) -> Option<Box<dyn Judge>> {
+fn judge_of(mounted: &Mounted) -> Option<Box<dyn PageArbiter>> {
     let fs = mounted.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()?;
     Names::of(&fs).ok().map(|names| Box::new(names) as _)
 }

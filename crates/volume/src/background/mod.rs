@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::group::Moment;
+use crate::group::TimePoint;
 use crate::io::Synced;
 use crate::relayout::Stepped;
-use crate::runtime::Inner;
+use crate::runtime::GroupRuntime;
 use crate::throttle::{Pace, Turn};
 use crate::{Error, ErrorKind, Result};
-use scrub_scheduler::Patrol;
+use scrub_scheduler::ScrubScheduler;
 
 /// How often the dirty region log is tidied while there is something in it.
 const TIDY: Duration = Duration::from_secs(3);
@@ -26,11 +26,11 @@ const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// How long a step of a relayout waits for whom it did not want to wait for.
 const REST_WHEN_BUSY: Duration = Duration::from_millis(20);
 
-pub(crate) fn start(inner: &Arc<Inner>) -> Result<JoinHandle<()>> {
-    let inner = Arc::clone(inner);
+pub(crate) fn start(runtime: &Arc<GroupRuntime>) -> Result<JoinHandle<()>> {
+    let runtime = Arc::clone(runtime);
     let thread = std::thread::Builder::new()
         .name("bedplate-group".into())
-        .spawn(move || Worker { inner, cursors: Vec::new(), patrol: Patrol::default() }.run());
+        .spawn(move || Worker { runtime, cursors: Vec::new(), scrub_scheduler: ScrubScheduler::default() }.run());
     thread.map_err(|error| Error::new(ErrorKind::Device, format!("cannot start the group's background thread: {error}")))
 }
 
@@ -42,15 +42,15 @@ struct Cursor {
 }
 
 struct Worker {
-    inner: Arc<Inner>,
+    runtime: Arc<GroupRuntime>,
     /// By volume.
     cursors: Vec<Cursor>,
-    patrol: Patrol,
+    scrub_scheduler: ScrubScheduler,
 }
 
 impl Worker {
     fn run(mut self) {
-        self.cursors = vec![Cursor::default(); self.inner.cores.len()];
+        self.cursors = vec![Cursor::default(); self.runtime.ios.len()];
         let (mut tidied, mut checked) = (Instant::now(), Instant::now());
         loop {
             if checked.elapsed() >= TIDY {
@@ -66,13 +66,13 @@ impl Worker {
                 }
                 Ok(None) => TIDY,
                 Err(error) => {
-                    tracing::warn!(group = self.inner.shared.name, %error, "the members cannot be brought up to date or compared, or what they hold moved; trying again");
+                    tracing::warn!(group = self.runtime.group_state.name, %error, "the members cannot be brought up to date or compared, or what they hold moved; trying again");
                     REST_AFTER_FAILURE
                 }
             };
             if self.sleep(rest) {
-                if let Err(error) = self.patrol.stop(&self.inner) {
-                    tracing::warn!(group = self.inner.shared.name, %error, "the position of a scrub cannot be saved; it goes on from an earlier one");
+                if let Err(error) = self.scrub_scheduler.stop(&self.runtime) {
+                    tracing::warn!(group = self.runtime.group_state.name, %error, "the position of a scrub cannot be saved; it goes on from an earlier one");
                 }
                 return;
             }
@@ -82,24 +82,24 @@ impl Worker {
     /// Takes a turn: copies a part of a region of each volume that has one pending. Returns how long to rest; `None` when there was nothing to do.
     fn step(&mut self) -> Result<Option<Duration>> {
         if self.cursors.iter().all(|cursor| cursor.byte == 0) {
-            self.inner.relocate()?;
+            self.runtime.relocate()?;
         }
-        let cores = &self.inner.cores;
-        let behind = cores.iter().any(|core| core.next_pending(0).is_some());
+        let ios = &self.runtime.ios;
+        let behind = ios.iter().any(|io| io.next_pending(0).is_some());
         if !behind {
-            self.inner.estimate.lock().end();
-            if !self.inner.finish()? {
+            self.runtime.estimate.lock().end();
+            if !self.runtime.finish()? {
                 return Ok(Some(Duration::ZERO));
             }
         }
-        if !behind && !cores.iter().any(|core| core.spaces.peek().relayout.as_ref().is_some_and(|relayout| !relayout.paused)) {
-            let rest = self.patrol.step(&self.inner, Moment::now())?;
+        if !behind && !ios.iter().any(|io| io.epochs.peek().relayout.as_ref().is_some_and(|relayout| !relayout.paused)) {
+            let rest = self.scrub_scheduler.step(&self.runtime, TimePoint::now())?;
             if rest.is_none() {
-                self.inner.throttle.leave(cores);
+                self.runtime.throttle.leave(ios);
             }
             return Ok(rest);
         }
-        let pace = match self.inner.throttle.turn(cores) {
+        let pace = match self.runtime.throttle.turn(ios) {
             Turn::Look(rest) => return Ok(Some(rest)),
             Turn::Work(pace) => pace,
         };
@@ -112,20 +112,20 @@ impl Worker {
     }
 
     fn copy(&mut self, pace: Pace) -> Result<()> {
-        for (core, cursor) in self.inner.cores.iter().zip(&mut self.cursors) {
-            let Some(region) = core.next_pending(cursor.region) else { continue };
+        for (io, cursor) in self.runtime.ios.iter().zip(&mut self.cursors) {
+            let Some(region) = io.next_pending(cursor.region) else { continue };
             let from = if region == cursor.region { cursor.byte } else { 0 };
             // One that cannot be read now does not keep the others waiting.
             *cursor = Cursor { region: region + 1, byte: 0 };
-            let end = match core.sync_part(&core.spaces.get(), region, from, pace.chunk_bytes)? {
+            let end = match io.sync_part(&io.epochs.get(), region, from, pace.chunk_bytes)? {
                 Synced::Busy => continue,
-                Synced::Whole => core.region_bytes(),
+                Synced::Whole => io.region_bytes(),
                 Synced::Part(byte) => {
                     *cursor = Cursor { region, byte };
                     byte
                 }
             };
-            self.inner.estimate.lock().note(end.saturating_sub(from));
+            self.runtime.estimate.lock().note(end.saturating_sub(from));
         }
         Ok(())
     }
@@ -133,9 +133,9 @@ impl Worker {
     /// Takes a step of a relayout. Returns as [`step`](Self::step).
     fn move_on(&self, pace: Pace) -> Result<Option<Duration>> {
         let mut rest = None;
-        for core in self.inner.cores.iter().filter(|core| core.spaces.peek().relayout.is_some()) {
+        for io in self.runtime.ios.iter().filter(|io| io.epochs.peek().relayout.is_some()) {
             let start = Instant::now();
-            rest = match self.inner.step(core, pace.chunk_bytes)? {
+            rest = match self.runtime.step(io, pace.chunk_bytes)? {
                 Stepped::Idle => rest,
                 Stepped::Busy => Some(REST_WHEN_BUSY),
                 Stepped::Moved(_) => Some(pace.rest(start.elapsed())),
@@ -146,34 +146,34 @@ impl Worker {
     }
 
     fn tidy(&self) {
-        if let Err(error) = self.inner.clean_up() {
-            tracing::warn!(group = self.inner.shared.name, %error, "the dirty region logs cannot be tidied");
+        if let Err(error) = self.runtime.clean_up() {
+            tracing::warn!(group = self.runtime.group_state.name, %error, "the dirty region logs cannot be tidied");
         }
     }
 
     /// Where the group is not whole without a member that was overwritten, that is told once, by whoever finds it.
     fn check_members(&self) {
-        if let Err(error) = self.inner.check_members() {
-            tracing::debug!(group = self.inner.shared.name, %error, "a member was overwritten");
+        if let Err(error) = self.runtime.check_members() {
+            tracing::debug!(group = self.runtime.group_state.name, %error, "a member was overwritten");
         }
     }
 
     /// Rests, long when there is nothing in the logs and nobody calls. Returns whether the group closes.
     fn sleep(&self, rest: Duration) -> bool {
-        let due = self.patrol.rest(&self.inner);
-        let bell = &self.inner.shared.bell;
-        let mut calls = bell.state.lock();
+        let due = self.scrub_scheduler.rest(&self.runtime);
+        let waker = &self.runtime.group_state.waker;
+        let mut calls = waker.state.lock();
         if calls.stop || rest.is_zero() {
             return calls.stop;
         }
-        let nothing_dirty = || self.inner.cores.iter().all(|core| core.count_with(crate::redundancy::DIRTY) == 0);
+        let nothing_dirty = || self.runtime.ios.iter().all(|io| io.count_with(crate::redundancy::DIRTY) == 0);
         if rest < TIDY {
-            bell.wake.wait_for(&mut calls, rest);
+            waker.condvar.wait_for(&mut calls, rest);
         } else if calls.work || !nothing_dirty() {
             calls.work = false;
-            bell.wake.wait_for(&mut calls, rest);
+            waker.condvar.wait_for(&mut calls, rest);
         } else {
-            bell.wake.wait_for(&mut calls, due.map_or(LOOK_WHEN_IDLE, |due| due.min(LOOK_WHEN_IDLE)));
+            waker.condvar.wait_for(&mut calls, due.map_or(LOOK_WHEN_IDLE, |due| due.min(LOOK_WHEN_IDLE)));
         }
         calls.stop
     }

@@ -10,8 +10,8 @@
 use std::time::{Duration, Instant};
 
 use super::REST_WHEN_BUSY;
-use crate::group::Moment;
-use crate::runtime::Inner;
+use crate::group::TimePoint;
+use crate::runtime::GroupRuntime;
 use crate::scrub::{Compared, How, finding};
 use crate::throttle::Turn;
 use crate::{Config, Id, Result, ScrubFinding, ScrubReport, ScrubResult, ScrubRun, ScrubSchedule, ScrubTotals, Undecided};
@@ -37,23 +37,23 @@ struct Walk {
 
 /// What the background thread keeps of scrubs on a schedule.
 #[derive(Default)]
-pub(crate) struct Patrol {
+pub(crate) struct ScrubScheduler {
     /// When this process last began one.
     began: Option<Instant>,
     walk: Option<Walk>,
 }
 
-impl Patrol {
+impl ScrubScheduler {
     /// Takes a turn. Returns how long to rest; `None` when there is nothing to do now.
-    pub fn step(&mut self, inner: &Inner, now: Moment) -> Result<Option<Duration>> {
-        let Some(schedule) = inner.shared.scrub_schedule() else {
+    pub fn step(&mut self, runtime: &GroupRuntime, now: TimePoint) -> Result<Option<Duration>> {
+        let Some(schedule) = runtime.group_state.scrub_schedule() else {
             self.walk = None;
             return Ok(None);
         };
         let Some(run) = schedule.run else {
             self.walk = None;
             if schedule.until_due(now, self.began).is_zero() {
-                self.begin(inner, now)?;
+                self.begin(runtime, now)?;
                 return Ok(Some(Duration::ZERO));
             }
             return Ok(None);
@@ -62,17 +62,17 @@ impl Patrol {
             Some(walk) if walk.run.restarts == run.restarts => walk,
             walk => walk.insert(Walk { run, byte: 0, found: ScrubReport::default(), saved: now.steady }),
         };
-        let Some(core) = inner.cores.get(usize::from(walk.run.volume)) else {
-            self.end(inner, schedule, now)?;
+        let Some(io) = runtime.ios.get(usize::from(walk.run.volume)) else {
+            self.end(runtime, schedule, now)?;
             return Ok(Some(Duration::ZERO));
         };
-        let pace = match inner.throttle.turn(&inner.cores) {
+        let pace = match runtime.throttle.turn(&runtime.ios) {
             Turn::Look(rest) => return Ok(Some(rest)),
             Turn::Work(pace) => pace,
         };
         let start = Instant::now();
         let how = How { repair: schedule.repair, judge: &Undecided };
-        let compared = core.scrub_part(walk.run.region, walk.byte, pace.chunk_bytes, how, &mut walk.found)?;
+        let compared = io.scrub_part(walk.run.region, walk.byte, pace.chunk_bytes, how, &mut walk.found)?;
         walk.byte = if let Compared::Part(byte) = compared { byte } else { 0 };
         match compared {
             Compared::Part(_) => {}
@@ -85,20 +85,20 @@ impl Patrol {
         }
         let full = walk.found.differences.len() >= GATHERED_MAX;
         if walk.byte == 0 && (full || now.steady.saturating_duration_since(walk.saved) >= SAVE) {
-            self.save(inner, schedule)?;
+            self.save(runtime, schedule)?;
         }
         Ok(Some(if compared == Compared::Busy { REST_WHEN_BUSY } else { pace.rest(start.elapsed()) }))
     }
 
     /// Returns how long the background thread may sleep.
-    pub fn rest(&self, inner: &Inner) -> Option<Duration> {
-        Some(inner.shared.scrub_schedule()?.until_due(Moment::now(), self.began).clamp(Duration::from_millis(1), LOOK))
+    pub fn rest(&self, runtime: &GroupRuntime) -> Option<Duration> {
+        Some(runtime.group_state.scrub_schedule()?.until_due(TimePoint::now(), self.began).clamp(Duration::from_millis(1), LOOK))
     }
 
-    fn begin(&mut self, inner: &Inner, now: Moment) -> Result<()> {
-        tracing::info!(group = inner.shared.name, "a scrub on schedule begins");
+    fn begin(&mut self, runtime: &GroupRuntime, now: TimePoint) -> Result<()> {
+        tracing::info!(group = runtime.group_state.name, "a scrub on schedule begins");
         self.began = Some(now.steady);
-        inner.shared.change_scrub(|schedule, config| {
+        runtime.group_state.change_scrub(|schedule, config| {
             schedule.begun_s = Some(now.wall_s);
             schedule.run = Some(ScrubRun::default());
             config.drop_findings();
@@ -106,16 +106,16 @@ impl Patrol {
     }
 
     /// Asks who may judge what was found, tells of it and counts it.
-    fn settle(&mut self, inner: &Inner, repair: bool) -> Result<Option<(ScrubRun, Vec<ScrubFinding>)>> {
+    fn judge_found(&mut self, runtime: &GroupRuntime, repair: bool) -> Result<Option<(ScrubRun, Vec<ScrubFinding>)>> {
         let Some(walk) = &mut self.walk else { return Ok(None) };
         let mut findings = Vec::new();
         if !walk.found.differences.is_empty() {
-            let judges = inner.bench.0.lock().clone();
-            let judge = judges.and_then(|judges| judges());
+            let provider = runtime.arbiters.0.lock().clone();
+            let judge = provider.and_then(|provider| provider());
             if let Some(judge) = &judge {
-                inner.scrub_again(How { repair, judge: &**judge }, &mut walk.found)?;
+                runtime.scrub_again(How { repair, judge: &**judge }, &mut walk.found)?;
             }
-            let config = inner.shared.config();
+            let config = runtime.group_state.config();
             let all = walk.found.differences.iter();
             findings = all.take(TOLD_MAX).map(|one| finding(&config, one, judge.as_deref())).collect();
             tell(&config, &findings);
@@ -124,42 +124,42 @@ impl Patrol {
         Ok(Some((walk.run, findings)))
     }
 
-    fn save(&mut self, inner: &Inner, schedule: ScrubSchedule) -> Result<()> {
-        let Some((run, findings)) = self.settle(inner, schedule.repair)? else { return Ok(()) };
+    fn save(&mut self, runtime: &GroupRuntime, schedule: ScrubSchedule) -> Result<()> {
+        let Some((run, findings)) = self.judge_found(runtime, schedule.repair)? else { return Ok(()) };
         self.walk.iter_mut().for_each(|walk| walk.saved = Instant::now());
-        inner.shared.change_scrub(|schedule, config| {
+        runtime.group_state.change_scrub(|schedule, config| {
             if schedule.advance(run) {
                 config.keep_findings(findings);
             }
         })
     }
 
-    fn end(&mut self, inner: &Inner, schedule: ScrubSchedule, now: Moment) -> Result<()> {
-        let Some((run, findings)) = self.settle(inner, schedule.repair)? else { return Ok(()) };
+    fn end(&mut self, runtime: &GroupRuntime, schedule: ScrubSchedule, now: TimePoint) -> Result<()> {
+        let Some((run, findings)) = self.judge_found(runtime, schedule.repair)? else { return Ok(()) };
         self.walk = None;
-        inner.throttle.leave(&inner.cores);
+        runtime.throttle.leave(&runtime.ios);
         let totals = run.totals;
         tracing::info!(
-            group = inner.shared.name,
+            group = runtime.group_state.name,
             compared_bytes = totals.compared_bytes,
             differences = totals.differences,
             left = totals.left,
             "the scrub on schedule is over"
         );
-        inner.shared.change_scrub(|schedule, config| {
+        runtime.group_state.change_scrub(|schedule, config| {
             if schedule.run.is_some_and(|now| now.restarts == run.restarts) {
                 (schedule.run, schedule.last) = (None, Some(ScrubResult { ended_s: now.wall_s, totals }));
                 config.keep_findings(findings);
-                config.settle_findings();
+                config.end_findings();
             }
         })
     }
 
     /// Saves the position of a scrub under way because the group closes; not past what nobody judged, which is found again then.
-    pub fn stop(&mut self, inner: &Inner) -> Result<()> {
+    pub fn stop(&mut self, runtime: &GroupRuntime) -> Result<()> {
         let judged = self.walk.as_ref().is_some_and(|walk| walk.found.differences.iter().all(|difference| difference.repaired));
-        match inner.shared.scrub_schedule().filter(|_| judged) {
-            Some(schedule) => self.save(inner, schedule),
+        match runtime.group_state.scrub_schedule().filter(|_| judged) {
+            Some(schedule) => self.save(runtime, schedule),
             None => Ok(()),
         }
     }

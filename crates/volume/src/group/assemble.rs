@@ -137,11 +137,11 @@ fn place(assembly: &mut Assembly, found: &[Found], at: usize, device: &Found) ->
             let newest = found.iter().max_by_key(|device| device.label.config.event).unwrap_or(device);
             return Err(diverged(newest, device));
         }
-        if device.label.config.event >= member.knew { assembly.returned.push(index) } else { assembly.older.push(index) }
-    } else if config.volume_on(index).is_some() && device.label.config.event < config.settled && member.since <= config.settled {
+        if device.label.config.event >= member.last_event { assembly.returned.push(index) } else { assembly.older.push(index) }
+    } else if config.volume_on(index).is_some() && device.label.config.event < config.common_event && member.since <= config.common_event {
         // Every member had this event when the group was open, so this is what the member was before. One that came later need not have it.
-        let (name, event, settled) = (&device.name, device.label.config.event, config.settled);
-        assembly.outdated.push((index, format!("{name} is an older copy of it: its label is of event {event}, and it had {settled}")));
+        let (name, event, common_event) = (&device.name, device.label.config.event, config.common_event);
+        assembly.outdated.push((index, format!("{name} is an older copy of it: its label is of event {event}, and it had {common_event}")));
         return Ok(());
     }
     assembly.places[index] = Some(at);
@@ -160,8 +160,8 @@ mod tests {
             size_bytes: 8 << 20,
             state: MemberState::Active,
             since: 1,
-            knew: 0,
-            guest: None,
+            last_event: 0,
+            relocated: None,
         };
         let extent = |member| Layout::Extent(Extent { member, start: 4 << 20, len: 4 << 20 });
         let layout = Layout::Mirror(Mirror::new(vec![extent(0), extent(1)]));
@@ -170,7 +170,7 @@ mod tests {
             id: Id([99; 16]),
             name: "tank".into(),
             event,
-            settled: 0,
+            common_event: 0,
             clean: true,
             foreground_percent: crate::FOREGROUND_PERCENT_DEFAULT,
             data_start: 4 << 20,

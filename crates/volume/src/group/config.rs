@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::findings::{self, ScrubFinding};
-use super::relocated::{self, Guest};
+use super::relocated::{self, RelocatedMember};
 use super::schedule::{self, ScrubSchedule};
 use crate::wire::{Fault, Reader, put_text};
 use crate::{Concat, Direction, Extent, Id, Layout, Mirror, Raid5, Relayout, Stripe};
@@ -38,9 +38,9 @@ pub struct Member {
     /// The event at which it entered that state.
     pub since: u64,
     /// Of one that failed, the last event that it is known to have had: the dirty region logs name what it missed after that. 0: not known.
-    pub knew: u64,
+    pub last_event: u64,
     /// The room of other members that it lies in, where it has no device of its own.
-    pub guest: Option<Guest>,
+    pub relocated: Option<RelocatedMember>,
 }
 
 /// The state of a member.
@@ -88,7 +88,7 @@ pub struct Config {
     /// How often the configuration changed.
     pub event: u64,
     /// The last event that reached every member that had not failed by then; 0 where nobody noted it.
-    pub settled: u64,
+    pub common_event: u64,
     /// Whether the group was closed in order: nothing needs to be resynchronised but what failed members missed.
     pub clean: bool,
     /// What the latency of reads, writes and flushes may grow to while members are copied, moved or compared, in hundredths of what it is without;
@@ -137,7 +137,7 @@ impl Role {
 impl Member {
     /// Makes an empty place: one from which a member was removed that stands before others with data, whose index layouts name.
     pub(crate) fn vacant(since: u64) -> Self {
-        Self { id: Id::random(), path: String::new(), size_bytes: 0, state: MemberState::Failed, since, knew: 0, guest: None }
+        Self { id: Id::random(), path: String::new(), size_bytes: 0, state: MemberState::Failed, since, last_event: 0, relocated: None }
     }
 
     /// Says whether it is an empty place, which the next member that is added takes.
@@ -189,7 +189,7 @@ impl VolumeConfig {
 pub(crate) struct Head {
     pub id: Id,
     pub event: u64,
-    pub settled: u64,
+    pub common_event: u64,
     pub clean: bool,
     pub foreground_percent: u16,
 }
@@ -209,21 +209,21 @@ impl Config {
 
     /// Moves a member to a state, at the next event.
     pub(crate) fn set_state(&mut self, index: usize, state: MemberState) {
-        let knew = if state == MemberState::Failed { self.settled } else { 0 };
+        let last_event = if state == MemberState::Failed { self.common_event } else { 0 };
         let member = &mut self.members[index];
-        (member.state, member.since, member.knew) = (state, self.event + 1, knew);
+        (member.state, member.since, member.last_event) = (state, self.event + 1, last_event);
     }
 
     /// Says of a member that failed that nothing which its label may say tells what it holds: if it comes back all of it is copied.
-    pub(crate) fn forget_what_it_knew(&mut self, index: usize) {
+    pub(crate) fn forget_last_event(&mut self, index: usize) {
         let member = &mut self.members[index];
         assert!(member.state == MemberState::Failed, "only of a member that failed it is asked what it had");
-        member.knew = member.since;
+        member.last_event = member.since;
     }
 
     /// Returns whether every byte of every volume has a copy on an active member other than those `lost`.
     pub(crate) fn survives_without(&self, lost: &[usize]) -> bool {
-        let lost = self.with_guests(lost);
+        let lost = self.with_relocated(lost);
         let good = |member: u16| self.members[usize::from(member)].state == MemberState::Active && !lost.contains(&usize::from(member));
         self.volumes.iter().all(|volume| volume.survives(&good))
     }
@@ -263,14 +263,14 @@ impl Config {
             encode_relayout(volume.relayout.as_ref(), out);
         }
         if version > 2 {
-            self.members.iter().for_each(|member| relocated::encode(member.guest.as_ref(), out));
+            self.members.iter().for_each(|member| relocated::encode(member.relocated.as_ref(), out));
             out.extend(self.reserve_bytes.to_le_bytes());
         }
         if version > 3 {
             schedule::encode(self.scrub.as_ref(), out);
         }
         if version > 4 {
-            self.members.iter().for_each(|member| out.extend(member.knew.to_le_bytes()));
+            self.members.iter().for_each(|member| out.extend(member.last_event.to_le_bytes()));
             findings::encode(&self.findings, out);
         }
     }
@@ -280,11 +280,11 @@ impl Config {
         let parity = |volume: &VolumeConfig| volume.relayout.as_ref().is_some_and(|relayout| relayout.has_parity(&volume.layout));
         if self.volumes.iter().any(|volume| volume.relayout.as_ref().is_some_and(|relayout| relayout.in_cycles)) {
             6
-        } else if self.members.iter().any(|member| member.knew > 0) || !self.findings.is_empty() {
+        } else if self.members.iter().any(|member| member.last_event > 0) || !self.findings.is_empty() {
             5
         } else if self.scrub.is_some() {
             4
-        } else if self.reserve_bytes > 0 || self.members.iter().any(|member| member.guest.is_some()) || self.volumes.iter().any(parity) {
+        } else if self.reserve_bytes > 0 || self.members.iter().any(|member| member.relocated.is_some()) || self.volumes.iter().any(parity) {
             3
         } else if self.has_relayout() {
             2
@@ -294,8 +294,8 @@ impl Config {
     }
 
     /// Returns how many events ago all members that had not failed knew of one; 0 where that is not known.
-    pub(crate) fn events_since_settled(&self) -> u32 {
-        let since = self.event.checked_sub(self.settled).filter(|_| self.settled > 0);
+    pub(crate) fn events_since_common(&self) -> u32 {
+        let since = self.event.checked_sub(self.common_event).filter(|_| self.common_event > 0);
         since.and_then(|since| u32::try_from(since).ok()).unwrap_or(0)
     }
 
@@ -321,17 +321,17 @@ impl Config {
         let mut reserve_bytes = 0;
         if version > 2 {
             for member in &mut members {
-                member.guest = relocated::decode(reader)?;
+                member.relocated = relocated::decode(reader)?;
             }
             reserve_bytes = reader.u64("the reserve")?;
         }
         let scrub = if version > 3 { schedule::decode(reader)? } else { None };
         for member in members.iter_mut().filter(|_| version > 4) {
-            member.knew = reader.u64("the last event that a member had")?;
+            member.last_event = reader.u64("the last event that a member had")?;
         }
         let findings = if version > 4 { findings::decode(reader)? } else { Vec::new() };
-        let Head { id, event, settled, clean, foreground_percent } = head;
-        let config = Self { id, name, event, settled, clean, foreground_percent, data_start, reserve_bytes, scrub, findings, members, volumes };
+        let Head { id, event, common_event, clean, foreground_percent } = head;
+        let config = Self { id, name, event, common_event, clean, foreground_percent, data_start, reserve_bytes, scrub, findings, members, volumes };
         config.fault().map_or(Ok(config), |what| Err(Fault::new(start, what)))
     }
 
@@ -347,7 +347,7 @@ impl Config {
         if self.data_start < super::label::DATA_START_MIN {
             return Some(format!("data begins at byte {}, within the labels", self.data_start));
         }
-        self.volumes.iter().find_map(volume_fault).or_else(|| self.extent_fault()).or_else(|| self.guest_fault())
+        self.volumes.iter().find_map(volume_fault).or_else(|| self.extent_fault()).or_else(|| self.relocated_fault())
     }
 
     fn extent_fault(&self) -> Option<String> {
@@ -374,8 +374,8 @@ impl Config {
 
     fn neighbour_fault(&self) -> Option<String> {
         let [one, two] = &self.volumes[..] else { return None };
-        let shared = one.members().into_iter().find(|member| self.has_relayout() && two.members().contains(member));
-        shared.map(|member| format!("two volumes lie on member {member}, and one of them is between two layouts"))
+        let group_state = one.members().into_iter().find(|member| self.has_relayout() && two.members().contains(member));
+        group_state.map(|member| format!("two volumes lie on member {member}, and one of them is between two layouts"))
     }
 
     fn places_fault(&self, mut extents: Vec<Extent>) -> Option<String> {
@@ -414,7 +414,7 @@ fn decode_member(reader: &mut Reader<'_>) -> Result<Member, Fault> {
     let code = reader.u8("the state of a member")?;
     let state = MemberState::ALL.iter().find(|(_, known)| *known == code).map(|(state, _)| *state);
     let state = state.ok_or_else(|| Fault::new(at, format!("{code} is no state of a member")))?;
-    Ok(Member { id, size_bytes, since, state, path: reader.text("the path of a member")?, knew: 0, guest: None })
+    Ok(Member { id, size_bytes, since, state, path: reader.text("the path of a member")?, last_event: 0, relocated: None })
 }
 
 fn decode_volume(reader: &mut Reader<'_>) -> Result<VolumeConfig, Fault> {

@@ -50,7 +50,7 @@ impl Config {
     }
 
     /// Notes that the scrub under way ended: what it found takes the place of what the one before found.
-    pub(crate) fn settle_findings(&mut self) {
+    pub(crate) fn end_findings(&mut self) {
         self.findings.retain(|finding| finding.under_way);
         self.findings.iter_mut().for_each(|finding| finding.under_way = false);
     }

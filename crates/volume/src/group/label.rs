@@ -78,7 +78,7 @@ impl Label {
         // Labels of before have zero here, and older software ignores it.
         let foreground_percent = if self.config.foreground_percent == FOREGROUND_PERCENT_DEFAULT { 0 } else { self.config.foreground_percent };
         out.extend(foreground_percent.to_le_bytes());
-        out.extend(self.config.events_since_settled().to_le_bytes());
+        out.extend(self.config.events_since_common().to_le_bytes());
         out.extend([0; 2]);
         assert_eq!(out.len(), HEAD_BYTES, "the head has its length");
         self.config.encode(&mut out);
@@ -127,13 +127,13 @@ impl Label {
             stated if stated >= FOREGROUND_PERCENT_MIN => stated,
             stated => return Err(Fault::new(64, format!("{stated} hundredths are no factor for the foreground")).into()),
         };
-        let settled = match u64::from(reader.u32("the events since the last that reached all members")?) {
+        let common_event = match u64::from(reader.u32("the events since the last that reached all members")?) {
             0 => 0,
             since if since <= event => event - since,
             since => return Err(Fault::new(66, format!("there were no {since} events")).into()),
         };
         reader.take(2, "the rest of the head")?;
-        let head = Head { id: group, event, settled, clean: flags & 1 != 0, foreground_percent };
+        let head = Head { id: group, event, common_event, clean: flags & 1 != 0, foreground_percent };
         let config = Config::decode(&mut reader, version, head)?;
         if config.index_of(member).is_none() {
             return Err(Fault::new(40, "the group has no such member").into());

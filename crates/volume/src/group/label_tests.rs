@@ -6,7 +6,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
 use crate::layout::{SCRATCH_BYTES, SCRATCH_START};
-use crate::{Concat, Direction, Extent, Guest, Layout, Member, MemberState, Mirror, Piece, Relayout, Role, Stripe, VolumeConfig};
+use crate::{Concat, Direction, Extent, Layout, Member, MemberState, Mirror, Piece, Relayout, RelocatedMember, Role, Stripe, VolumeConfig};
 
 fn config() -> Config {
     let size = 64 << 20;
@@ -18,8 +18,8 @@ fn config() -> Config {
         size_bytes: size,
         state: MemberState::Active,
         since: 1,
-        knew: 0,
-        guest: None,
+        last_event: 0,
+        relocated: None,
     };
     let mut members: Vec<Member> = (1..=7).map(member).collect();
     members[6].state = MemberState::Spare;
@@ -27,7 +27,7 @@ fn config() -> Config {
         id: Id([9; 16]),
         name: "tank".into(),
         event: 3,
-        settled: 0,
+        common_event: 0,
         clean: true,
         foreground_percent: crate::FOREGROUND_PERCENT_DEFAULT,
         data_start: DATA_START_MIN,
@@ -163,7 +163,7 @@ fn with_guest() -> Label {
     let (was, host, other) = (Id([77; 16]), Id([5; 16]), Id([7; 16]));
     let pieces = vec![Piece { host, start: 40 << 20, len: 20 << 20 }, Piece { host: other, start: DATA_START_MIN, len: 16 << 20 }];
     label.config.members[6].state = MemberState::Active;
-    label.config.members[1] = Member { size_bytes: 36 << 20, guest: Some(Guest { was, pieces }), ..label.config.members[1].clone() };
+    label.config.members[1] = Member { size_bytes: 36 << 20, relocated: Some(RelocatedMember { was, pieces }), ..label.config.members[1].clone() };
     label.config.reserve_bytes = 28 << 20;
     label
 }
@@ -184,7 +184,7 @@ fn a_guest_comes_back_and_makes_the_label_one_of_version_3() {
     ];
     for (word, change) in broken {
         let mut label = with_guest();
-        change(&mut label.config.members[1].guest.as_mut().unwrap().pieces);
+        change(&mut label.config.members[1].relocated.as_mut().unwrap().pieces);
         let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else { panic!("{word}") };
         assert!(fault.what.contains(word), "{word}: {fault:?}");
     }
@@ -205,10 +205,10 @@ fn a_schedule_for_scrubs_comes_back_and_makes_the_label_one_of_version_4() {
 #[test]
 fn what_a_member_knew_when_it_failed_makes_the_label_one_of_version_5() {
     let mut label = with_guest();
-    (label.config.event, label.config.settled) = (40, 39);
+    (label.config.event, label.config.common_event) = (40, 39);
     label.config.set_state(2, MemberState::Failed);
     let bytes = label.encode().unwrap();
-    assert_eq!((bytes[8], Label::decode(&bytes), label.config.members[2].knew), (5, Ok(label.clone()), 39));
+    assert_eq!((bytes[8], Label::decode(&bytes), label.config.members[2].last_event), (5, Ok(label.clone()), 39));
     label.config.set_state(2, MemberState::Stale);
     assert_eq!(label.encode().unwrap()[8], 3);
     let mut early = label.encode().unwrap();

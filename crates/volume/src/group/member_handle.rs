@@ -17,7 +17,7 @@ const OVERWRITTEN: u8 = 0x80;
 
 /// An open member. Its state follows the configuration's and is never ahead of what the labels of the others say durably.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct MemberHandle {
     pub id: Id,
     pub device: Arc<dyn BlockDevice>,
     state: AtomicU8,
@@ -48,7 +48,7 @@ struct Load {
     head: AtomicU64,
 }
 
-impl Live {
+impl MemberHandle {
     pub fn new(id: Id, device: Arc<dyn BlockDevice>, state: MemberState) -> Arc<Self> {
         Arc::new(Self {
             id,
@@ -269,17 +269,17 @@ mod tests {
     #[test]
     fn a_flush_is_spared_only_when_one_covers_every_write() {
         let device = SimulatedDevice::new(1 << 20, 1);
-        let live = Live::new(Id([1; 16]), Arc::clone(&device) as _, MemberState::Active);
-        live.flush().unwrap();
+        let handle = MemberHandle::new(Id([1; 16]), Arc::clone(&device) as _, MemberState::Active);
+        handle.flush().unwrap();
         assert_eq!(device.counters().flushes, 0);
-        live.write(&block::AlignedBuf::zeroed(512), 0).unwrap();
+        handle.write(&block::AlignedBuf::zeroed(512), 0).unwrap();
         device.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1)));
-        assert!(live.flush().is_err());
-        live.flush().unwrap();
-        live.flush().unwrap();
+        assert!(handle.flush().is_err());
+        handle.flush().unwrap();
+        handle.flush().unwrap();
         assert_eq!(device.counters().flushes, 1);
-        assert_eq!((live.statistics().writes.operations, live.statistics().flushes.errors), (1, 1));
-        live.reset_statistics();
-        assert_eq!(live.statistics(), MemberStatistics::default());
+        assert_eq!((handle.statistics().writes.operations, handle.statistics().flushes.errors), (1, 1));
+        handle.reset_statistics();
+        assert_eq!(handle.statistics(), MemberStatistics::default());
     }
 }

@@ -20,10 +20,10 @@ pub(crate) use label::DATA_START_MIN;
 pub use label::Label;
 #[cfg(feature = "forge")]
 pub(crate) use label::{COPIES, SLOT_BYTES, reseal};
-pub(crate) use member_handle::Live;
-pub use relocated::{Guest, Piece};
+pub(crate) use member_handle::MemberHandle;
+pub use relocated::{Piece, RelocatedMember};
 pub(crate) use relocated::{find, pieces_for, window_on};
-pub(crate) use schedule::Moment;
+pub(crate) use schedule::TimePoint;
 pub use schedule::{ScrubResult, ScrubRun, ScrubSchedule, ScrubTotals};
-pub(crate) use state::{Lives, Shared};
+pub(crate) use state::{GroupState, Handles};
 pub use which::Which;

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use block::BlockDevice;
 
 use super::assemble::{Assembly, Found};
-use super::state::Lives;
-use crate::window::{Part, Window};
+use super::state::Handles;
+use crate::window::{Window, WindowPiece};
 use crate::wire::{Fault, Reader};
 use crate::{Config, Id, Label, Layout, Member, MemberState};
 
@@ -26,7 +26,7 @@ const PIECES_MAX: usize = 8;
 
 /// Where a member without a device of its own lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Guest {
+pub struct RelocatedMember {
     /// The member whose place it took.
     pub was: Id,
     /// The pieces of hosts that it is made of, one behind the other.
@@ -47,21 +47,22 @@ pub struct Piece {
 impl Member {
     /// Says whether it lies on another.
     pub(crate) fn lies_on(&self, host: Id) -> bool {
-        self.guest.as_ref().is_some_and(|guest| guest.pieces.iter().any(|piece| piece.host == host))
+        self.relocated.as_ref().is_some_and(|relocated| relocated.pieces.iter().any(|piece| piece.host == host))
     }
 }
 
 impl Config {
     /// Returns members and those that lie on them and are in use.
-    pub(crate) fn with_guests(&self, members: &[usize]) -> Vec<usize> {
+    pub(crate) fn with_relocated(&self, members: &[usize]) -> Vec<usize> {
         let lies = |at: &usize| members.iter().any(|host| self.members[*at].lies_on(self.members[*host].id));
-        let guests = (0..self.members.len()).filter(|at| self.members[*at].state != MemberState::Failed && !members.contains(at)).filter(lies);
-        members.iter().copied().chain(guests).collect()
+        let relocated_members =
+            (0..self.members.len()).filter(|at| self.members[*at].state != MemberState::Failed && !members.contains(at)).filter(lies);
+        members.iter().copied().chain(relocated_members).collect()
     }
 
     /// Returns the guests that are in use on a member.
-    pub(crate) fn guests_of(&self, host: usize) -> Vec<usize> {
-        self.with_guests(&[host]).split_off(1)
+    pub(crate) fn relocated_on(&self, host: usize) -> Vec<usize> {
+        self.with_relocated(&[host]).split_off(1)
     }
 
     /// Says why nothing stands in for a member that failed; nothing where something does, or the volume has no other copy.
@@ -78,15 +79,15 @@ impl Config {
     }
 
     /// Returns what is wrong with the guests.
-    pub(crate) fn guest_fault(&self) -> Option<String> {
-        let used = |guest: &&Member| guest.state != MemberState::Failed;
-        let guests = self.members.iter().filter(used).filter_map(|member| Some((member, member.guest.as_ref()?)));
-        for (member, guest) in guests {
-            let len = guest.pieces.iter().fold(0_u64, |sum, piece| sum.saturating_add(piece.len));
-            if len != member.size_bytes || guest.pieces.len() > PIECES_MAX {
-                return Some(format!("{} pieces of {len} bytes do not make {} of {}", guest.pieces.len(), member.path, member.size_bytes));
+    pub(crate) fn relocated_fault(&self) -> Option<String> {
+        let used = |relocated: &&Member| relocated.state != MemberState::Failed;
+        let relocated_members = self.members.iter().filter(used).filter_map(|member| Some((member, member.relocated.as_ref()?)));
+        for (member, relocated) in relocated_members {
+            let len = relocated.pieces.iter().fold(0_u64, |sum, piece| sum.saturating_add(piece.len));
+            if len != member.size_bytes || relocated.pieces.len() > PIECES_MAX {
+                return Some(format!("{} pieces of {len} bytes do not make {} of {}", relocated.pieces.len(), member.path, member.size_bytes));
             }
-            if let Some(piece) = guest.pieces.iter().find(|piece| !self.has_room_at(member, piece)) {
+            if let Some(piece) = relocated.pieces.iter().find(|piece| !self.has_room_at(member, piece)) {
                 return Some(format!("{} bytes at {} of {} are no room for a guest", piece.len, piece.start, piece.host));
             }
         }
@@ -94,18 +95,19 @@ impl Config {
     }
 
     /// Says whether a piece lies in a member with a device of its own, where nothing else does.
-    fn has_room_at(&self, guest: &Member, piece: &Piece) -> bool {
+    fn has_room_at(&self, relocated: &Member, piece: &Piece) -> bool {
         let Some((index, host)) = self.members.iter().enumerate().find(|(_, host)| host.id == piece.host) else { return false };
         let Some(end) = piece.start.checked_add(piece.len) else { return false };
-        let inside = host.guest.is_none() && piece.start >= self.data_start && end <= host.size_bytes && piece.len > 0;
+        let inside = host.relocated.is_none() && piece.start >= self.data_start && end <= host.size_bytes && piece.len > 0;
         let meets = |start: u64, len: u64| start < end && piece.start < start.saturating_add(len);
         let extents = self.volumes.iter().flat_map(|volume| volume.layouts().flat_map(Layout::extents));
         let data = extents.filter(|extent| usize::from(extent.member) == index).any(|extent| meets(extent.start, extent.len));
-        let others = self.members.iter().filter(|other| other.state != MemberState::Failed).filter_map(|other| Some((other, other.guest.as_ref()?)));
+        let others =
+            self.members.iter().filter(|other| other.state != MemberState::Failed).filter_map(|other| Some((other, other.relocated.as_ref()?)));
         let theirs = others.flat_map(|(other, others)| others.pieces.iter().map(move |piece| (other.id, piece)));
-        let mut guests = theirs.filter(|(id, other)| other.host == piece.host && !(*id == guest.id && *other == piece));
-        let twice = guest.guest.iter().flat_map(|guest| &guest.pieces).filter(|other| *other == piece).count() > 1;
-        inside && !data && !twice && !guests.any(|(_, other)| meets(other.start, other.len))
+        let mut relocated_members = theirs.filter(|(id, other)| other.host == piece.host && !(*id == relocated.id && *other == piece));
+        let twice = relocated.relocated.iter().flat_map(|relocated| &relocated.pieces).filter(|other| *other == piece).count() > 1;
+        inside && !data && !twice && !relocated_members.any(|(_, other)| meets(other.start, other.len))
     }
 
     /// Returns the room of a member in which nothing lies: first byte and length.
@@ -113,9 +115,9 @@ impl Config {
         let member = &self.members[index];
         let extents = self.volumes.iter().flat_map(|volume| volume.layouts().flat_map(Layout::extents));
         let data = extents.filter(|extent| usize::from(extent.member) == index).map(|extent| extent.start + extent.len);
-        let guests = self.members.iter().filter_map(|member| member.guest.as_ref()).flat_map(|guest| &guest.pieces);
-        let guests = guests.filter(|piece| piece.host == member.id).map(|piece| piece.start + piece.len);
-        let start = data.chain(guests).max().unwrap_or(self.data_start).next_multiple_of(ALIGN);
+        let relocated_members = self.members.iter().filter_map(|member| member.relocated.as_ref()).flat_map(|relocated| &relocated.pieces);
+        let relocated_members = relocated_members.filter(|piece| piece.host == member.id).map(|piece| piece.start + piece.len);
+        let start = data.chain(relocated_members).max().unwrap_or(self.data_start).next_multiple_of(ALIGN);
         (start, member.size_bytes.saturating_sub(start) / 4096 * 4096)
     }
 }
@@ -147,7 +149,7 @@ pub(crate) fn pieces_for(config: &Config, layout: &Layout, index: usize, usable:
     let old = &config.members[index];
     let mut apart = Vec::new();
     let (mut room_bytes, mut shared_bytes) = (0, 0);
-    for at in (0..config.members.len()).filter(|at| *at != index && usable(*at) && config.members[*at].guest.is_none()) {
+    for at in (0..config.members.len()).filter(|at| *at != index && usable(*at) && config.members[*at].relocated.is_none()) {
         let host = &config.members[at];
         let (start, len) = config.room(at);
         // One that it lay on already and failed there is not tried again.
@@ -193,24 +195,24 @@ pub(crate) fn pieces_for(config: &Config, layout: &Layout, index: usize, usable:
 }
 
 /// Opens the window that a guest is; nothing while one of its hosts is away.
-pub(crate) fn window(guest: &Member, device: &dyn Fn(Id) -> Option<Arc<dyn BlockDevice>>) -> Option<Arc<dyn BlockDevice>> {
-    let part = |piece: &Piece| Some(Part { device: device(piece.host)?, start: piece.start, len: piece.len });
-    let parts = guest.guest.as_ref()?.pieces.iter().map(part).collect::<Option<Vec<_>>>()?;
+pub(crate) fn window(relocated: &Member, device: &dyn Fn(Id) -> Option<Arc<dyn BlockDevice>>) -> Option<Arc<dyn BlockDevice>> {
+    let part = |piece: &Piece| Some(WindowPiece { device: device(piece.host)?, start: piece.start, len: piece.len });
+    let parts = relocated.relocated.as_ref()?.pieces.iter().map(part).collect::<Option<Vec<_>>>()?;
     let fits = parts.iter().all(|part| part.start.checked_add(part.len).is_some_and(|end| end <= part.device.size_bytes()));
-    fits.then(|| Window::open(guest.path.clone(), parts) as Arc<dyn BlockDevice>)
+    fits.then(|| Window::open(relocated.path.clone(), parts) as Arc<dyn BlockDevice>)
 }
 
 /// Returns the windows of an open group's guests, each with its device for another that failed.
-pub(crate) fn window_on(config: &Config, lives: &Lives, guest: &Member) -> Option<Arc<dyn BlockDevice>> {
-    window(guest, &|id| Some(Arc::clone(&lives[config.index_of(id)?].as_ref()?.device)))
+pub(crate) fn window_on(config: &Config, handles: &Handles, relocated: &Member) -> Option<Arc<dyn BlockDevice>> {
+    window(relocated, &|id| Some(Arc::clone(&handles[config.index_of(id)?].as_ref()?.device)))
 }
 
 /// Finds the guests of a group whose other members were found, as if they were devices.
 pub(crate) fn find(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>]) -> Vec<(Arc<dyn BlockDevice>, Found)> {
     let config = &assembly.config;
     let device = |id: Id| Some(Arc::clone(&devices[assembly.places[config.index_of(id)?]?]));
-    let guests = config.members.iter().enumerate().filter(|(at, member)| member.guest.is_some() && config.volume_on(*at).is_some());
-    let open = guests.filter_map(|(_, member)| {
+    let relocated_members = config.members.iter().enumerate().filter(|(at, member)| member.relocated.is_some() && config.volume_on(*at).is_some());
+    let open = relocated_members.filter_map(|(_, member)| {
         let window = window(member, &device)?;
         // What lies there may be an earlier guest's.
         let label = Label::read(&*window).ok().filter(|label| label.member == member.id && label.config.id == config.id)?;
@@ -220,11 +222,11 @@ pub(crate) fn find(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>]) -> Vec
     open.collect()
 }
 
-pub(crate) fn encode(guest: Option<&Guest>, out: &mut Vec<u8>) {
-    let pieces = guest.map_or(&[][..], |guest| &guest.pieces);
+pub(crate) fn encode(relocated: Option<&RelocatedMember>, out: &mut Vec<u8>) {
+    let pieces = relocated.map_or(&[][..], |relocated| &relocated.pieces);
     out.push(pieces.len() as u8);
-    if let Some(guest) = guest {
-        out.extend(guest.was.0);
+    if let Some(relocated) = relocated {
+        out.extend(relocated.was.0);
     }
     for piece in pieces {
         out.extend(piece.host.0);
@@ -233,7 +235,7 @@ pub(crate) fn encode(guest: Option<&Guest>, out: &mut Vec<u8>) {
     }
 }
 
-pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Option<Guest>, Fault> {
+pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Option<RelocatedMember>, Fault> {
     let at = reader.at();
     let count = reader.u8("the number of pieces")?;
     if usize::from(count) > PIECES_MAX {
@@ -246,7 +248,7 @@ pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Option<Guest>, Fault> {
     let piece = |reader: &mut Reader<'_>| {
         Ok(Piece { host: reader.id("the host of a piece")?, start: reader.u64("the start of a piece")?, len: reader.u64("the length of a piece")? })
     };
-    Ok(Some(Guest { was, pieces: (0..count).map(|_| piece(reader)).collect::<Result<_, Fault>>()? }))
+    Ok(Some(RelocatedMember { was, pieces: (0..count).map(|_| piece(reader)).collect::<Result<_, Fault>>()? }))
 }
 
 #[cfg(test)]

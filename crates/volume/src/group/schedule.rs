@@ -1,4 +1,4 @@
-//! When copies are compared by themselves, how far that is and what came of it: a part of a group's configuration. Plans only; `patrol` carries
+//! When copies are compared by themselves, how far that is and what came of it: a part of a group's configuration. Plans only; `scrub_scheduler` carries
 //! them out.
 //!
 //! ```text
@@ -69,14 +69,14 @@ pub struct ScrubSchedule {
 
 /// One moment by two clocks.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Moment {
+pub(crate) struct TimePoint {
     /// The time of day in seconds since 1970, which somebody may set forward and back.
     pub wall_s: u64,
     /// Never goes back.
     pub steady: Instant,
 }
 
-impl Moment {
+impl TimePoint {
     pub fn now() -> Self {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self { wall_s: wall.as_secs(), steady: Instant::now() }
@@ -102,7 +102,7 @@ impl ScrubSchedule {
     }
 
     /// Returns how long to wait for the next one, as far as the wall clock is believed; `began` is when this process last began one.
-    pub(crate) fn until_due(&self, now: Moment, began: Option<Instant>) -> Duration {
+    pub(crate) fn until_due(&self, now: TimePoint, began: Option<Instant>) -> Duration {
         let (Some(begun_s), None) = (self.begun_s, self.run) else { return Duration::ZERO };
         if now.wall_s >= begun_s {
             return Duration::from_secs(begun_s.saturating_add(self.every_s).saturating_sub(now.wall_s));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     fn seconds(wall_s: u64) -> u64 {
-        weekly(Some(NOON)).until_due(Moment { wall_s, steady: Instant::now() }, None).as_secs()
+        weekly(Some(NOON)).until_due(TimePoint { wall_s, steady: Instant::now() }, None).as_secs()
     }
 
     #[test]
@@ -223,7 +223,7 @@ mod tests {
     /// S-106: the first at once, then one a period from beginning to beginning, and one for any number that were missed.
     #[test]
     fn s_106_one_is_due_when_a_period_has_passed() {
-        let now = Moment { wall_s: NOON, steady: Instant::now() };
+        let now = TimePoint { wall_s: NOON, steady: Instant::now() };
         assert_eq!(weekly(None).until_due(now, None), Duration::ZERO);
         assert_eq!((seconds(NOON), seconds(NOON + DAY), seconds(NOON + 7 * DAY), seconds(NOON + 70 * DAY)), (7 * DAY, 6 * DAY, 0, 0));
         let mut schedule = weekly(Some(NOON));
@@ -237,7 +237,7 @@ mod tests {
     fn s_106_a_clock_that_goes_back_makes_one_and_one_that_jumps_makes_few() {
         assert_eq!(seconds(NOON - DAY), 0, "nobody knows when this process would have had one");
         let start = Instant::now();
-        let at = |wall_s: u64, passed: u64| Moment { wall_s, steady: start + Duration::from_secs(passed) };
+        let at = |wall_s: u64, passed: u64| TimePoint { wall_s, steady: start + Duration::from_secs(passed) };
         let left = |passed: u64| weekly(Some(NOON)).until_due(at(NOON - DAY, passed), Some(start)).as_secs();
         assert_eq!((left(0), left(DAY), left(4 * DAY)), (7 * DAY / 2, 5 * DAY / 2, 0));
         // To and fro by ten days every minute, for three days.

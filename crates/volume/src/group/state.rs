@@ -15,77 +15,77 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::label::EVENT_OF_ARRIVAL;
-use super::member_handle::Live;
+use super::member_handle::MemberHandle;
 use crate::{Config, Error, ErrorKind, Label, MemberState, Result, ScrubSchedule};
 
 /// The open members by their index; `None` for one that is away.
-pub(crate) type Lives = Vec<Option<Arc<Live>>>;
+pub(crate) type Handles = Vec<Option<Arc<MemberHandle>>>;
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct GroupState {
     pub name: String,
     pub read_only: bool,
     /// Rank 2: after a dirty region log's lock, before nothing.
     config: Mutex<Config>,
     /// A leaf lock.
-    lives: RwLock<Arc<Lives>>,
+    handles: RwLock<Arc<Handles>>,
     /// How often they changed.
-    lives_version: AtomicU64,
+    handles_version: AtomicU64,
     /// How many members were found overwritten.
     overwritten: AtomicU64,
-    pub bell: Bell,
+    pub waker: Waker,
 }
 
 /// Wakes the background thread. A leaf lock.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
-    pub state: Mutex<Calls>,
-    pub wake: Condvar,
+pub(crate) struct Waker {
+    pub state: Mutex<WakeRequests>,
+    pub condvar: Condvar,
 }
 
 /// What the background thread is called for.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Calls {
+pub(crate) struct WakeRequests {
     pub work: bool,
     pub stop: bool,
 }
 
-impl Bell {
+impl Waker {
     /// Says that there is something to do.
-    pub fn ring(&self) {
+    pub fn wake(&self) {
         self.state.lock().work = true;
-        self.wake.notify_one();
+        self.condvar.notify_one();
     }
 }
 
-impl Shared {
-    pub fn new(config: Config, lives: Lives, read_only: bool) -> Self {
+impl GroupState {
+    pub fn new(config: Config, handles: Handles, read_only: bool) -> Self {
         Self {
             name: config.name.clone(),
             read_only,
             config: Mutex::new(config),
-            lives: RwLock::new(Arc::new(lives)),
-            lives_version: AtomicU64::new(0),
+            handles: RwLock::new(Arc::new(handles)),
+            handles_version: AtomicU64::new(0),
             overwritten: AtomicU64::new(0),
-            bell: Bell::default(),
+            waker: Waker::default(),
         }
     }
 
     /// Returns a number that changes with the open members: for one who keeps them.
     #[inline]
-    pub fn lives_version(&self) -> u64 {
-        self.lives_version.load(Ordering::Acquire)
+    pub fn handles_version(&self) -> u64 {
+        self.handles_version.load(Ordering::Acquire)
     }
 
     /// Lets others stand for the open members: before anybody uses them, or under the configuration's lock.
-    pub fn replace_lives(&self, lives: Arc<Lives>) {
-        *self.lives.write() = lives;
-        self.lives_version.fetch_add(1, Ordering::Release);
+    pub fn replace_handles(&self, handles: Arc<Handles>) {
+        *self.handles.write() = handles;
+        self.handles_version.fetch_add(1, Ordering::Release);
     }
 
     #[inline]
-    pub fn lives(&self) -> Arc<Lives> {
-        Arc::clone(&self.lives.read())
+    pub fn handles(&self) -> Arc<Handles> {
+        Arc::clone(&self.handles.read())
     }
 
     pub fn config(&self) -> Config {
@@ -112,11 +112,11 @@ impl Shared {
     ///
     /// # Errors
     /// `Broken` when the data is not whole without it.
-    pub fn fail(&self, live: &Arc<Live>, why: &block::Error) -> Result<()> {
+    pub fn fail(&self, handle: &Arc<MemberHandle>, why: &block::Error) -> Result<()> {
         let mut config = self.config.lock();
-        let Some(index) = config.index_of(live.id).filter(|index| config.members[*index].state != MemberState::Failed) else { return Ok(()) };
+        let Some(index) = config.index_of(handle.id).filter(|index| config.members[*index].state != MemberState::Failed) else { return Ok(()) };
         // Who lies on it goes with it.
-        let leaving = config.with_guests(&[index]);
+        let leaving = config.with_relocated(&[index]);
         if leaving.iter().any(|at| config.members[*at].state == MemberState::Active) && !config.survives_without(&[index]) {
             return Err(self.broken(&config, index, why));
         }
@@ -124,21 +124,21 @@ impl Shared {
             // Nothing is written: whoever opens the group for writing finds the members as they are then.
             for at in leaving {
                 config.set_state(at, MemberState::Failed);
-                self.lives()[at].iter().for_each(|live| live.set_state(MemberState::Failed));
+                self.handles()[at].iter().for_each(|handle| handle.set_state(MemberState::Failed));
             }
             return Ok(());
         }
-        live.note_failure(why);
-        tracing::warn!(group = self.name, member = live.name(), error = %why, "the member failed and leaves the group; the others go on");
+        handle.note_failure(why);
+        tracing::warn!(group = self.name, member = handle.name(), error = %why, "the member failed and leaves the group; the others go on");
         let mut next = config.clone();
         for at in leaving {
             next.set_state(at, MemberState::Failed);
-            if live.is_overwritten() {
-                next.forget_what_it_knew(at);
+            if handle.is_overwritten() {
+                next.forget_last_event(at);
             }
         }
-        let published = self.publish(&mut config, next, &self.lives());
-        self.bell.ring();
+        let published = self.publish(&mut config, next, &self.handles());
+        self.waker.wake();
         published
     }
 
@@ -159,22 +159,22 @@ impl Shared {
         let mut config = self.config.lock();
         let mut next = config.clone();
         change(&mut next)?;
-        self.publish(&mut config, next, &self.lives())
+        self.publish(&mut config, next, &self.handles())
     }
 
     /// Changes the configuration together with the open members. Until the labels say so durably, everybody goes by the members of before: what
     /// they miss would count as theirs after a crash.
-    pub fn change_members(&self, change: impl FnOnce(&mut Config, &mut Lives) -> Result<()>) -> Result<()> {
+    pub fn change_members(&self, change: impl FnOnce(&mut Config, &mut Handles) -> Result<()>) -> Result<()> {
         let mut config = self.config.lock();
-        let before = self.lives();
-        let (mut next, mut lives) = (config.clone(), (*before).clone());
-        change(&mut next, &mut lives)?;
-        announce(&next, &before, &lives)?;
-        self.publish(&mut config, next, &lives)?;
+        let before = self.handles();
+        let (mut next, mut handles) = (config.clone(), (*before).clone());
+        change(&mut next, &mut handles)?;
+        announce(&next, &before, &handles)?;
+        self.publish(&mut config, next, &handles)?;
         // Who goes by the members of before may still write to one that left, and its failure concerns nobody.
-        let stays = |gone: &Arc<Live>| lives.iter().flatten().any(|live| Arc::ptr_eq(live, gone));
-        before.iter().flatten().filter(|live| !stays(live)).for_each(|gone| gone.set_state(MemberState::Failed));
-        self.replace_lives(Arc::new(lives));
+        let stays = |gone: &Arc<MemberHandle>| handles.iter().flatten().any(|handle| Arc::ptr_eq(handle, gone));
+        before.iter().flatten().filter(|handle| !stays(handle)).for_each(|gone| gone.set_state(MemberState::Failed));
+        self.replace_handles(Arc::new(handles));
         Ok(())
     }
 
@@ -184,47 +184,47 @@ impl Shared {
     }
 
     /// Compares the labels of members with what was written there last, and returns those that something else wrote over and that have not left yet.
-    pub fn find_overwritten(&self, concerns: &dyn Fn(usize) -> bool) -> Vec<(Arc<Live>, block::Error)> {
+    pub fn find_overwritten(&self, concerns: &dyn Fn(usize) -> bool) -> Vec<(Arc<MemberHandle>, block::Error)> {
         let config = self.config.lock();
-        let lives = self.lives();
-        let found = self.check_labels(&config, &lives).into_iter().filter(|(index, _)| concerns(*index));
-        found.filter_map(|(index, error)| Some((Arc::clone(lives[index].as_ref()?), error))).collect()
+        let handles = self.handles();
+        let found = self.check_labels(&config, &handles).into_iter().filter(|(index, _)| concerns(*index));
+        found.filter_map(|(index, error)| Some((Arc::clone(handles[index].as_ref()?), error))).collect()
     }
 
     /// Compares the labels of the members that are not failed with what was written there last. Called under the configuration's lock.
-    fn check_labels(&self, config: &Config, lives: &Lives) -> Vec<(usize, block::Error)> {
+    fn check_labels(&self, config: &Config, handles: &Handles) -> Vec<(usize, block::Error)> {
         let mut overwritten = Vec::new();
-        for (index, live) in lives.iter().enumerate() {
-            let Some(live) = live.as_ref().filter(|_| config.members[index].state != MemberState::Failed) else { continue };
-            let known = live.is_overwritten();
-            if let Err(error) = live.check_label() {
-                self.count_overwritten(live, known, &error);
+        for (index, handle) in handles.iter().enumerate() {
+            let Some(handle) = handle.as_ref().filter(|_| config.members[index].state != MemberState::Failed) else { continue };
+            let known = handle.is_overwritten();
+            if let Err(error) = handle.check_label() {
+                self.count_overwritten(handle, known, &error);
                 overwritten.push((index, error));
             }
         }
         overwritten
     }
 
-    fn count_overwritten(&self, live: &Live, known: bool, error: &dyn std::fmt::Display) {
-        if !known && live.is_overwritten() {
-            tracing::warn!(group = self.name, member = live.name(), %error, "the member was overwritten; it is not read any more");
+    fn count_overwritten(&self, handle: &MemberHandle, known: bool, error: &dyn std::fmt::Display) {
+        if !known && handle.is_overwritten() {
+            tracing::warn!(group = self.name, member = handle.name(), %error, "the member was overwritten; it is not read any more");
             self.overwritten.fetch_add(1, Ordering::AcqRel);
         }
     }
 
     /// Writes the labels of all members that are not failed, and only then lets the configuration count. Members whose label cannot be
     /// written, or is not what was written there last, leave with it.
-    fn publish(&self, config: &mut Config, mut next: Config, lives: &Lives) -> Result<()> {
+    fn publish(&self, config: &mut Config, mut next: Config, handles: &Handles) -> Result<()> {
         next.event += 1;
         loop {
-            let overwritten = self.check_labels(&next, lives);
+            let overwritten = self.check_labels(&next, handles);
             let lost: Vec<(usize, Error)> = match &overwritten[..] {
-                [] => self.write_labels(&next, lives),
+                [] => self.write_labels(&next, handles),
                 _ => overwritten.into_iter().map(|(index, error)| (index, error.into())).collect(),
             };
             let Some((first, error)) = lost.first() else { break };
-            let believed = lost.iter().all(|(index, _)| lives[*index].as_ref().is_none_or(|live| !live.is_overwritten()));
-            let failed = next.with_guests(&lost.iter().map(|(index, _)| *index).collect::<Vec<_>>());
+            let believed = lost.iter().all(|(index, _)| handles[*index].as_ref().is_none_or(|handle| !handle.is_overwritten()));
+            let failed = next.with_relocated(&lost.iter().map(|(index, _)| *index).collect::<Vec<_>>());
             if !next.survives_without(&failed) {
                 let (path, why) = (&next.members[*first].path, if believed { "whose label cannot be written" } else { "which was overwritten" });
                 let message = format!("group {} is not whole without {path}, {why}: {error}", self.name);
@@ -236,35 +236,36 @@ impl Shared {
             next.event += 1;
             for index in failed {
                 next.members[index].state = MemberState::Failed;
-                (next.members[index].since, next.members[index].knew) = (next.event, config.settled);
+                (next.members[index].since, next.members[index].last_event) = (next.event, config.common_event);
                 if !believed {
-                    next.forget_what_it_knew(index);
+                    next.forget_last_event(index);
                 }
             }
-            self.bell.ring();
+            self.waker.wake();
         }
-        for (index, live) in lives.iter().enumerate() {
-            if let Some(live) = live {
-                live.set_state(next.members[index].state);
+        for (index, handle) in handles.iter().enumerate() {
+            if let Some(handle) = handle {
+                handle.set_state(next.members[index].state);
             }
         }
-        next.settled = next.event;
+        next.common_event = next.event;
         *config = next;
         // I-GRP-1
-        let known = |index: usize| lives[index].as_ref().is_none_or(|live| live.is_failed() == (config.members[index].state == MemberState::Failed));
-        assert!((0..lives.len()).all(known), "members are in the state that the labels say");
+        let known =
+            |index: usize| handles[index].as_ref().is_none_or(|handle| handle.is_failed() == (config.members[index].state == MemberState::Failed));
+        assert!((0..handles.len()).all(known), "members are in the state that the labels say");
         Ok(())
     }
 
     /// Writes the labels of all members that are not failed, and returns those that cannot be written.
-    fn write_labels(&self, config: &Config, lives: &Lives) -> Vec<(usize, Error)> {
+    fn write_labels(&self, config: &Config, handles: &Handles) -> Vec<(usize, Error)> {
         let mut lost = Vec::new();
-        for (index, live) in lives.iter().enumerate() {
-            let Some(live) = live.as_ref().filter(|_| config.members[index].state != MemberState::Failed) else { continue };
-            if let Err(error) = live.write_label(&Label { member: live.id, config: config.clone() }) {
-                tracing::warn!(group = self.name, member = live.name(), %error, "the label cannot be written; the member leaves the group");
-                live.note_failure(&error);
-                self.count_overwritten(live, false, &error);
+        for (index, handle) in handles.iter().enumerate() {
+            let Some(handle) = handle.as_ref().filter(|_| config.members[index].state != MemberState::Failed) else { continue };
+            if let Err(error) = handle.write_label(&Label { member: handle.id, config: config.clone() }) {
+                tracing::warn!(group = self.name, member = handle.name(), %error, "the label cannot be written; the member leaves the group");
+                handle.note_failure(&error);
+                self.count_overwritten(handle, false, &error);
                 lost.push((index, error));
             }
         }
@@ -274,8 +275,8 @@ impl Shared {
 
 /// Lets members that come say where they will belong before any other names them, so that a crash never leaves a group that misses a member which
 /// nobody could bring. Such a label is older than every other: until one of the others names the member, it has no place.
-fn announce(next: &Config, before: &Lives, lives: &Lives) -> Result<()> {
-    let known = |new: &Arc<Live>| before.iter().flatten().any(|live| live.id == new.id);
-    let mut coming = lives.iter().flatten().filter(|live| !known(live));
-    coming.try_for_each(|live| live.write_label(&Label { member: live.id, config: Config { event: EVENT_OF_ARRIVAL, ..next.clone() } }))
+fn announce(next: &Config, before: &Handles, handles: &Handles) -> Result<()> {
+    let known = |new: &Arc<MemberHandle>| before.iter().flatten().any(|handle| handle.id == new.id);
+    let mut coming = handles.iter().flatten().filter(|handle| !known(handle));
+    coming.try_for_each(|handle| handle.write_label(&Label { member: handle.id, config: Config { event: EVENT_OF_ARRIVAL, ..next.clone() } }))
 }

@@ -7,63 +7,64 @@ use block::{BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, Qu
 
 use super::KeepOpen;
 use super::queue::VolumeQueue;
-use super::volume_io::Core;
+use super::volume_io::VolumeIo;
 
 /// A volume of an open group. The group stays open, and claims its members, as long as any of its volumes does.
 #[derive(Debug)]
 pub(crate) struct VolumeDevice {
-    pub core: Arc<Core>,
+    pub io: Arc<VolumeIo>,
     pub open: KeepOpen,
 }
 
 impl BlockDevice for VolumeDevice {
     fn name(&self) -> &str {
-        &self.core.name
+        &self.io.name
     }
 
     fn geometry(&self) -> Geometry {
-        Geometry { untorn_unit: self.core.untorn_unit.load(Ordering::Relaxed), ..self.core.geometry }
+        Geometry { untorn_unit: self.io.untorn_unit.load(Ordering::Relaxed), ..self.io.geometry }
     }
 
     fn size_bytes(&self) -> u64 {
-        self.core.spaces.peek().size_bytes
+        self.io.epochs.peek().size_bytes
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.core.meter.time(RequestKind::Read, buf.len() as u64, || self.core.read_at(buf, offset))
+        self.io.meter.time(RequestKind::Read, buf.len() as u64, || self.io.read_at(buf, offset))
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        self.core.meter.time(RequestKind::Write, buf.len() as u64, || self.core.write_at(buf, offset))
+        self.io.meter.time(RequestKind::Write, buf.len() as u64, || self.io.write_at(buf, offset))
     }
 
     fn flush(&self) -> Result<()> {
-        self.core.meter.time(RequestKind::Flush, 0, || self.core.flush())
+        self.io.meter.time(RequestKind::Flush, 0, || self.io.flush())
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        self.core.meter.time(RequestKind::Write, len, || self.core.write_zeroes(offset, len))
+        self.io.meter.time(RequestKind::Write, len, || self.io.write_zeroes(offset, len))
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<bool> {
-        self.core.discard(offset, len)
+        self.io.discard(offset, len)
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
-        Ok(Box::new(VolumeQueue::new(Arc::clone(&self.core), Arc::clone(&self.open), options)))
+        Ok(Box::new(VolumeQueue::new(Arc::clone(&self.io), Arc::clone(&self.open), options)))
     }
 
     fn engine(&self) -> EngineReport {
-        let (space, lives) = (self.core.spaces.peek(), self.core.shared.lives());
-        let reports: Vec<EngineReport> = space.members.iter().filter_map(|member| lives[*member].as_ref()).map(|live| live.device.engine()).collect();
+        let (epoch, handles) = (self.io.epochs.peek(), self.io.group_state.handles());
+        let reports: Vec<EngineReport> =
+            epoch.members.iter().filter_map(|member| handles[*member].as_ref()).map(|handle| handle.device.engine()).collect();
         let fallback = reports.iter().find_map(|report| report.fallback.clone());
         let slowest = reports.iter().find(|report| report.fallback.is_some()).or(reports.first());
         EngineReport { name: slowest.map_or("volume", |report| report.name), fallback }
     }
 
     fn counters(&self) -> DeviceCounters {
-        let (space, lives) = (self.core.spaces.peek(), self.core.shared.lives());
-        let counters = space.members.iter().filter_map(|member| lives[*member].as_ref()).map(|live| live.device.counters());
+        let (epoch, handles) = (self.io.epochs.peek(), self.io.group_state.handles());
+        let counters = epoch.members.iter().filter_map(|member| handles[*member].as_ref()).map(|handle| handle.device.counters());
         counters.fold(DeviceCounters::default(), |sum, one| DeviceCounters {
             reads: sum.reads + one.reads,
             read_bytes: sum.read_bytes + one.read_bytes,

@@ -20,11 +20,11 @@ use crate::redundancy::Redundancy;
 use crate::{Layout, Relayout, VolumeConfig};
 
 /// How long those who wait look away.
-pub(crate) const NAP: Duration = Duration::from_micros(50);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// Where a volume's addresses live.
 #[derive(Debug, Clone)]
-pub(crate) struct Space {
+pub(crate) struct LayoutEpoch {
     pub layout: Layout,
     pub relayout: Option<Relayout>,
     /// The order of a relayout in cycles.
@@ -44,7 +44,7 @@ pub(crate) struct Space {
     pub shut: bool,
 }
 
-impl Space {
+impl LayoutEpoch {
     /// Makes the space that a configuration describes, of whole blocks, without what redundancy needs.
     pub fn new(volume: &VolumeConfig, block: u64) -> Self {
         let size_bytes = volume.size_bytes();
@@ -110,7 +110,7 @@ impl Space {
     }
 }
 
-impl Locate for Space {
+impl Locate for LayoutEpoch {
     #[inline]
     fn locate(&self, at: u64) -> Run {
         match (&self.relayout, &self.order) {
@@ -123,23 +123,23 @@ impl Locate for Space {
 
 /// The space that counts, and those that operations still hold.
 #[derive(Debug)]
-pub(crate) struct Spaces {
+pub(crate) struct EpochTable {
     /// A leaf lock.
-    now: RwLock<Arc<Space>>,
+    now: RwLock<Arc<LayoutEpoch>>,
     /// How many counted so far.
     version: AtomicU64,
     /// A leaf lock.
-    retired: Mutex<Vec<Weak<Space>>>,
+    retired: Mutex<Vec<Weak<LayoutEpoch>>>,
 }
 
-impl Spaces {
-    pub fn new(space: Space) -> Self {
-        Self { now: RwLock::new(Arc::new(space)), version: AtomicU64::new(0), retired: Mutex::default() }
+impl EpochTable {
+    pub fn new(epoch: LayoutEpoch) -> Self {
+        Self { now: RwLock::new(Arc::new(epoch)), version: AtomicU64::new(0), retired: Mutex::default() }
     }
 
     /// Returns the space that counts, even while it is shut: for who looks and does not act, and within an operation.
     #[inline]
-    pub fn peek(&self) -> Arc<Space> {
+    pub fn peek(&self) -> Arc<LayoutEpoch> {
         Arc::clone(&self.now.read())
     }
 
@@ -151,69 +151,69 @@ impl Spaces {
 
     /// Returns the space for an operation.
     #[inline]
-    pub fn get(&self) -> Arc<Space> {
+    pub fn get(&self) -> Arc<LayoutEpoch> {
         loop {
-            let space = self.peek();
-            if !space.shut {
-                return space;
+            let epoch = self.peek();
+            if !epoch.shut {
+                return epoch;
             }
-            drop(space);
-            std::thread::sleep(NAP);
+            drop(epoch);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
     /// Returns the space for writes to ranges; nothing while one of them is barred.
     #[inline]
-    pub fn try_for_writes(&self, mut ranges: impl Iterator<Item = (u64, u64)>) -> Option<Arc<Space>> {
-        let space = self.peek();
-        (!space.shut && !ranges.any(|(offset, len)| space.bars(offset, len))).then_some(space)
+    pub fn try_for_writes(&self, mut ranges: impl Iterator<Item = (u64, u64)>) -> Option<Arc<LayoutEpoch>> {
+        let epoch = self.peek();
+        (!epoch.shut && !ranges.any(|(offset, len)| epoch.bars(offset, len))).then_some(epoch)
     }
 
     /// Returns the space for a write, once its range is not barred.
     #[inline]
-    pub fn get_for_write(&self, offset: u64, len: u64) -> Arc<Space> {
+    pub fn get_for_write(&self, offset: u64, len: u64) -> Arc<LayoutEpoch> {
         loop {
-            if let Some(space) = self.try_for_writes(std::iter::once((offset, len))) {
-                return space;
+            if let Some(epoch) = self.try_for_writes(std::iter::once((offset, len))) {
+                return epoch;
             }
-            std::thread::sleep(NAP);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
     /// Lets another space count.
-    pub fn install(&self, space: Space) {
+    pub fn install(&self, epoch: LayoutEpoch) {
         let mut retired = self.retired.lock();
-        let before = std::mem::replace(&mut *self.now.write(), Arc::new(space));
+        let before = std::mem::replace(&mut *self.now.write(), Arc::new(epoch));
         self.version.fetch_add(1, Ordering::Release);
         retired.push(Arc::downgrade(&before));
         drop(before);
-        retired.retain(|space| space.strong_count() > 0);
+        retired.retain(|epoch| epoch.strong_count() > 0);
     }
 
     /// Changes the space that counts.
-    pub fn change(&self, change: impl FnOnce(&mut Space)) {
-        let mut space = (*self.peek()).clone();
-        change(&mut space);
-        self.install(space);
+    pub fn change(&self, change: impl FnOnce(&mut LayoutEpoch)) {
+        let mut epoch = (*self.peek()).clone();
+        change(&mut epoch);
+        self.install(epoch);
     }
 
     /// Waits until no operation holds a space that does not count any more. Gives up in time, because the owner of such an operation may be
     /// one of those who wait.
-    pub fn drain(&self, patience: Duration) -> bool {
+    pub fn drain(&self, timeout: Duration) -> bool {
         let start = Instant::now();
         loop {
             let mut retired = self.retired.lock();
-            retired.retain(|space| space.strong_count() > 0);
+            retired.retain(|epoch| epoch.strong_count() > 0);
             if retired.is_empty() {
                 // What those operations did happened before.
                 fence(Ordering::Acquire);
                 return true;
             }
             drop(retired);
-            if start.elapsed() > patience {
+            if start.elapsed() > timeout {
                 return false;
             }
-            std::thread::sleep(NAP);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -222,20 +222,20 @@ impl Spaces {
     ///
     /// # Errors
     /// Those of `make`; everything is as before.
-    pub fn replace<E>(&self, patience: Duration, make: impl FnOnce(&Space) -> Result<Space, E>) -> Result<bool, E> {
-        self.change(|space| space.shut = true);
-        let made = if self.drain(patience) { make(&self.peek()).map(Some) } else { Ok(None) };
+    pub fn replace<E>(&self, timeout: Duration, make: impl FnOnce(&LayoutEpoch) -> Result<LayoutEpoch, E>) -> Result<bool, E> {
+        self.change(|epoch| epoch.shut = true);
+        let made = if self.drain(timeout) { make(&self.peek()).map(Some) } else { Ok(None) };
         let done = match made {
-            Ok(Some(space)) => {
+            Ok(Some(epoch)) => {
                 // I-VSP-1
                 assert!(self.drain(Duration::ZERO), "nobody goes by a space that is replaced");
-                self.install(Space { shut: false, ..space });
+                self.install(LayoutEpoch { shut: false, ..epoch });
                 return Ok(true);
             }
             Ok(None) => Ok(false),
             Err(error) => Err(error),
         };
-        self.change(|space| space.shut = false);
+        self.change(|epoch| epoch.shut = false);
         done
     }
 }
@@ -245,35 +245,35 @@ mod tests {
     use super::*;
     use crate::{Extent, Role};
 
-    fn spaces() -> Spaces {
+    fn epochs() -> EpochTable {
         let layout = Layout::Extent(Extent { member: 0, start: 0, len: 1 << 20 });
-        Spaces::new(Space::new(&VolumeConfig { role: Role::Data, region_bytes: 1 << 16, layout, relayout: None }, 512))
+        EpochTable::new(LayoutEpoch::new(&VolumeConfig { role: Role::Data, region_bytes: 1 << 16, layout, relayout: None }, 512))
     }
 
     #[test]
     fn who_began_under_a_space_is_waited_for_and_nobody_else_is() {
-        let spaces = spaces();
-        let held = spaces.get();
-        spaces.change(|space| space.barred = Some(4096..8192));
-        assert!(!spaces.drain(Duration::ZERO), "an operation goes by the space before");
-        let write = |offset, len| spaces.try_for_writes(std::iter::once((offset, len))).is_some();
+        let epochs = epochs();
+        let held = epochs.get();
+        epochs.change(|epoch| epoch.barred = Some(4096..8192));
+        assert!(!epochs.drain(Duration::ZERO), "an operation goes by the space before");
+        let write = |offset, len| epochs.try_for_writes(std::iter::once((offset, len))).is_some();
         assert!(write(0, 4096) && write(8192, 512) && !write(0, 4097) && !write(8191, 10));
         drop(held);
-        let other = spaces.get();
-        assert!(spaces.drain(Duration::ZERO), "who came later goes by the space that counts");
+        let other = epochs.get();
+        assert!(epochs.drain(Duration::ZERO), "who came later goes by the space that counts");
         assert!(other.barred.is_some());
     }
 
     /// I-VSP-1
     #[test]
     fn i_vsp_1_a_space_of_another_shape_waits_for_everybody() {
-        let spaces = spaces();
-        let held = spaces.get();
-        let larger = |space: &Space| Ok::<_, ()>(Space { size_bytes: 2 << 20, ..space.clone() });
-        assert_eq!(spaces.replace(Duration::ZERO, larger), Ok(false));
-        assert!(!spaces.get().shut, "who did not get it lets the others go on");
+        let epochs = epochs();
+        let held = epochs.get();
+        let larger = |epoch: &LayoutEpoch| Ok::<_, ()>(LayoutEpoch { size_bytes: 2 << 20, ..epoch.clone() });
+        assert_eq!(epochs.replace(Duration::ZERO, larger), Ok(false));
+        assert!(!epochs.get().shut, "who did not get it lets the others go on");
         drop(held);
-        assert_eq!(spaces.replace(Duration::ZERO, |_| Err(7)), Err(7));
-        assert_eq!((spaces.replace(Duration::ZERO, larger), spaces.get().size_bytes), (Ok(true), 2 << 20));
+        assert_eq!(epochs.replace(Duration::ZERO, |_| Err(7)), Err(7));
+        assert_eq!((epochs.replace(Duration::ZERO, larger), epochs.get().size_bytes), (Ok(true), 2 << 20));
     }
 }

@@ -9,12 +9,12 @@ use std::time::Instant;
 use block::{AlignedBuf, Completion, DeviceQueue, Operation, QueueOptions, Request, RequestKind, Result, Segment};
 use parking_lot::Mutex;
 
-use crate::group::Live;
+use crate::group::MemberHandle;
 
 /// One member's part of a call.
 #[derive(Debug)]
 pub(crate) struct Job {
-    pub live: Arc<Live>,
+    pub handle: Arc<MemberHandle>,
     pub kind: RequestKind,
     /// What is written or receives what is read, segment behind segment; `None` for a flush.
     pub buf: Option<AlignedBuf>,
@@ -24,7 +24,7 @@ pub(crate) struct Job {
 /// How a job ended.
 #[derive(Debug)]
 pub(crate) struct Done {
-    pub live: Arc<Live>,
+    pub handle: Arc<MemberHandle>,
     pub result: Result<()>,
     pub buf: Option<AlignedBuf>,
 }
@@ -40,7 +40,7 @@ pub(crate) enum Wait {
 /// The queues of one borrower, made when they are first needed.
 #[derive(Default)]
 struct Lane {
-    queues: Vec<(Arc<Live>, Box<dyn DeviceQueue>)>,
+    queues: Vec<(Arc<MemberHandle>, Box<dyn DeviceQueue>)>,
     /// Whether one of them failed.
     broken: bool,
 }
@@ -58,8 +58,8 @@ impl std::fmt::Debug for Lanes {
 }
 
 /// A job on its way.
-struct Flying {
-    live: Arc<Live>,
+struct JobInFlight {
+    handle: Arc<MemberHandle>,
     kind: RequestKind,
     start: Instant,
     end: u64,
@@ -70,104 +70,104 @@ struct Flying {
 
 /// Jobs on their way, with the lane that they borrowed. Dropped, it waits for them.
 #[derive(Default)]
-pub(crate) struct Trip {
+pub(crate) struct Fanout {
     lane: Option<Lane>,
-    flying: Vec<Flying>,
+    jobs: Vec<JobInFlight>,
 }
 
 impl Lanes {
     /// Carries out jobs side by side, and `own` from the calling thread meanwhile.
     pub fn run<T>(&self, jobs: Vec<Job>, own: impl FnOnce() -> T) -> (Vec<Done>, T) {
-        let mut trip = self.depart(jobs);
+        let mut fanout = self.begin(jobs);
         let outcome = own();
-        let done = self.arrive(&mut trip, Wait::ForAll).expect("who waits for all gets all");
+        let done = self.poll(&mut fanout, Wait::ForAll).expect("who waits for all gets all");
         (done, outcome)
     }
 
     /// Starts jobs side by side.
-    pub fn depart(&self, jobs: Vec<Job>) -> Trip {
-        let mut trip = Trip { lane: None, flying: Vec::with_capacity(jobs.len()) };
+    pub fn begin(&self, jobs: Vec<Job>) -> Fanout {
+        let mut fanout = Fanout { lane: None, jobs: Vec::with_capacity(jobs.len()) };
         if jobs.is_empty() {
-            return trip;
+            return fanout;
         }
         let mut lane = self.idle.lock().pop().unwrap_or_default();
         for job in jobs {
-            lane.start(job, &mut trip.flying);
+            lane.start(job, &mut fanout.jobs);
         }
-        trip.lane = Some(lane);
-        trip
+        fanout.lane = Some(lane);
+        fanout
     }
 
     /// Returns how the jobs of a trip ended, once all have.
-    pub fn arrive(&self, trip: &mut Trip, wait: Wait) -> Option<Vec<Done>> {
-        if let Some(lane) = &mut trip.lane {
-            lane.collect(&mut trip.flying, wait);
-            if trip.flying.iter().any(|job| job.done.is_none()) {
+    pub fn poll(&self, fanout: &mut Fanout, wait: Wait) -> Option<Vec<Done>> {
+        if let Some(lane) = &mut fanout.lane {
+            lane.collect(&mut fanout.jobs, wait);
+            if fanout.jobs.iter().any(|job| job.done.is_none()) {
                 return None;
             }
             // After a queue failed nobody knows what is in it; a member that left meanwhile has no queue any more.
-            let lane = trip.lane.take().filter(|lane| !lane.broken && lane.queues.iter().all(|(_, queue)| queue.in_flight() == 0));
+            let lane = fanout.lane.take().filter(|lane| !lane.broken && lane.queues.iter().all(|(_, queue)| queue.in_flight() == 0));
             self.idle.lock().extend(lane.map(Lane::without_failed));
         }
-        let done = trip.flying.drain(..).map(|job| {
+        let done = fanout.jobs.drain(..).map(|job| {
             let (result, buf) = job.done.expect("every job was collected");
-            Done { live: job.live, result, buf }
+            Done { handle: job.handle, result, buf }
         });
         Some(done.collect())
     }
 
     /// Closes the queues of members that are no longer in use.
-    pub fn forget(&self, gone: &Arc<Live>) {
+    pub fn forget(&self, gone: &Arc<MemberHandle>) {
         for lane in self.idle.lock().iter_mut() {
-            lane.queues.retain(|(live, _)| !Arc::ptr_eq(live, gone));
+            lane.queues.retain(|(handle, _)| !Arc::ptr_eq(handle, gone));
         }
     }
 }
 
 impl Lane {
-    fn queue(&mut self, live: &Arc<Live>) -> Result<&mut Box<dyn DeviceQueue>> {
-        if let Some(at) = self.queues.iter().position(|(known, _)| Arc::ptr_eq(known, live)) {
+    fn queue(&mut self, handle: &Arc<MemberHandle>) -> Result<&mut Box<dyn DeviceQueue>> {
+        if let Some(at) = self.queues.iter().position(|(known, _)| Arc::ptr_eq(known, handle)) {
             return Ok(&mut self.queues[at].1);
         }
-        let queue = live.device.queue(&QueueOptions { depth_max: 16, ..QueueOptions::default() })?;
-        self.queues.push((Arc::clone(live), queue));
+        let queue = handle.device.queue(&QueueOptions { depth_max: 16, ..QueueOptions::default() })?;
+        self.queues.push((Arc::clone(handle), queue));
         Ok(&mut self.queues.last_mut().expect("one was pushed").1)
     }
 
-    fn start(&mut self, job: Job, flying: &mut Vec<Flying>) {
-        let token = flying.len() as u64;
+    fn start(&mut self, job: Job, jobs: &mut Vec<JobInFlight>) {
+        let token = jobs.len() as u64;
         let end = job.segments.last().map_or(0, |segment| segment.offset + u64::from(segment.len));
         let len = job.segments.iter().map(|segment| u64::from(segment.len)).sum();
-        let covers = job.live.needs_flush().unwrap_or(0);
-        let start = job.live.begin();
-        let mut flight = Flying { live: Arc::clone(&job.live), kind: job.kind, start, end, len, covers, done: None };
+        let covers = job.handle.needs_flush().unwrap_or(0);
+        let start = job.handle.begin();
+        let mut entry = JobInFlight { handle: Arc::clone(&job.handle), kind: job.kind, start, end, len, covers, done: None };
         let first = job.segments.first().copied().unwrap_or(Segment { offset: 0, len: 0 });
         let rest = job.segments.get(1..).unwrap_or_default().to_vec();
         let request = Request { token, kind: job.kind, buf: job.buf, first, rest };
-        let pushed = match self.queue(&job.live) {
-            Ok(queue) => queue.push(request).map_err(|_| refused(&job.live, "the queue is full")).and_then(|()| queue.submit()),
+        let pushed = match self.queue(&job.handle) {
+            Ok(queue) => queue.push(request).map_err(|_| refused(&job.handle, "the queue is full")).and_then(|()| queue.submit()),
             Err(error) => Err(error),
         };
         if let Err(error) = pushed {
-            flight.end(Err(error), None);
+            entry.end(Err(error), None);
         }
-        flying.push(flight);
+        jobs.push(entry);
     }
 
     /// Collects jobs: those that have ended, or all.
-    fn collect(&mut self, flying: &mut [Flying], wait: Wait) {
+    fn collect(&mut self, jobs: &mut [JobInFlight], wait: Wait) {
         let mut completions: Vec<Completion> = Vec::new();
         let mut from = 0;
-        while let Some(waiting) = (from..flying.len()).find(|at| flying[*at].done.is_none()) {
-            let live = Arc::clone(&flying[waiting].live);
-            let collected = self.queue(&live).and_then(|queue| queue.complete(usize::from(wait == Wait::ForAll), &mut completions));
+        while let Some(waiting) = (from..jobs.len()).find(|at| jobs[*at].done.is_none()) {
+            let handle = Arc::clone(&jobs[waiting].handle);
+            let collected = self.queue(&handle).and_then(|queue| queue.complete(usize::from(wait == Wait::ForAll), &mut completions));
             if let Err(error) = collected {
                 self.broken = true;
-                flying[waiting].end(Err(error), None);
+                jobs[waiting].end(Err(error), None);
             }
             for completion in completions.drain(..) {
                 // A completion that comes twice ends a job once.
-                if let Some(job) = flying.get_mut(completion.token as usize).filter(|job| job.done.is_none()) {
+                if let Some(job) = jobs.get_mut(completion.token as usize).filter(|job| job.done.is_none()) {
                     job.end(completion.result, completion.buf);
                 }
             }
@@ -177,28 +177,28 @@ impl Lane {
 
     /// Closes the queues of members that left while the lane was away.
     fn without_failed(mut self) -> Self {
-        self.queues.retain(|(live, _)| !live.is_failed());
+        self.queues.retain(|(handle, _)| !handle.is_failed());
         self
     }
 }
 
-impl Flying {
+impl JobInFlight {
     fn end(&mut self, result: Result<()>, buf: Option<AlignedBuf>) {
         let (ok, took) = (result.is_ok(), self.start.elapsed());
         match self.kind {
-            RequestKind::Read => self.live.end_read(took, self.end, self.len, ok),
-            RequestKind::Write => self.live.end_write(took, self.len, ok),
-            RequestKind::Flush => self.live.end_flush(took, self.covers, ok),
+            RequestKind::Read => self.handle.end_read(took, self.end, self.len, ok),
+            RequestKind::Write => self.handle.end_write(took, self.len, ok),
+            RequestKind::Flush => self.handle.end_flush(took, self.covers, ok),
         }
         self.done = Some((result, buf));
     }
 }
 
-fn refused(live: &Live, detail: &str) -> block::Error {
+fn refused(handle: &MemberHandle, detail: &str) -> block::Error {
     block::Error {
         kind: block::ErrorKind::Io,
         operation: Operation::Queue,
-        device: live.name().to_owned(),
+        device: handle.name().to_owned(),
         offset: None,
         detail: detail.to_owned(),
         errno: None,

@@ -5,25 +5,25 @@
 //!                     before one copy is written over from another, and before a copy that was made counts
 //! ```
 //! What a member holds that was overwritten is nothing that anybody wrote to the volume. So whatever was copied while one was found to be is copied again:
-//! [`overwritten_count`](crate::group::Shared::overwritten_count) before and after tells.
+//! [`overwritten_count`](crate::group::GroupState::overwritten_count) before and after tells.
 
 use block::{ErrorKind, Operation, Result};
 
-use super::epoch::Space;
-use super::volume_io::Core;
+use super::epoch::LayoutEpoch;
+use super::volume_io::VolumeIo;
 
-impl Core {
+impl VolumeIo {
     /// Compares the labels of the members of a space with what was written there last; one that something else wrote over leaves.
-    pub fn check_members(&self, space: &Space) -> Result<()> {
-        let found = self.shared.find_overwritten(&|index| space.members.contains(&index));
+    pub fn check_members(&self, epoch: &LayoutEpoch) -> Result<()> {
+        let found = self.group_state.find_overwritten(&|index| epoch.members.contains(&index));
         if found.is_empty() {
             return Ok(());
         }
-        if self.shared.read_only {
-            let left = found.iter().try_for_each(|(live, error)| self.shared.fail(live, error));
+        if self.group_state.read_only {
+            let left = found.iter().try_for_each(|(handle, error)| self.group_state.fail(handle, error));
             return left.map_err(|broken| self.error(ErrorKind::Io, Operation::Read, None, broken.message));
         }
-        let settled = self.settle(found);
+        let settled = self.fail_members(found);
         if let Err(error) = &settled {
             self.latch(error);
         }
@@ -31,8 +31,8 @@ impl Core {
     }
 
     /// Returns whether a member was found overwritten since so many were: then what was read meanwhile may be from it.
-    pub fn is_overwritten_since(&self, space: &Space, count: u64) -> Result<bool> {
-        self.check_members(space)?;
-        Ok(self.shared.overwritten_count() != count)
+    pub fn is_overwritten_since(&self, epoch: &LayoutEpoch, count: u64) -> Result<bool> {
+        self.check_members(epoch)?;
+        Ok(self.group_state.overwritten_count() != count)
     }
 }

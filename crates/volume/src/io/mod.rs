@@ -1,4 +1,4 @@
-//! The data path of a volume: planning is pure, [`Core`] acts, [`VolumeQueue`](queue::VolumeQueue) is the list interface, `raid5/` what rows of a RAID-5 need.
+//! The data path of a volume: planning is pure, [`VolumeIo`] acts, [`VolumeQueue`](queue::VolumeQueue) is the list interface, `raid5/` what rows of a RAID-5 need.
 
 mod buffers;
 mod device;
@@ -8,8 +8,9 @@ mod member_check;
 pub(crate) mod plan;
 mod queue;
 pub(crate) mod raid5;
+mod relayout_step_state;
+mod request;
 mod resync;
-mod travel;
 mod volume_io;
 
 use std::any::Any;
@@ -17,11 +18,11 @@ use std::sync::Arc;
 
 pub(crate) use buffers::Buffers;
 pub(crate) use device::VolumeDevice;
-pub(crate) use epoch::{Space, Spaces};
+pub(crate) use epoch::{EpochTable, LayoutEpoch};
 pub(crate) use fanout::Lanes;
+pub(crate) use relayout_step_state::RelayoutStepState;
 pub(crate) use resync::{Synced, part_end};
-pub(crate) use travel::Travel;
-pub(crate) use volume_io::Core;
+pub(crate) use volume_io::VolumeIo;
 
 /// Keeps a group open as long as it lives.
 pub(crate) type KeepOpen = Arc<dyn Any + Send + Sync>;

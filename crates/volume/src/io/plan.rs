@@ -6,7 +6,7 @@ use std::sync::Arc;
 use block::{AlignedBuf, Segment};
 
 use super::buffers::Buffers;
-use crate::group::{Live, Lives};
+use crate::group::{Handles, MemberHandle};
 use crate::layout::{Locate, Run};
 
 /// A run of bytes of one member and where they stand in the caller's buffer.
@@ -23,7 +23,7 @@ pub(crate) struct Piece {
 /// What one member is asked for.
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
-    pub live: Arc<Live>,
+    pub handle: Arc<MemberHandle>,
     pub pieces: Vec<Piece>,
 }
 
@@ -83,38 +83,47 @@ pub(crate) fn scatter(pieces: &[Piece], read: &[u8], buf: &mut [u8]) {
 
 /// Returns the member at an index, if it is open.
 #[inline]
-pub(crate) fn live_of(lives: &Lives, member: u16) -> Option<&Arc<Live>> {
-    lives[usize::from(member)].as_ref()
+pub(crate) fn handle_of(handles: &Handles, member: u16) -> Option<&Arc<MemberHandle>> {
+    handles[usize::from(member)].as_ref()
 }
 
-/// Chooses the copy of a run to read: the least busy member, among equals the one whose head is there. `settled` is false while copies
+/// Chooses the copy of a run to read: the least busy member, among equals the one whose head is there. `copies_agree` is false while copies
 /// may differ and nobody may make them agree: then it is always the first.
 #[inline]
-pub(crate) fn choose<'a>(lives: &'a Lives, run: &Run, settled: bool) -> Option<(&'a Arc<Live>, u64)> {
-    let mut active = run.copies().iter().filter_map(|copy| Some((live_of(lives, copy.member)?, copy.offset))).filter(|(live, _)| live.is_active());
-    if run.copies().len() == 1 || !settled {
+pub(crate) fn choose<'a>(handles: &'a Handles, run: &Run, copies_agree: bool) -> Option<(&'a Arc<MemberHandle>, u64)> {
+    let mut active =
+        run.copies().iter().filter_map(|copy| Some((handle_of(handles, copy.member)?, copy.offset))).filter(|(handle, _)| handle.is_active());
+    if run.copies().len() == 1 || !copies_agree {
         return active.next();
     }
-    active.min_by_key(|(live, offset)| live.cost(*offset))
+    active.min_by_key(|(handle, offset)| handle.cost(*offset))
 }
 
 /// Adds what a read of `len` bytes at `at` asks of the members. Returns the address of a byte of which no copy is left.
-pub(crate) fn read(layout: &impl Locate, lives: &Lives, settled: bool, at: u64, from: usize, len: usize, shares: &mut Vec<Share>) -> Result<(), u64> {
+pub(crate) fn read(
+    layout: &impl Locate,
+    handles: &Handles,
+    copies_agree: bool,
+    at: u64,
+    from: usize,
+    len: usize,
+    shares: &mut Vec<Share>,
+) -> Result<(), u64> {
     runs(layout, at, from, len, |run, address, from, len| {
-        let (live, offset) = choose(lives, run, settled).ok_or(address)?;
-        add(shares, live, Piece { offset, from, len });
+        let (handle, offset) = choose(handles, run, copies_agree).ok_or(address)?;
+        add(shares, handle, Piece { offset, from, len });
         Ok(())
     })
 }
 
 /// Adds what a write of `len` bytes at `at` asks of the members: of every copy. Returns the address of a byte of which no copy is left.
-pub(crate) fn write(layout: &impl Locate, lives: &Lives, at: u64, from: usize, len: usize, shares: &mut Vec<Share>) -> Result<(), u64> {
+pub(crate) fn write(layout: &impl Locate, handles: &Handles, at: u64, from: usize, len: usize, shares: &mut Vec<Share>) -> Result<(), u64> {
     runs(layout, at, from, len, |run, address, from, len| {
         let mut whole = false;
         for copy in run.copies() {
-            if let Some(live) = live_of(lives, copy.member).filter(|live| live.takes_writes()) {
-                whole |= live.is_active();
-                add(shares, live, Piece { offset: copy.offset, from, len });
+            if let Some(handle) = handle_of(handles, copy.member).filter(|handle| handle.takes_writes()) {
+                whole |= handle.is_active();
+                add(shares, handle, Piece { offset: copy.offset, from, len });
             }
         }
         if whole { Ok(()) } else { Err(address) }
@@ -140,9 +149,9 @@ pub(crate) fn runs<E>(
     Ok(())
 }
 
-pub(crate) fn add(shares: &mut Vec<Share>, live: &Arc<Live>, piece: Piece) {
-    let Some(share) = shares.iter_mut().find(|share| Arc::ptr_eq(&share.live, live)) else {
-        return shares.push(Share { live: Arc::clone(live), pieces: vec![piece] });
+pub(crate) fn add(shares: &mut Vec<Share>, handle: &Arc<MemberHandle>, piece: Piece) {
+    let Some(share) = shares.iter_mut().find(|share| Arc::ptr_eq(&share.handle, handle)) else {
+        return shares.push(Share { handle: Arc::clone(handle), pieces: vec![piece] });
     };
     let last = share.pieces.last_mut().expect("a share has a piece");
     if last.offset + last.len as u64 == piece.offset && last.from + last.len == piece.from {
@@ -159,8 +168,8 @@ mod tests {
     use super::*;
     use crate::{Extent, Id, Layout, MemberState, Mirror, Stripe};
 
-    fn lives(count: u8) -> Lives {
-        (0..count).map(|n| Some(Live::new(Id([n; 16]), MemoryDevice::new(1 << 20), MemberState::Active))).collect()
+    fn handles(count: u8) -> Handles {
+        (0..count).map(|n| Some(MemberHandle::new(Id([n; 16]), MemoryDevice::new(1 << 20), MemberState::Active))).collect()
     }
 
     fn extent(member: u16) -> Layout {
@@ -169,9 +178,9 @@ mod tests {
 
     #[test]
     fn a_striped_transfer_becomes_one_request_a_member() {
-        let (layout, lives) = (Layout::Stripe(Stripe::new(4096, vec![extent(0), extent(1)])), lives(2));
+        let (layout, handles) = (Layout::Stripe(Stripe::new(4096, vec![extent(0), extent(1)])), handles(2));
         let mut shares = Vec::new();
-        write(&layout, &lives, 2048, 0, 5 * 4096, &mut shares).unwrap();
+        write(&layout, &handles, 2048, 0, 5 * 4096, &mut shares).unwrap();
         assert_eq!(shares.len(), 2);
         let bytes: Vec<u8> = (0..5 * 4096_usize).map(|at| (at / 512) as u8).collect();
         let mut back = vec![0; bytes.len()];
@@ -185,29 +194,29 @@ mod tests {
 
     #[test]
     fn reads_go_to_the_least_busy_copy_and_then_to_the_nearest_head() {
-        let (layout, lives) = (Layout::Mirror(Mirror::new(vec![extent(0), extent(1), extent(2)])), lives(3));
+        let (layout, handles) = (Layout::Mirror(Mirror::new(vec![extent(0), extent(1), extent(2)])), handles(3));
         let run = layout.locate(8192);
-        let index = |chosen: Option<(&Arc<Live>, u64)>| chosen.unwrap().0.id.0[0];
-        assert_eq!(index(choose(&lives, &run, true)), 0);
+        let index = |chosen: Option<(&Arc<MemberHandle>, u64)>| chosen.unwrap().0.id.0[0];
+        assert_eq!(index(choose(&handles, &run, true)), 0);
         let mut buf = AlignedBuf::zeroed(4096);
-        lives[2].as_ref().unwrap().read(&mut buf, 8192).unwrap();
-        assert_eq!(index(choose(&lives, &run, true)), 2, "its head is at 12288, where the run begins");
-        lives[2].as_ref().unwrap().begin();
-        assert_eq!(index(choose(&lives, &run, true)), 0);
-        lives[0].as_ref().unwrap().set_state(MemberState::Failed);
-        lives[1].as_ref().unwrap().set_state(MemberState::Stale);
-        assert_eq!(index(choose(&lives, &run, true)), 2);
+        handles[2].as_ref().unwrap().read(&mut buf, 8192).unwrap();
+        assert_eq!(index(choose(&handles, &run, true)), 2, "its head is at 12288, where the run begins");
+        handles[2].as_ref().unwrap().begin();
+        assert_eq!(index(choose(&handles, &run, true)), 0);
+        handles[0].as_ref().unwrap().set_state(MemberState::Failed);
+        handles[1].as_ref().unwrap().set_state(MemberState::Stale);
+        assert_eq!(index(choose(&handles, &run, true)), 2);
     }
 
     #[test]
     fn writes_go_to_stale_members_too_and_need_an_active_one() {
-        let (layout, lives) = (Layout::Mirror(Mirror::new(vec![extent(0), extent(1)])), lives(2));
-        lives[0].as_ref().unwrap().set_state(MemberState::Stale);
+        let (layout, handles) = (Layout::Mirror(Mirror::new(vec![extent(0), extent(1)])), handles(2));
+        handles[0].as_ref().unwrap().set_state(MemberState::Stale);
         let mut shares = Vec::new();
-        write(&layout, &lives, 0, 0, 512, &mut shares).unwrap();
+        write(&layout, &handles, 0, 0, 512, &mut shares).unwrap();
         assert_eq!(shares.len(), 2);
-        lives[1].as_ref().unwrap().set_state(MemberState::Failed);
-        assert_eq!(write(&layout, &lives, 512, 0, 512, &mut Vec::new()), Err(512));
-        assert_eq!(read(&layout, &lives, true, 512, 0, 512, &mut Vec::new()), Err(512));
+        handles[1].as_ref().unwrap().set_state(MemberState::Failed);
+        assert_eq!(write(&layout, &handles, 512, 0, 512, &mut Vec::new()), Err(512));
+        assert_eq!(read(&layout, &handles, true, 512, 0, 512, &mut Vec::new()), Err(512));
     }
 }

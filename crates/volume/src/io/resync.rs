@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use block::{AlignedBuf, Operation, Result};
 
-use super::epoch::Space;
-use super::plan::live_of;
-use super::volume_io::Core;
-use crate::group::{Live, Lives};
+use super::epoch::LayoutEpoch;
+use super::plan::handle_of;
+use super::volume_io::VolumeIo;
+use crate::group::{Handles, MemberHandle};
 use crate::layout::{Locate, Run};
 use crate::planted::{Mistake, is_planted};
 use crate::redundancy::{BEHIND, COPYING, UNSYNCED};
@@ -33,25 +33,25 @@ pub(crate) enum Synced {
 const PENDING: u32 = BEHIND | COPYING | UNSYNCED;
 
 /// Returns where a part of a region ends: after so many bytes of each member, in whole rows.
-pub(crate) fn part_end(space: &Space, start: u64, from: u64, most: u64) -> u64 {
-    let Some(parity) = space.parity_at(start + from) else { return from.saturating_add(most) };
+pub(crate) fn part_end(epoch: &LayoutEpoch, start: u64, from: u64, most: u64) -> u64 {
+    let Some(parity) = epoch.parity_at(start + from) else { return from.saturating_add(most) };
     let rows = (most / parity.raid5.unit_bytes()).max(1);
     let row = (start + from) / parity.raid5.row_bytes();
     row.saturating_add(rows).saturating_mul(parity.raid5.row_bytes()).saturating_sub(start)
 }
 
-impl Core {
+impl VolumeIo {
     /// Makes one region's copies agree. Returns whether it was done; not so when somebody else is at it or writes there now.
-    pub fn sync_region(&self, space: &Space, region: u64) -> Result<bool> {
-        Ok(self.sync_part(space, region, 0, u64::MAX)? == Synced::Whole)
+    pub fn sync_region(&self, epoch: &LayoutEpoch, region: u64) -> Result<bool> {
+        Ok(self.sync_part(epoch, region, 0, u64::MAX)? == Synced::Whole)
     }
 
     /// Makes a part of a region's copies agree: from byte `from` in the region on, about `most` bytes of each member.
     ///
     /// After a crash every active copy is as good as another: what was durable is on all of them, what was not may be any of them. What is
     /// chosen has to stay, so the copies are durable before anybody reads the region: such a region is done as a whole.
-    pub fn sync_part(&self, space: &Space, region: u64, from: u64, most: u64) -> Result<Synced> {
-        let Some(redundancy) = &space.redundancy else { return Ok(Synced::Whole) };
+    pub fn sync_part(&self, epoch: &LayoutEpoch, region: u64, from: u64, most: u64) -> Result<Synced> {
+        let Some(redundancy) = &epoch.redundancy else { return Ok(Synced::Whole) };
         let regions = &redundancy.regions;
         if !regions.lock(region, Duration::from_millis(10)) {
             return Ok(Synced::Busy);
@@ -59,60 +59,60 @@ impl Core {
         let in_doubt = regions.has(region, UNSYNCED);
         let from = if regions.begin_copy(region) || in_doubt { 0 } else { from };
         let (start, len) = regions.range(region);
-        let end = if in_doubt { len } else { part_end(space, start, from, most).min(len) };
+        let end = if in_doubt { len } else { part_end(epoch, start, from, most).min(len) };
         let needed = regions.has(region, UNSYNCED | COPYING);
         let behind = regions.has(region, COPYING);
-        let result = if needed { self.copy_range(space, start + from..start + end, most, in_doubt, behind) } else { Ok(()) };
+        let result = if needed { self.copy_range(epoch, start + from..start + end, most, in_doubt, behind) } else { Ok(()) };
         // Somebody else did it, or this was the last part.
         let whole = !needed || end == len;
         regions.unlock(region, if result.is_ok() && whole { UNSYNCED | COPYING } else { 0 });
         result.map(|()| if whole { Synced::Whole } else { Synced::Part(end) })
     }
 
-    fn copy_range(&self, space: &Space, range: Range<u64>, most: u64, in_doubt: bool, behind: bool) -> Result<()> {
+    fn copy_range(&self, epoch: &LayoutEpoch, range: Range<u64>, most: u64, in_doubt: bool, behind: bool) -> Result<()> {
         let mut changed = BTreeSet::new();
-        for (start, len) in space.stretches(range.start, range.end - range.start) {
-            if let Some(parity) = space.parity_at(start) {
-                let written = self.sync_rows(space, parity, &(start..start + len), most.min(CHUNK_BYTES), in_doubt, behind)?;
-                let flushed = written.into_iter().filter(|_| in_doubt).map(|live| (live.flush(), live));
-                self.settle(flushed.filter_map(|(result, live)| Some((live, result.err()?))).collect())?;
+        for (start, len) in epoch.stretches(range.start, range.end - range.start) {
+            if let Some(parity) = epoch.parity_at(start) {
+                let written = self.sync_rows(epoch, parity, &(start..start + len), most.min(CHUNK_BYTES), in_doubt, behind)?;
+                let flushed = written.into_iter().filter(|_| in_doubt).map(|handle| (handle.flush(), handle));
+                self.fail_members(flushed.filter_map(|(result, handle)| Some((handle, result.err()?))).collect())?;
                 continue;
             }
             let (mut at, end) = (start, start + len);
             while at < end {
-                let run = space.locate(at);
+                let run = epoch.locate(at);
                 let len = run.len.min(end - at).min(CHUNK_BYTES).min(most) as usize;
-                let lives = self.shared.lives();
-                changed.extend(self.sync_run(space, &lives, &run, (at, len), in_doubt, behind)?);
+                let handles = self.group_state.handles();
+                changed.extend(self.sync_run(epoch, &handles, &run, (at, len), in_doubt, behind)?);
                 at += len as u64;
             }
         }
         if in_doubt {
-            let lives = self.shared.lives();
-            let flushed = changed.into_iter().filter_map(|member| lives[usize::from(member)].clone()).map(|live| (live.flush(), live));
-            return self.settle(flushed.filter_map(|(result, live)| Some((live, result.err()?))).collect());
+            let handles = self.group_state.handles();
+            let flushed = changed.into_iter().filter_map(|member| handles[usize::from(member)].clone()).map(|handle| (handle.flush(), handle));
+            return self.fail_members(flushed.filter_map(|(result, handle)| Some((handle, result.err()?))).collect());
         }
         Ok(())
     }
 
     /// Copies one run from its first good copy to those that differ or are stale; returns the members that were written.
-    fn sync_run(&self, space: &Space, lives: &Lives, run: &Run, (at, len): (u64, usize), in_doubt: bool, behind: bool) -> Result<Vec<u16>> {
-        let copies = || run.copies().iter().filter_map(|copy| Some((copy.member, live_of(lives, copy.member)?, copy.offset)));
-        let stale = || copies().filter(|(_, live, _)| behind && !live.is_active() && live.takes_writes());
-        let doubtful = || copies().filter(|(_, live, _)| in_doubt && live.is_active());
+    fn sync_run(&self, epoch: &LayoutEpoch, handles: &Handles, run: &Run, (at, len): (u64, usize), in_doubt: bool, behind: bool) -> Result<Vec<u16>> {
+        let copies = || run.copies().iter().filter_map(|copy| Some((copy.member, handle_of(handles, copy.member)?, copy.offset)));
+        let stale = || copies().filter(|(_, handle, _)| behind && !handle.is_active() && handle.takes_writes());
+        let doubtful = || copies().filter(|(_, handle, _)| in_doubt && handle.is_active());
         loop {
-            let overwritten = self.shared.overwritten_count();
+            let overwritten = self.group_state.overwritten_count();
             if stale().next().is_none() && doubtful().count() < 2 {
                 return Ok(Vec::new());
             }
-            let (source, bytes) = self.read_first(lives, run, at, len)?;
+            let (source, bytes) = self.read_first(handles, run, at, len)?;
             let mut theirs = self.buffers.take(len);
-            let mut differs = |live: &Arc<Live>, offset| live.read(&mut theirs[..len], offset).is_err() || theirs[..len] != bytes[..len];
-            let others = doubtful().filter(|(_, live, _)| !Arc::ptr_eq(live, &source));
-            let wrong: Vec<_> = others.filter(|(_, live, offset)| differs(live, *offset)).collect();
+            let mut differs = |handle: &Arc<MemberHandle>, offset| handle.read(&mut theirs[..len], offset).is_err() || theirs[..len] != bytes[..len];
+            let others = doubtful().filter(|(_, handle, _)| !Arc::ptr_eq(handle, &source));
+            let wrong: Vec<_> = others.filter(|(_, handle, offset)| differs(handle, *offset)).collect();
             self.buffers.give(theirs);
             // One copy is written over from another only if that is what was written there; one that is stale counts only once that is known, too.
-            if wrong.is_empty() || !self.is_overwritten_since(space, overwritten)? {
+            if wrong.is_empty() || !self.is_overwritten_since(epoch, overwritten)? {
                 return self.write_run(stale().chain(wrong), bytes, len);
             }
             self.buffers.give(bytes);
@@ -120,27 +120,27 @@ impl Core {
     }
 
     /// Writes a run to copies; returns the members that were written.
-    fn write_run<'a>(&self, copies: impl Iterator<Item = (u16, &'a Arc<Live>, u64)>, bytes: AlignedBuf, len: usize) -> Result<Vec<u16>> {
+    fn write_run<'a>(&self, copies: impl Iterator<Item = (u16, &'a Arc<MemberHandle>, u64)>, bytes: AlignedBuf, len: usize) -> Result<Vec<u16>> {
         let (mut written, mut failures) = (Vec::new(), Vec::new());
-        for (member, live, offset) in copies {
-            match live.write(&bytes[..len], offset) {
+        for (member, handle, offset) in copies {
+            match handle.write(&bytes[..len], offset) {
                 Ok(()) => written.push(member),
-                Err(error) => failures.push((Arc::clone(live), error)),
+                Err(error) => failures.push((Arc::clone(handle), error)),
             }
         }
         self.buffers.give(bytes);
-        self.settle(failures)?;
+        self.fail_members(failures)?;
         Ok(written)
     }
 
     /// Reads a run from the first active copy that is readable.
-    fn read_first(&self, lives: &Lives, run: &Run, at: u64, len: usize) -> Result<(Arc<Live>, AlignedBuf)> {
+    fn read_first(&self, handles: &Handles, run: &Run, at: u64, len: usize) -> Result<(Arc<MemberHandle>, AlignedBuf)> {
         let mut bytes = self.buffers.take(len);
         let mut failure = None;
-        for (live, offset) in run.copies().iter().filter_map(|copy| Some((live_of(lives, copy.member)?, copy.offset))) {
-            if live.is_active() {
-                match live.read(&mut bytes[..len], offset) {
-                    Ok(()) => return Ok((Arc::clone(live), bytes)),
+        for (handle, offset) in run.copies().iter().filter_map(|copy| Some((handle_of(handles, copy.member)?, copy.offset))) {
+            if handle.is_active() {
+                match handle.read(&mut bytes[..len], offset) {
+                    Ok(()) => return Ok((Arc::clone(handle), bytes)),
                     Err(error) => failure = Some(error),
                 }
             }
@@ -151,44 +151,44 @@ impl Core {
     /// Takes bits of regions back that nobody wrote to lately and whose copies are durable. Returns how many. Nothing while a member misses
     /// writes: its bits stay.
     pub fn clean_up(&self) -> Result<u64> {
-        let space = self.spaces.get();
-        let Some(redundancy) = &space.redundancy else { return Ok(0) };
+        let epoch = self.epochs.get();
+        let Some(redundancy) = &epoch.redundancy else { return Ok(0) };
         let mut log = redundancy.log.lock();
         let retired: Vec<u64> = log.dirty().filter(|region| redundancy.regions.retire(*region)).collect();
         if retired.is_empty() {
             return Ok(0);
         }
-        let written = self.last_writes(&space);
-        let flushed = if is_planted(Mistake::BitsClearedBeforeFlush) { Ok(()) } else { self.flush_in(&space) };
+        let written = self.last_writes(&epoch);
+        let flushed = if is_planted(Mistake::BitsClearedBeforeFlush) { Ok(()) } else { self.flush_in(&epoch) };
         // I-DRL-2: a member that left just now may lack what was written before; one that leaves later has it durably.
-        if flushed.is_err() || !self.is_whole(&space) {
+        if flushed.is_err() || !self.is_whole(&epoch) {
             retired.iter().for_each(|region| redundancy.regions.set_dirty(*region));
             return flushed.map(|()| 0);
         }
-        let durable = written.iter().all(|(live, last)| live.is_durable(*last));
+        let durable = written.iter().all(|(handle, last)| handle.is_durable(*last));
         assert!(durable || is_planted(Mistake::BitsClearedBeforeFlush), "what was written to regions whose bits are taken back is durable");
         let pages = log.change(retired.iter().copied(), false);
-        self.write_log(&space, &log, &pages, false)?;
+        self.write_log(&epoch, &log, &pages, false)?;
         Ok(retired.len() as u64)
     }
 
     /// Returns the last write of every member that takes writes.
-    pub fn last_writes(&self, space: &Space) -> Vec<(Arc<Live>, u64)> {
-        let lives = self.shared.lives();
-        let open = space.members.iter().filter_map(|member| lives[*member].as_ref()).filter(|live| live.takes_writes());
-        open.map(|live| (Arc::clone(live), live.last_write())).collect()
+    pub fn last_writes(&self, epoch: &LayoutEpoch) -> Vec<(Arc<MemberHandle>, u64)> {
+        let handles = self.group_state.handles();
+        let open = epoch.members.iter().filter_map(|member| handles[*member].as_ref()).filter(|handle| handle.takes_writes());
+        open.map(|handle| (Arc::clone(handle), handle.last_write())).collect()
     }
 
     /// Says whether every member of the volume is there and up to date.
-    pub fn is_whole(&self, space: &Space) -> bool {
-        let lives = self.shared.lives();
-        space.members.iter().all(|member| lives[*member].as_ref().is_some_and(|live| live.is_active()))
+    pub fn is_whole(&self, epoch: &LayoutEpoch) -> bool {
+        let handles = self.group_state.handles();
+        epoch.members.iter().all(|member| handles[*member].as_ref().is_some_and(|handle| handle.is_active()))
     }
 
     /// Returns the regions that have an extent on a member.
-    pub fn regions_on(&self, space: &Space, member: usize) -> Vec<u64> {
-        let Some(redundancy) = &space.redundancy else { return Vec::new() };
-        if space.has_parity() {
+    pub fn regions_on(&self, epoch: &LayoutEpoch, member: usize) -> Vec<u64> {
+        let Some(redundancy) = &epoch.redundancy else { return Vec::new() };
+        if epoch.has_parity() {
             return (0..redundancy.regions.count()).collect();
         }
         let mut regions = Vec::new();
@@ -196,7 +196,7 @@ impl Core {
             let (mut at, len) = redundancy.regions.range(region);
             let end = at + len;
             while at < end {
-                let run = space.locate(at);
+                let run = epoch.locate(at);
                 if run.copies().iter().any(|copy| usize::from(copy.member) == member) {
                     regions.push(region);
                     break;
@@ -209,7 +209,7 @@ impl Core {
 
     /// Returns the size of a region in bytes.
     pub fn region_bytes(&self) -> u64 {
-        self.spaces.peek().redundancy.as_ref().map_or(0, |redundancy| redundancy.regions.range(0).1)
+        self.epochs.peek().redundancy.as_ref().map_or(0, |redundancy| redundancy.regions.range(0).1)
     }
 
     /// Returns how many regions a member still has to be brought up to date in, or are in doubt after a crash.
@@ -219,13 +219,13 @@ impl Core {
 
     /// Returns how many regions have one of the flags.
     pub fn count_with(&self, flags: u32) -> u64 {
-        self.spaces.peek().redundancy.as_ref().map_or(0, |redundancy| redundancy.regions.count_with(flags))
+        self.epochs.peek().redundancy.as_ref().map_or(0, |redundancy| redundancy.regions.count_with(flags))
     }
 
     /// Returns the next region from `from` on, round and round, that is not up to date everywhere.
     pub fn next_pending(&self, from: u64) -> Option<u64> {
-        let space = self.spaces.peek();
-        let pending = |from| space.redundancy.as_ref()?.regions.next_with(PENDING, from);
+        let epoch = self.epochs.peek();
+        let pending = |from| epoch.redundancy.as_ref()?.regions.next_with(PENDING, from);
         pending(from).or_else(|| pending(0))
     }
 
@@ -234,11 +234,11 @@ impl Core {
         let (mut from, mut unread) = (0, std::collections::BTreeMap::new());
         loop {
             // Taken anew for every region, so that a relayout need not wait for all.
-            let space = self.spaces.get();
-            let Some(redundancy) = &space.redundancy else { break };
+            let epoch = self.epochs.get();
+            let Some(redundancy) = &epoch.redundancy else { break };
             let pending = |from| (from..redundancy.regions.count()).find(|at| redundancy.regions.has(*at, PENDING) && !unread.contains_key(at));
             let Some(region) = pending(from).or_else(|| pending(0)) else { break };
-            if let Err(error) = self.sync_region(&space, region) {
+            if let Err(error) = self.sync_region(&epoch, region) {
                 unread.insert(region, error);
             }
             from = region + 1;
@@ -254,16 +254,16 @@ mod tests {
     use ::block::{AlignedBuf, BlockDevice};
 
     use crate::planted::{Mistake, with_mistake};
-    use crate::relayout::bed::{Bed, quiet, stamped};
+    use crate::relayout::fixture::{Fixture, quiet, stamped};
     use crate::{Group, Role, Shape, Undecided};
 
     /// Writes, has the bits of what was written taken back, and cuts the power at every moment of that: returns after how many of them the copies
     /// differ although everything in doubt was made to agree.
     fn differing_after_clean_up(mistake: Option<Mistake>) -> usize {
-        let bed = Bed::new(2, 69);
-        bed.create(Shape::Mirror, 2, 0);
-        let group = bed.import();
-        bed.settle();
+        let fixture = Fixture::new(2, 69);
+        fixture.create(Shape::Mirror, 2, 0);
+        let group = fixture.import();
+        fixture.settle();
         let device = group.volume(Role::Data).unwrap();
         with_mistake(mistake, || {
             for n in 0..4_u64 {
@@ -274,12 +274,12 @@ mod tests {
                 group.clean_up().unwrap();
             }
         });
-        let moments = bed.moments();
+        let moments = fixture.moments();
         drop((device, group));
         let (mut differing, mut states) = (0, 0);
         for moment in &moments {
             for choice in 0..8 {
-                let images: Vec<Arc<dyn BlockDevice>> = bed.after_cut(moment, choice).into_iter().map(|image| image as _).collect();
+                let images: Vec<Arc<dyn BlockDevice>> = fixture.after_cut(moment, choice).into_iter().map(|image| image as _).collect();
                 let group = Group::import(&images, &quiet()).unwrap();
                 group.volume(Role::Data).unwrap().read_at(&mut AlignedBuf::zeroed(8192), 0).unwrap();
                 group.sync().unwrap();

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::group::FOREGROUND_PERCENT_MIN;
 use crate::io::VolumeDevice;
-use crate::runtime::{self, Inner};
+use crate::runtime::{self, GroupRuntime};
 use crate::{Arrival, Config, Error, ImportOptions, MemberState, MemberStatistics, PlexStatistics, Result, Role, VolumeStatistics, Which};
 
 /// How far the members are from holding the same everywhere.
@@ -46,13 +46,13 @@ pub struct Foreground {
 /// An open group. Cheap to clone; it is closed, and its members are free, when the last clone and the last of its volumes are gone.
 #[derive(Debug, Clone)]
 pub struct Group {
-    pub(crate) open: Arc<Closer>,
+    pub(crate) open: Arc<OpenGroup>,
 }
 
 /// A handle that does not keep the group open.
 #[derive(Debug, Clone)]
 pub struct WeakGroup {
-    open: std::sync::Weak<Closer>,
+    open: std::sync::Weak<OpenGroup>,
 }
 
 impl WeakGroup {
@@ -65,8 +65,8 @@ impl WeakGroup {
 
 /// Ends the background thread and closes the group: when it is asked to, or when the last user goes.
 #[derive(Debug)]
-pub(crate) struct Closer {
-    pub inner: Arc<Inner>,
+pub(crate) struct OpenGroup {
+    pub runtime: Arc<GroupRuntime>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// A leaf lock but for the closing itself.
     closed: Mutex<bool>,
@@ -80,14 +80,14 @@ impl Group {
     /// and nothing was written. `Broken` when what is there does not hold everything, `Device` when a member fails meanwhile.
     pub fn import(devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> Result<Self> {
         let (assembly, devices) = runtime::assembled(devices, options)?;
-        let inner = Arc::new(runtime::open(&assembly, &devices, options)?);
+        let runtime = Arc::new(runtime::open(&assembly, &devices, options)?);
         if !options.read_only {
             let older = assembly.older.iter().filter_map(|index| Some((*index, &devices[assembly.places[*index]?])));
-            older.into_iter().try_for_each(|(index, device)| inner.take_back(index, device))?;
+            older.into_iter().try_for_each(|(index, device)| runtime.take_back(index, device))?;
         }
         let background = options.background && !options.read_only;
-        let thread = if background { Some(crate::background::start(&inner)?) } else { None };
-        Ok(Self { open: Arc::new(Closer { inner, thread: Mutex::new(thread), closed: Mutex::new(false) }) })
+        let thread = if background { Some(crate::background::start(&runtime)?) } else { None };
+        Ok(Self { open: Arc::new(OpenGroup { runtime, thread: Mutex::new(thread), closed: Mutex::new(false) }) })
     }
 
     /// Says by their labels alone why a group could not be opened with these devices. They may be in use, and nothing is written.
@@ -103,19 +103,19 @@ impl Group {
     #[must_use]
     pub fn failures(&self) -> Vec<Option<String>> {
         self.open
-            .inner
-            .shared
-            .lives()
+            .runtime
+            .group_state
+            .handles()
             .iter()
-            .map(|live| live.as_ref().filter(|live| live.is_failed() || live.is_overwritten())?.failure().map(str::to_owned))
+            .map(|handle| handle.as_ref().filter(|handle| handle.is_failed() || handle.is_overwritten())?.failure().map(str::to_owned))
             .collect()
     }
 
     /// Returns the volume with a role as a block device; `None` where the group has none.
     #[must_use]
     pub fn volume(&self, role: Role) -> Option<Arc<dyn BlockDevice>> {
-        let core = self.open.inner.cores.iter().find(|core| core.role == role)?;
-        Some(Arc::new(VolumeDevice { core: Arc::clone(core), open: Arc::clone(&self.open) as _ }))
+        let io = self.open.runtime.ios.iter().find(|io| io.role == role)?;
+        Some(Arc::new(VolumeDevice { io: Arc::clone(io), open: Arc::clone(&self.open) as _ }))
     }
 
     /// Returns a handle that does not keep the group open.
@@ -127,51 +127,51 @@ impl Group {
     /// Returns the configuration as it is now.
     #[must_use]
     pub fn config(&self) -> Config {
-        self.open.inner.shared.config()
+        self.open.runtime.group_state.config()
     }
 
     /// Returns what each member did, by its index; `None` for one that is away.
     #[must_use]
     pub fn statistics(&self) -> Vec<Option<MemberStatistics>> {
-        self.open.inner.shared.lives().iter().map(|live| live.as_ref().map(|live| live.statistics())).collect()
+        self.open.runtime.group_state.handles().iter().map(|handle| handle.as_ref().map(|handle| handle.statistics())).collect()
     }
 
     /// Returns what the volume with a role did; `None` where the group has none.
     #[must_use]
     pub fn volume_statistics(&self, role: Role) -> Option<VolumeStatistics> {
-        self.open.inner.cores.iter().find(|core| core.role == role).map(|core| core.meter.statistics())
+        self.open.runtime.ios.iter().find(|io| io.role == role).map(|io| io.meter.statistics())
     }
 
     /// Returns what the plexes of the volume with a role did, each by its members; nothing where the group has none.
     #[must_use]
     pub fn plex_statistics(&self, role: Role) -> Vec<PlexStatistics> {
-        let Some(core) = self.open.inner.cores.iter().find(|core| core.role == role) else { return Vec::new() };
+        let Some(io) = self.open.runtime.ios.iter().find(|io| io.role == role) else { return Vec::new() };
         let told = self.statistics();
         let plex = |members: Vec<usize>| {
             let own = members.iter().filter_map(|member| told.get(*member)?.as_ref());
             PlexStatistics { statistics: own.fold(MemberStatistics::default(), |sum, one| sum.plus(one)), members }
         };
-        core.spaces.peek().layout.plexes().into_iter().map(plex).collect()
+        io.epochs.peek().layout.plexes().into_iter().map(plex).collect()
     }
 
     /// Sets the statistics to zero.
     pub fn reset_statistics(&self) {
-        self.open.inner.cores.iter().for_each(|core| core.meter.reset());
-        self.open.inner.shared.lives().iter().flatten().for_each(|live| live.reset_statistics());
+        self.open.runtime.ios.iter().for_each(|io| io.meter.reset());
+        self.open.runtime.group_state.handles().iter().flatten().for_each(|handle| handle.reset_statistics());
     }
 
     /// Returns how far resynchronisation and rebuild are.
     #[must_use]
     pub fn progress(&self) -> SyncProgress {
         let mut progress = SyncProgress::default();
-        for core in &self.open.inner.cores {
-            let space = core.spaces.peek();
-            if let Some(redundancy) = &space.redundancy {
-                progress.total_bytes += space.size_bytes;
-                progress.pending_bytes += core.pending() * redundancy.regions.range(0).1;
+        for io in &self.open.runtime.ios {
+            let epoch = io.epochs.peek();
+            if let Some(redundancy) = &epoch.redundancy {
+                progress.total_bytes += epoch.size_bytes;
+                progress.pending_bytes += io.pending() * redundancy.regions.range(0).1;
             }
         }
-        let estimate = self.open.inner.estimate.lock();
+        let estimate = self.open.runtime.estimate.lock();
         progress.bytes_per_second = estimate.bytes_per_second().filter(|_| progress.pending_bytes > 0);
         progress.seconds_left = estimate.seconds_left(progress.pending_bytes);
         progress
@@ -181,7 +181,7 @@ impl Group {
     #[must_use]
     pub fn foreground(&self) -> Foreground {
         let limit_percent = self.config().foreground_percent;
-        Foreground { limit_percent, found_percent: self.open.inner.throttle.found_percent() }
+        Foreground { limit_percent, found_percent: self.open.runtime.throttle.found_percent() }
     }
 
     /// States what resynchronisation, rebuild, relayout and scrub leave those who use the volumes: the p99 of their reads, writes and flushes stays within so
@@ -194,11 +194,11 @@ impl Group {
             let (given, least) = (f64::from(limit_percent) / 100.0, f64::from(FOREGROUND_PERCENT_MIN) / 100.0);
             return Err(Error::invalid(format!("a factor of {given} for the foreground cannot be kept: take {least} or more")));
         }
-        self.open.inner.shared.change(|config| {
+        self.open.runtime.group_state.change(|config| {
             config.foreground_percent = limit_percent;
             Ok(())
         })?;
-        self.open.inner.throttle.set(limit_percent);
+        self.open.runtime.throttle.set(limit_percent);
         Ok(())
     }
 
@@ -207,12 +207,12 @@ impl Group {
     /// # Errors
     /// `Broken` or `Device` when some of what is to be copied cannot be read: everything else was copied.
     pub fn sync(&self) -> Result<()> {
-        let inner = &self.open.inner;
-        inner.check_members()?;
+        let runtime = &self.open.runtime;
+        runtime.check_members()?;
         loop {
-            inner.relocate()?;
-            let synced: Vec<_> = inner.cores.iter().map(|core| core.sync_all()).collect();
-            if inner.finish()? {
+            runtime.relocate()?;
+            let synced: Vec<_> = runtime.ios.iter().map(|io| io.sync_all()).collect();
+            if runtime.finish()? {
                 return Ok(synced.into_iter().collect::<block::Result<()>>()?);
             }
         }
@@ -223,7 +223,7 @@ impl Group {
     /// # Errors
     /// `Broken` or `Device`.
     pub fn clean_up(&self) -> Result<u64> {
-        self.open.inner.clean_up()
+        self.open.runtime.clean_up()
     }
 
     /// Closes the group while clones of it or its volumes are still about, in threads that are just ending: nothing is left in doubt, and the
@@ -240,8 +240,8 @@ impl Group {
     /// # Errors
     /// `Foreign` when the device is a member already, `Invalid` when the group is full or the device does not fit, `Device`.
     pub fn add_spare<'a>(&self, device: impl Into<Arrival<'a>>) -> Result<()> {
-        self.open.inner.add(device.into(), MemberState::Spare)?;
-        self.open.inner.shared.bell.ring();
+        self.open.runtime.add(device.into(), MemberState::Spare)?;
+        self.open.runtime.group_state.waker.wake();
         Ok(())
     }
 
@@ -250,7 +250,7 @@ impl Group {
     /// # Errors
     /// `Invalid` when it holds data, `NotFound` when there is no such member.
     pub fn remove(&self, member: impl Into<Which>) -> Result<()> {
-        self.open.inner.remove(member.into())
+        self.open.runtime.remove(member.into())
     }
 
     /// Moves a member that lies on others back to a device of its own: the one that it was on before, or any other. What it holds is copied from
@@ -259,8 +259,8 @@ impl Group {
     /// # Errors
     /// `Invalid` when it does not lie on others, the device does not fit, or the others do not hold everything; `NotFound`, `Foreign`, `Device`.
     pub fn unrelocate<'a>(&self, member: impl Into<Which>, device: impl Into<Arrival<'a>>) -> Result<()> {
-        self.open.inner.unrelocate(member.into(), device.into())?;
-        self.open.inner.shared.bell.ring();
+        self.open.runtime.unrelocate(member.into(), device.into())?;
+        self.open.runtime.group_state.waker.wake();
         Ok(())
     }
 
@@ -270,8 +270,8 @@ impl Group {
     /// # Errors
     /// `NotFound` when there is no such member, `Invalid` when the device does not fit or the others do not hold everything; `Foreign`, `Device`.
     pub fn replace<'a>(&self, member: impl Into<Which>, device: impl Into<Arrival<'a>>) -> Result<()> {
-        self.open.inner.replace(member.into(), device.into())?;
-        self.open.inner.shared.bell.ring();
+        self.open.runtime.replace(member.into(), device.into())?;
+        self.open.runtime.group_state.waker.wake();
         Ok(())
     }
 }
@@ -283,34 +283,34 @@ impl Group {
     /// # Errors
     /// `Broken` or `Device` where the group is not whole without such a member: nothing is read from it, and nothing written to its volume any more.
     pub fn check_members(&self) -> crate::Result<()> {
-        self.open.inner.check_members()
+        self.open.runtime.check_members()
     }
 }
 
-impl Closer {
+impl OpenGroup {
     fn close(&self) -> Result<()> {
         let mut closed = self.closed.lock();
         if std::mem::replace(&mut *closed, true) {
             return Ok(());
         }
-        self.inner.shared.bell.state.lock().stop = true;
-        self.inner.shared.bell.wake.notify_one();
+        self.runtime.group_state.waker.state.lock().stop = true;
+        self.runtime.group_state.waker.condvar.notify_one();
         // Whoever judged for a scrub may have been the last user: then the thread closes the group itself, and ends.
         let own = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
         if let Some(thread) = self.thread.lock().take().filter(|thread| !own(thread)) {
             // It reports its own failures; one that panicked leaves its regions to the next import.
             let _ended = thread.join();
         }
-        let result = self.inner.close();
-        self.inner.cores.iter().for_each(|core| core.latch_closed());
+        let result = self.runtime.close();
+        self.runtime.ios.iter().for_each(|io| io.latch_closed());
         result
     }
 }
 
-impl Drop for Closer {
+impl Drop for OpenGroup {
     fn drop(&mut self) {
         if let Err(error) = self.close() {
-            tracing::warn!(group = self.inner.shared.name, %error, "the group was not closed in order; the next import compares what was dirty");
+            tracing::warn!(group = self.runtime.group_state.name, %error, "the group was not closed in order; the next import compares what was dirty");
         }
     }
 }

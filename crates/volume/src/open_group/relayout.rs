@@ -12,7 +12,7 @@ impl Group {
     /// # Errors
     /// `Foreign` when the device is a member already, `Invalid` when the group is full or the device too small, `Device`.
     pub fn add_member<'a>(&self, device: impl Into<Arrival<'a>>) -> Result<()> {
-        self.open.inner.add(device.into(), MemberState::Active)
+        self.open.runtime.add(device.into(), MemberState::Active)
     }
 
     /// Lets a volume become what is asked for, while it is in use; the background thread moves it, or [`run_relayout`](Self::run_relayout).
@@ -22,8 +22,8 @@ impl Group {
     /// # Errors
     /// `Invalid` with the reason when that cannot be, `Busy` when operations under way do not end, `Broken`, `Device`.
     pub fn relayout(&self, role: Role, target: &Target, used_bytes: u64) -> Result<()> {
-        self.open.inner.begin(role, &|_, _| Ok((*target, used_bytes)))?;
-        self.open.inner.shared.bell.ring();
+        self.open.runtime.begin(role, &|_, _| Ok((*target, used_bytes)))?;
+        self.open.runtime.group_state.waker.wake();
         Ok(())
     }
 
@@ -32,8 +32,8 @@ impl Group {
     /// # Errors
     /// As [`relayout`](Self::relayout).
     pub fn grow(&self, role: Role, size_bytes: Option<u64>) -> Result<()> {
-        self.open.inner.begin(role, &|config, volume| Ok((Target::to_grow(config, volume, size_bytes)?, volume.size_bytes())))?;
-        self.open.inner.shared.bell.ring();
+        self.open.runtime.begin(role, &|config, volume| Ok((Target::to_grow(config, volume, size_bytes)?, volume.size_bytes())))?;
+        self.open.runtime.group_state.waker.wake();
         Ok(())
     }
 
@@ -42,7 +42,7 @@ impl Group {
     /// # Errors
     /// `Invalid` when there is none, `Broken`, `Device`.
     pub fn pause_relayout(&self, pause: bool) -> Result<()> {
-        self.open.inner.turn_relayout(&|volume, _| volume.relayout.iter_mut().for_each(|relayout| relayout.paused = pause))
+        self.open.runtime.turn_relayout(&|volume, _| volume.relayout.iter_mut().for_each(|relayout| relayout.paused = pause))
     }
 
     /// Turns a relayout round: what has moved goes back, and where the rest would have gone is forgotten in the end.
@@ -50,7 +50,7 @@ impl Group {
     /// # Errors
     /// As [`pause_relayout`](Self::pause_relayout).
     pub fn reverse_relayout(&self) -> Result<()> {
-        self.open.inner.turn_relayout(&|volume, estimate| {
+        self.open.runtime.turn_relayout(&|volume, estimate| {
             let VolumeConfig { layout, relayout, .. } = volume;
             if let Some(relayout) = relayout {
                 relayout.turn(layout);
@@ -63,18 +63,18 @@ impl Group {
     /// Returns how far the relayout of the group is; `None` where there is none.
     #[must_use]
     pub fn relayout_progress(&self) -> Option<RelayoutProgress> {
-        let inner = &self.open.inner;
-        let config = inner.shared.config();
+        let runtime = &self.open.runtime;
+        let config = runtime.group_state.config();
         let (ordinal, volume) = config.volumes.iter().enumerate().find(|(_, volume)| volume.relayout.is_some())?;
         let relayout = volume.relayout.as_ref()?;
-        let trouble = inner.cores[ordinal].travel.lock().trouble.clone();
-        let state = match trouble {
+        let last_error = runtime.ios[ordinal].relayout_step_state.lock().last_error.clone();
+        let state = match last_error {
             _ if relayout.paused => RelayoutState::Paused,
-            Some(trouble) => RelayoutState::Failing(trouble),
+            Some(last_error) => RelayoutState::Failing(last_error),
             None => RelayoutState::Running,
         };
         let (moved_bytes, total_bytes) = (relayout.moved_bytes(&volume.layout), volume.size_bytes());
-        let seconds_left = inner.moving.lock().seconds_left(total_bytes - moved_bytes);
+        let seconds_left = runtime.moving.lock().seconds_left(total_bytes - moved_bytes);
         Some(RelayoutProgress { role: volume.role, state, moved_bytes, total_bytes, seconds_left })
     }
 
@@ -83,9 +83,9 @@ impl Group {
     /// # Errors
     /// What a step fails with; it can be taken again.
     pub fn run_relayout(&self, go_on: &mut dyn FnMut(&RelayoutProgress) -> bool) -> Result<()> {
-        let inner = &self.open.inner;
-        while let Some(ordinal) = inner.shared.config().volumes.iter().position(|volume| volume.relayout.is_some()) {
-            let stepped = inner.step(&inner.cores[ordinal], u64::MAX)?;
+        let runtime = &self.open.runtime;
+        while let Some(ordinal) = runtime.group_state.config().volumes.iter().position(|volume| volume.relayout.is_some()) {
+            let stepped = runtime.step(&runtime.ios[ordinal], u64::MAX)?;
             let more = self.relayout_progress().is_some_and(|progress| go_on(&progress));
             match stepped {
                 Stepped::Idle => return Ok(()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Group;
 use crate::scrub::{Compared, How};
-use crate::{Error, Judge, Judges, Result, ScrubReport, ScrubSchedule};
+use crate::{ArbiterProvider, Error, PageArbiter, Result, ScrubReport, ScrubSchedule};
 
 impl Group {
     /// Compares all copies, region by region, while the volumes are in use. With `repair`, copies that are known to be wrong are written anew.
@@ -13,19 +13,19 @@ impl Group {
     ///
     /// # Errors
     /// `Broken` or `Device` when a repair fails and nothing stands in for the member.
-    pub fn scrub(&self, repair: bool, judge: &dyn Judge, progress: &mut dyn FnMut(u64)) -> Result<ScrubReport> {
+    pub fn scrub(&self, repair: bool, judge: &dyn PageArbiter, progress: &mut dyn FnMut(u64)) -> Result<ScrubReport> {
         let mut report = ScrubReport::default();
-        self.open.inner.check_members()?;
-        for core in &self.open.inner.cores {
+        self.open.runtime.check_members()?;
+        for io in &self.open.runtime.ios {
             for region in 0.. {
-                match self.open.inner.scrub_region(core, region, How { repair, judge }, &mut report)? {
+                match self.open.runtime.scrub_region(io, region, How { repair, judge }, &mut report)? {
                     Compared::Absent => break,
                     Compared::Busy => report.skipped_regions += 1,
-                    Compared::Part(_) | Compared::Whole => progress(core.region_bytes()),
+                    Compared::Part(_) | Compared::Whole => progress(io.region_bytes()),
                 }
             }
         }
-        self.open.inner.throttle.leave(&self.open.inner.cores);
+        self.open.runtime.throttle.leave(&self.open.runtime.ios);
         Ok(report)
     }
 
@@ -34,8 +34,8 @@ impl Group {
     ///
     /// # Errors
     /// As [`scrub`](Self::scrub).
-    pub fn scrub_again(&self, repair: bool, judge: &dyn Judge, report: &mut ScrubReport) -> Result<()> {
-        self.open.inner.scrub_again(How { repair, judge }, report)
+    pub fn scrub_again(&self, repair: bool, judge: &dyn PageArbiter, report: &mut ScrubReport) -> Result<()> {
+        self.open.runtime.scrub_again(How { repair, judge }, report)
     }
 }
 
@@ -46,8 +46,8 @@ impl Group {
     /// # Errors
     /// `Invalid` where nothing has another copy, or the period is shorter than a minute or longer than ten years; `Broken`, `Device`.
     pub fn schedule_scrub(&self, every: Option<Duration>, repair: bool) -> Result<()> {
-        let shared = &self.open.inner.shared;
-        shared.change(|config| {
+        let group_state = &self.open.runtime.group_state;
+        group_state.change(|config| {
             let schedule = every.map(|every| {
                 let every_s = every.as_secs();
                 config.scrub.map_or_else(|| ScrubSchedule::new(every_s, repair), |now| ScrubSchedule { every_s, repair, ..now })
@@ -64,12 +64,12 @@ impl Group {
             }
             Ok(())
         })?;
-        shared.bell.ring();
+        group_state.waker.wake();
         Ok(())
     }
 
     /// States who lends judges to scrubs on a schedule; nobody from the beginning.
-    pub fn lend_judges(&self, judges: Option<Arc<Judges>>) {
-        *self.open.inner.bench.0.lock() = judges;
+    pub fn set_arbiter_provider(&self, provider: Option<Arc<ArbiterProvider>>) {
+        *self.open.runtime.arbiters.0.lock() = provider;
     }
 }

@@ -119,14 +119,14 @@ impl Regions {
     }
 
     /// Locks a region against writers; gives up when those under way do not end in time, because their owner may be the one who waits.
-    pub fn lock(&self, region: u64, patience: Duration) -> bool {
+    pub fn lock(&self, region: u64, timeout: Duration) -> bool {
         let state = self.state(region);
         if state.fetch_or(LOCKED, Ordering::AcqRel) & LOCKED != 0 {
             return false;
         }
         let start = Instant::now();
         while state.load(Ordering::Acquire) & WRITERS != 0 {
-            if start.elapsed() > patience {
+            if start.elapsed() > timeout {
                 state.fetch_and(!LOCKED, Ordering::AcqRel);
                 return false;
             }
@@ -136,10 +136,10 @@ impl Regions {
     }
 
     /// As [`lock`](Self::lock), and waits as long for one who holds the lock.
-    pub fn lock_in_time(&self, region: u64, patience: Duration) -> bool {
+    pub fn lock_in_time(&self, region: u64, timeout: Duration) -> bool {
         let start = Instant::now();
-        while !self.lock(region, patience) {
-            if start.elapsed() > patience {
+        while !self.lock(region, timeout) {
+            if start.elapsed() > timeout {
                 return false;
             }
             std::thread::sleep(Duration::from_micros(50));

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use super::shift::Stepped;
 use super::target::{self, Target};
-use crate::estimate::Estimate;
+use crate::estimate::RateEstimate;
 use crate::io::raid5::with_parity;
-use crate::io::{Core, Space, Travel};
+use crate::io::{LayoutEpoch, RelayoutStepState, VolumeIo};
 use crate::redundancy::{BEHIND, Redundancy, UNSYNCED};
-use crate::runtime::{Inner, geometry};
+use crate::runtime::{GroupRuntime, geometry};
 use crate::{Config, Error, ErrorKind, Label, MemberState, Relayout, Result, Role, ScrubSchedule, VolumeConfig};
 
 /// How long everybody waits for those who are under way when a volume takes another shape, and how often that is tried.
-const PATIENCE: Duration = Duration::from_millis(20);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
 const TRIES: usize = 250;
 
 /// How a relayout goes.
@@ -43,60 +43,60 @@ pub struct RelayoutProgress {
 }
 
 /// Says what a volume is to become, as it is now, and how many bytes of it are kept.
-pub(crate) type Wish<'a> = &'a dyn Fn(&Config, &VolumeConfig) -> Result<(Target, u64)>;
+pub(crate) type RelayoutRequest<'a> = &'a dyn Fn(&Config, &VolumeConfig) -> Result<(Target, u64)>;
 
 fn no_volume(config: &Config, role: Role) -> Error {
     Error::invalid(format!("group {} has no volume for its {}", config.name, role.name()))
 }
 
-impl Inner {
+impl GroupRuntime {
     /// Begins what is made of the configuration as it is then, and keeps so many bytes.
-    pub fn begin(&self, role: Role, wish: Wish<'_>) -> Result<()> {
+    pub fn begin(&self, role: Role, request: RelayoutRequest<'_>) -> Result<()> {
         let _members_stay = self.maintenance.lock();
-        let config = self.shared.config();
+        let config = self.group_state.config();
         let ordinal = config.volumes.iter().position(|volume| volume.role == role);
         let ordinal = ordinal.ok_or_else(|| no_volume(&config, role))?;
         self.refuse_begin(&config, ordinal)?;
-        let core = &self.cores[ordinal];
-        let (target, used_bytes) = wish(&config, &config.volumes[ordinal])?;
-        let next = self.planned(&config, core, &target, used_bytes)?;
+        let io = &self.ios[ordinal];
+        let (target, used_bytes) = request(&config, &config.volumes[ordinal])?;
+        let next = self.planned(&config, io, &target, used_bytes)?;
         let volume = &next.volumes[ordinal];
-        self.reshape(core, |space| {
-            let mut shaped = Space::new(volume, core.geometry.logical_block_size.into());
-            shaped.redundancy = space.redundancy.clone();
+        self.reshape(io, |epoch| {
+            let mut shaped = LayoutEpoch::new(volume, io.geometry.logical_block_size.into());
+            shaped.redundancy = epoch.redundancy.clone();
             shaped = with_parity(shaped, config.id, ordinal);
-            shaped.parity = space.parity.clone();
+            shaped.parity = epoch.parity.clone();
             if volume.is_redundant() && shaped.redundancy.is_none() {
                 shaped.redundancy = Some(Arc::new(Redundancy::new(config.id, ordinal, shaped.size_bytes, volume.region_bytes)));
             }
-            core.write_whole_log(&shaped)?;
-            shaped.next_parity.iter().try_for_each(|parity| core.begin_parity(parity))?;
-            self.shared.change(|config| {
+            io.write_whole_log(&shaped)?;
+            shaped.next_parity.iter().try_for_each(|parity| io.begin_parity(parity))?;
+            self.group_state.change(|config| {
                 config.volumes[ordinal] = volume.clone();
                 config.members.iter_mut().zip(&next.members).for_each(|(member, next)| member.size_bytes = next.size_bytes);
                 Ok(())
             })?;
             Ok(shaped)
         })?;
-        let then = geometry(volume, &self.shared.lives(), self.shared.read_only);
-        core.untorn_unit.fetch_min(then.untorn_unit, std::sync::atomic::Ordering::Relaxed);
-        if core.spaces.peek().relayout.as_ref().is_some_and(|relayout| relayout.is_over(&volume.layout)) {
-            return self.end(core);
+        let then = geometry(volume, &self.group_state.handles(), self.group_state.read_only);
+        io.untorn_unit.fetch_min(then.untorn_unit, std::sync::atomic::Ordering::Relaxed);
+        if io.epochs.peek().relayout.as_ref().is_some_and(|relayout| relayout.is_over(&volume.layout)) {
+            return self.end(io);
         }
-        tracing::info!(volume = core.name, to = volume.relayout.as_ref().map(|relayout| relayout.next.name()), "the relayout begins");
+        tracing::info!(volume = io.name, to = volume.relayout.as_ref().map(|relayout| relayout.next.name()), "the relayout begins");
         Ok(())
     }
 
     fn refuse_begin(&self, config: &Config, ordinal: usize) -> Result<()> {
         let group = &config.name;
-        if self.shared.read_only {
+        if self.group_state.read_only {
             return Err(Error::invalid(format!("group {group} is open for reading only")));
         }
         if config.has_relayout() {
             return Err(Error::invalid(format!("group {group}: a relayout is under way: wait for it, or turn it round with --reverse")));
         }
-        if let Some(guest) = config.members.iter().find(|member| member.guest.is_some()) {
-            let path = &guest.path;
+        if let Some(relocated) = config.members.iter().find(|member| member.relocated.is_some()) {
+            let path = &relocated.path;
             return Err(Error::invalid(format!(
                 "group {group}: {path} lies in free space of others: move it back with 'bedplate volume unrelocate' first"
             )));
@@ -109,13 +109,13 @@ impl Inner {
     }
 
     /// Returns the configuration in which the relayout that is asked for begins.
-    fn planned(&self, config: &Config, core: &Arc<Core>, target: &Target, used_bytes: u64) -> Result<Config> {
-        let (mut next, lives, block) = (config.clone(), self.shared.lives(), u64::from(core.geometry.logical_block_size));
-        for (member, live) in next.members.iter_mut().zip(lives.iter()) {
-            let size = live.as_ref().filter(|live| live.is_active()).map(|live| live.device.refresh_size()).transpose()?.unwrap_or(0);
+    fn planned(&self, config: &Config, io: &Arc<VolumeIo>, target: &Target, used_bytes: u64) -> Result<Config> {
+        let (mut next, handles, block) = (config.clone(), self.group_state.handles(), u64::from(io.geometry.logical_block_size));
+        for (member, handle) in next.members.iter_mut().zip(handles.iter()) {
+            let size = handle.as_ref().filter(|handle| handle.is_active()).map(|handle| handle.device.refresh_size()).transpose()?.unwrap_or(0);
             member.size_bytes = member.size_bytes.max(size - size % 4096);
         }
-        let volume = &next.volumes[core.ordinal];
+        let volume = &next.volumes[io.ordinal];
         let relayout = target::plan(&next, volume, target, block)?;
         if relayout.next.size_bytes() < used_bytes {
             let size = relayout.next.size_bytes();
@@ -129,11 +129,11 @@ impl Inner {
             return Err(Error::invalid(message));
         }
         let planned = VolumeConfig { relayout: Some(relayout), ..volume.clone() };
-        let (now, then) = (core.geometry, geometry(&planned, &lives, self.shared.read_only));
+        let (now, then) = (io.geometry, geometry(&planned, &handles, self.group_state.read_only));
         let kept = then.logical_block_size <= now.logical_block_size
             && then.buffer_align <= now.buffer_align
             // Who opens it later is told what holds then.
-            && (then.untorn_unit >= now.untorn_unit || Arc::strong_count(core) == 1)
+            && (then.untorn_unit >= now.untorn_unit || Arc::strong_count(io) == 1)
             && (now.volatile_cache || !then.volatile_cache)
             && !then.read_only;
         if !kept {
@@ -145,7 +145,7 @@ impl Inner {
                 if now.volatile_cache { "a write cache that is flushed" } else { "no write cache" },
             )));
         }
-        next.volumes[core.ordinal] = planned;
+        next.volumes[io.ordinal] = planned;
         if let Some(fault) = next.fault() {
             return Err(Error::invalid(fault));
         }
@@ -155,52 +155,52 @@ impl Inner {
     }
 
     /// Lets a volume take another shape while nobody is under way in it.
-    fn reshape(&self, core: &Core, mut make: impl FnMut(&Space) -> Result<Space>) -> Result<()> {
+    fn reshape(&self, io: &VolumeIo, mut make: impl FnMut(&LayoutEpoch) -> Result<LayoutEpoch>) -> Result<()> {
         for _ in 0..TRIES {
-            if core.spaces.replace(PATIENCE, &mut make)? {
+            if io.epochs.replace(DRAIN_TIMEOUT, &mut make)? {
                 return Ok(());
             }
             // Queues may have writes under way that nobody looks after now.
-            core.spaces.peek().parities().for_each(|parity| core.help(parity));
-            std::thread::sleep(PATIENCE);
+            io.epochs.peek().parities().for_each(|parity| io.help(parity));
+            std::thread::sleep(DRAIN_TIMEOUT);
         }
-        Err(Error::new(ErrorKind::Busy, format!("volume {}: operations under way do not end: try again", core.name)))
+        Err(Error::new(ErrorKind::Busy, format!("volume {}: operations under way do not end: try again", io.name)))
     }
 
     /// Changes a relayout without moving anything.
-    pub fn turn_relayout(&self, change: &dyn Fn(&mut VolumeConfig, &mut Estimate)) -> Result<()> {
+    pub fn turn_relayout(&self, change: &dyn Fn(&mut VolumeConfig, &mut RateEstimate)) -> Result<()> {
         let _members_stay = self.maintenance.lock();
-        let config = self.shared.config();
+        let config = self.group_state.config();
         let Some(ordinal) = config.volumes.iter().position(|volume| volume.relayout.is_some()) else {
             return Err(Error::invalid(format!("group {}: no relayout is under way", config.name)));
         };
         let mut volume = config.volumes[ordinal].clone();
         change(&mut volume, &mut self.moving.lock());
-        self.shared.change(|config| {
+        self.group_state.change(|config| {
             config.volumes[ordinal] = volume.clone();
             Ok(())
         })?;
-        self.cores[ordinal].spaces.change(|space| {
+        self.ios[ordinal].epochs.change(|epoch| {
             let swapped = |relayout: Option<&Relayout>| relayout.is_some_and(|relayout| relayout.logs_swapped);
-            if swapped(space.relayout.as_ref()) != swapped(volume.relayout.as_ref()) {
-                std::mem::swap(&mut space.parity, &mut space.next_parity);
+            if swapped(epoch.relayout.as_ref()) != swapped(volume.relayout.as_ref()) {
+                std::mem::swap(&mut epoch.parity, &mut epoch.next_parity);
             }
-            (space.layout, space.relayout) = (volume.layout, volume.relayout);
+            (epoch.layout, epoch.relayout) = (volume.layout, volume.relayout);
         });
-        self.shared.bell.ring();
+        self.group_state.waker.wake();
         Ok(())
     }
 
     /// Takes one step, in pieces of at most `chunk_bytes`, or ends what is over.
-    pub fn step(&self, core: &Core, chunk_bytes: u64) -> Result<Stepped> {
+    pub fn step(&self, io: &VolumeIo, chunk_bytes: u64) -> Result<Stepped> {
         let _members_stay = self.maintenance.lock();
         self.moving.lock().begin();
-        let before = core.spaces.peek().relayout.as_ref().map(|relayout| relayout.position);
-        let stepped = core.relayout_step(chunk_bytes)?;
+        let before = io.epochs.peek().relayout.as_ref().map(|relayout| relayout.position);
+        let stepped = io.relayout_step(chunk_bytes)?;
         match stepped {
-            Stepped::Over => self.end(core)?,
+            Stepped::Over => self.end(io)?,
             // A step into the scratch area is half of one.
-            Stepped::Moved(bytes) if core.spaces.peek().relayout.as_ref().map(|relayout| relayout.position) != before => {
+            Stepped::Moved(bytes) if io.epochs.peek().relayout.as_ref().map(|relayout| relayout.position) != before => {
                 self.moving.lock().note(bytes);
             }
             Stepped::Idle => self.moving.lock().end(),
@@ -210,29 +210,29 @@ impl Inner {
     }
 
     /// Forgets the layout that nothing lives in any more.
-    fn end(&self, core: &Core) -> Result<()> {
-        let ordinal = core.ordinal;
-        self.reshape(core, |space| {
-            let config = self.shared.config();
+    fn end(&self, io: &VolumeIo) -> Result<()> {
+        let ordinal = io.ordinal;
+        self.reshape(io, |epoch| {
+            let config = self.group_state.config();
             let mut volume = config.volumes[ordinal].clone();
             if let Some(relayout) = volume.relayout.take() {
                 volume.layout = relayout.next;
             }
-            let mut shaped = Space::new(&volume, core.geometry.logical_block_size.into());
-            if let Some(old) = space.redundancy.as_ref().filter(|_| volume.is_redundant()) {
+            let mut shaped = LayoutEpoch::new(&volume, io.geometry.logical_block_size.into());
+            if let Some(old) = epoch.redundancy.as_ref().filter(|_| volume.is_redundant()) {
                 let new = Redundancy::new(config.id, ordinal, shaped.size_bytes, volume.region_bytes);
                 new.take_over(old);
                 // Nobody copied to a member that is not up to date what the volume did not have when it came.
                 let stale = shaped.members.iter().any(|member| config.members[*member].state == MemberState::Stale);
-                new.doubt_from(space.size_bytes, if stale { UNSYNCED | BEHIND } else { UNSYNCED });
+                new.doubt_from(epoch.size_bytes, if stale { UNSYNCED | BEHIND } else { UNSYNCED });
                 shaped.redundancy = Some(Arc::new(new));
             }
-            core.write_whole_log(&shaped)?;
+            io.write_whole_log(&shaped)?;
             // Its log goes to where that of the only layout lies. Nothing is under way, and after this no log names anything.
             shaped = with_parity(shaped, config.id, ordinal);
-            space.parities().try_for_each(|parity| core.checkpoint_parity(parity))?;
-            shaped.parity.iter().try_for_each(|parity| core.begin_parity(parity))?;
-            self.shared.change(|config| {
+            epoch.parities().try_for_each(|parity| io.checkpoint_parity(parity))?;
+            shaped.parity.iter().try_for_each(|parity| io.begin_parity(parity))?;
+            self.group_state.change(|config| {
                 config.volumes[ordinal] = volume.clone();
                 config.scrub.iter_mut().for_each(ScrubSchedule::restart);
                 config.drop_findings();
@@ -241,17 +241,17 @@ impl Inner {
             Ok(shaped)
         })?;
         self.moving.lock().end();
-        *core.travel.lock() = Travel::default();
-        tracing::info!(volume = core.name, "the relayout is over");
+        *io.relayout_step_state.lock() = RelayoutStepState::default();
+        tracing::info!(volume = io.name, "the relayout is over");
         Ok(())
     }
 }
 
-impl Core {
+impl VolumeIo {
     /// Writes all of the dirty region log of a space to its members.
-    fn write_whole_log(&self, space: &Space) -> Result<()> {
-        let Some(redundancy) = &space.redundancy else { return Ok(()) };
+    fn write_whole_log(&self, epoch: &LayoutEpoch) -> Result<()> {
+        let Some(redundancy) = &epoch.redundancy else { return Ok(()) };
         let log = redundancy.log.lock();
-        Ok(self.write_log(space, &log, &log.pages(), true)?)
+        Ok(self.write_log(epoch, &log, &log.pages(), true)?)
     }
 }

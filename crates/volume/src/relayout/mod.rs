@@ -31,7 +31,7 @@ pub use target::Target;
 #[cfg(test)]
 use crate as tested;
 #[cfg(test)]
-#[path = "../../tests/it/bed.rs"]
-pub(crate) mod bed;
+#[path = "../../tests/it/fixture.rs"]
+pub(crate) mod fixture;
 #[cfg(test)]
 mod tests;

@@ -9,14 +9,14 @@ use std::ops::Range;
 use block::{AlignedBuf, Operation, Result};
 
 use crate::Raid5;
-use crate::io::plan::{self, Piece, live_of};
+use crate::io::plan::{self, Piece, handle_of};
 use crate::io::raid5::xor;
-use crate::io::{Core, Space};
+use crate::io::{LayoutEpoch, VolumeIo};
 
-impl Core {
+impl VolumeIo {
     /// Copies a range, which begins with a row, to the rows of a RAID-5 that it goes to, so many bytes at once and at least a row. What of the last row lies beyond the range is no address
     /// of the volume.
-    pub(super) fn copy_to_rows(&self, space: &Space, raid5: &Raid5, range: &Range<u64>, chunk_bytes: u64) -> Result<()> {
+    pub(super) fn copy_to_rows(&self, epoch: &LayoutEpoch, raid5: &Raid5, range: &Range<u64>, chunk_bytes: u64) -> Result<()> {
         let row_bytes = raid5.row_bytes();
         assert!(range.start.is_multiple_of(row_bytes), "a step begins with a row");
         let at_once = (chunk_bytes / row_bytes).max(1);
@@ -24,7 +24,7 @@ impl Core {
             let last = (first + at_once).min(range.end.div_ceil(row_bytes));
             let mut data = AlignedBuf::zeroed(((last - first) * row_bytes) as usize);
             let len = (range.end - first * row_bytes).min(data.len() as u64) as usize;
-            self.read_in(space, &mut data[..len], first * row_bytes)?;
+            self.read_in(epoch, &mut data[..len], first * row_bytes)?;
             self.write_whole_rows(raid5, first..last, &data)?;
         }
         Ok(())
@@ -32,7 +32,7 @@ impl Core {
 
     /// Writes rows from end to end on every member that takes writes.
     fn write_whole_rows(&self, raid5: &Raid5, rows: Range<u64>, data: &[u8]) -> Result<()> {
-        let (unit, units, lives) = (raid5.unit_bytes() as usize, raid5.data_units(), self.shared.lives());
+        let (unit, units, handles) = (raid5.unit_bytes() as usize, raid5.data_units(), self.group_state.handles());
         let count = (rows.end - rows.start) as usize;
         let mut all = AlignedBuf::zeroed(data.len() + count * unit);
         all[..data.len()].copy_from_slice(data);
@@ -47,9 +47,9 @@ impl Core {
             let mut held = 0;
             for (column, from) in data.chain([parity]) {
                 let copy = raid5.copy(column, row);
-                if let Some(live) = live_of(&lives, copy.member).filter(|live| live.takes_writes()) {
-                    held += usize::from(live.is_active());
-                    plan::add(&mut shares, live, Piece { offset: copy.offset, from, len: unit });
+                if let Some(handle) = handle_of(&handles, copy.member).filter(|handle| handle.takes_writes()) {
+                    held += usize::from(handle.is_active());
+                    plan::add(&mut shares, handle, Piece { offset: copy.offset, from, len: unit });
                 }
             }
             if held < units {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use block::{AlignedBuf, Operation};
 
-use crate::io::plan::{self, Piece, live_of};
-use crate::io::{Core, Space, Travel};
+use crate::io::plan::{self, Piece, handle_of};
+use crate::io::{LayoutEpoch, RelayoutStepState, VolumeIo};
 use crate::layout::{Copy, Locate, Order, Run};
 use crate::planted::{Mistake, is_planted};
 use crate::{Layout, Relayout, Result};
@@ -15,7 +15,7 @@ use crate::{Layout, Relayout, Result};
 /// How much is copied at once.
 const CHUNK_BYTES: u64 = 4 << 20;
 /// How long writes to a step's range wait at most for those who went by an older space.
-const PATIENCE_MAX: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT_MAX: Duration = Duration::from_secs(1);
 
 /// How a step ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(crate) enum Stepped {
 }
 
 /// How a step goes.
-enum Way<'a> {
+enum StepMethod<'a> {
     /// From a layout to another, each with the address of its first byte.
     Straight { from: (&'a Layout, u64), to: (&'a Layout, u64) },
     /// Piece by piece in their order, of which it is a range.
@@ -41,7 +41,7 @@ enum Way<'a> {
 /// A step that was chosen.
 struct Step<'a> {
     range: Range<u64>,
-    way: Way<'a>,
+    method: StepMethod<'a>,
     /// How the relayout stands afterwards.
     after: Relayout,
 }
@@ -50,23 +50,23 @@ impl Relayout {
     fn choose<'a>(&'a self, layout: &'a Layout, order: Option<&'a Order>) -> Step<'a> {
         if let Some(order) = order {
             let (range, after) = self.next_in_cycles(order, self.span_bytes(layout));
-            return Step { range, way: Way::InCycles(order), after };
+            return Step { range, method: StepMethod::InCycles(order), after };
         }
-        let arrive = |range: Range<u64>| {
+        let collect = |range: Range<u64>| {
             let from = if self.staged_bytes > 0 { (&self.scratch, range.start) } else { (layout, 0) };
-            Step { way: Way::Straight { from, to: (&self.next, 0) }, after: self.arrived(&range), range }
+            Step { method: StepMethod::Straight { from, to: (&self.next, 0) }, after: self.arrived(&range), range }
         };
         if self.staged_bytes > 0 {
-            return arrive(self.staged());
+            return collect(self.staged());
         }
         let small = self.step(layout, self.scratch.size_bytes().min(self.step_bytes_max));
         if let Some(range) =
             [self.step(layout, self.step_bytes_max), small.clone()].into_iter().find(|range| !overlaps((layout, 0), (&self.next, 0), range))
         {
-            return arrive(range);
+            return collect(range);
         }
         let after = Self { staged_bytes: small.end - small.start, ..self.clone() };
-        Step { way: Way::Straight { from: (layout, 0), to: (&self.scratch, small.start) }, range: small, after }
+        Step { method: StepMethod::Straight { from: (layout, 0), to: (&self.scratch, small.start) }, range: small, after }
     }
 }
 
@@ -109,94 +109,95 @@ fn overlaps(from: (&Layout, u64), to: (&Layout, u64), range: &Range<u64>) -> boo
     false
 }
 
-impl Core {
+impl VolumeIo {
     /// Takes the next step, in pieces of at most `chunk_bytes`.
     ///
     /// # Errors
     /// When the range cannot be copied: it lives where it did. When the labels cannot say where it lives: nothing is written to the volume any
     /// more.
     pub fn relayout_step(&self, chunk_bytes: u64) -> Result<Stepped> {
-        let space = self.spaces.get();
-        let Some(relayout) = space.relayout.clone() else { return Ok(Stepped::Idle) };
-        if relayout.is_over(&space.layout) {
+        let epoch = self.epochs.get();
+        let Some(relayout) = epoch.relayout.clone() else { return Ok(Stepped::Idle) };
+        if relayout.is_over(&epoch.layout) {
             return Ok(Stepped::Over);
         }
         if relayout.paused {
             return Ok(Stepped::Idle);
         }
-        let layout = space.layout.clone();
-        let order = space.order.clone();
+        let layout = epoch.layout.clone();
+        let order = epoch.order.clone();
         let step = relayout.choose(&layout, order.as_deref());
         // Queues may have writes under way that nobody looks after now.
-        space.parities().for_each(|parity| self.help(parity));
-        drop(space);
-        let patience = self.travel.lock().patience;
-        self.spaces.change(|space| space.barred = Some(step.range.clone()).filter(|_| !is_planted(Mistake::WritesNotHeld)));
-        if !self.spaces.drain(patience) {
-            self.spaces.change(|space| space.barred = None);
-            self.travel.lock().patience = (patience * 2).min(PATIENCE_MAX);
+        epoch.parities().for_each(|parity| self.help(parity));
+        drop(epoch);
+        let timeout = self.relayout_step_state.lock().timeout;
+        self.epochs.change(|epoch| epoch.barred = Some(step.range.clone()).filter(|_| !is_planted(Mistake::WritesNotHeld)));
+        if !self.epochs.drain(timeout) {
+            self.epochs.change(|epoch| epoch.barred = None);
+            self.relayout_step_state.lock().timeout = (timeout * 2).min(DRAIN_TIMEOUT_MAX);
             return Ok(Stepped::Busy);
         }
         let moved = self.shift(&step, chunk_bytes.min(CHUNK_BYTES));
         let arrived = moved.is_ok();
-        self.spaces.change(|space| {
-            space.barred = None;
+        self.epochs.change(|epoch| {
+            epoch.barred = None;
             if arrived {
-                space.relayout = Some(step.after.clone());
+                epoch.relayout = Some(step.after.clone());
             }
         });
-        *self.travel.lock() = Travel { trouble: moved.as_ref().err().map(ToString::to_string), ..Travel::default() };
+        *self.relayout_step_state.lock() =
+            RelayoutStepState { last_error: moved.as_ref().err().map(ToString::to_string), ..RelayoutStepState::default() };
         moved.map(|()| Stepped::Moved(step.range.end - step.range.start))
     }
 
     /// Copies a range that nobody writes to, and lets the labels say where it lives.
     fn shift(&self, step: &Step<'_>, chunk_bytes: u64) -> Result<()> {
-        let space = self.spaces.get();
+        let epoch = self.epochs.get();
         let (start, len) = (step.range.start, step.range.end - step.range.start);
-        self.settle_regions(&space, start, len)?;
-        if let Some(redundancy) = &space.redundancy {
+        self.resync_range(&epoch, start, len)?;
+        if let Some(redundancy) = &epoch.redundancy {
             // What a member that is away misses of the copy is in the log as what it misses of writes.
             let (first, last) = redundancy.regions.span(start, len);
-            self.mark(&space, redundancy, first, last)?;
+            self.mark(&epoch, redundancy, first, last)?;
         }
         loop {
-            let overwritten = self.shared.overwritten_count();
-            self.carry_step(&space, step, chunk_bytes)?;
+            let overwritten = self.group_state.overwritten_count();
+            self.carry_step(&epoch, step, chunk_bytes)?;
             // What was copied from a member that was overwritten is copied again from another: the places where it went hold nothing that is needed.
-            if !self.is_overwritten_since(&space, overwritten)? {
+            if !self.is_overwritten_since(&epoch, overwritten)? {
                 break;
             }
         }
         if !is_planted(Mistake::LabelsBeforeFlush) {
-            self.flush_in(&space)?;
+            self.flush_in(&epoch)?;
         }
         // I-RLY-3
-        if let Some(parity) = space.parity_at(start).filter(|_| !is_planted(Mistake::RowsStayInLog)) {
+        if let Some(parity) = epoch.parity_at(start).filter(|_| !is_planted(Mistake::RowsStayInLog)) {
             self.forget_rows(parity, &step.range)?;
         }
         // I-RLY-2
-        assert!(space.barred.as_ref() == Some(&step.range) || is_planted(Mistake::WritesNotHeld), "nobody writes to what was copied");
+        assert!(epoch.barred.as_ref() == Some(&step.range) || is_planted(Mistake::WritesNotHeld), "nobody writes to what was copied");
         self.say(step)
     }
 
     /// Copies what a step moves to where it goes.
-    fn carry_step(&self, space: &Space, step: &Step<'_>, chunk_bytes: u64) -> block::Result<()> {
-        match step.way {
-            Way::Straight { from, to } => {
+    fn carry_step(&self, epoch: &LayoutEpoch, step: &Step<'_>, chunk_bytes: u64) -> block::Result<()> {
+        match step.method {
+            StepMethod::Straight { from, to } => {
                 // I-RLY-1: of other ranges that was proven before the walk began.
                 assert!(!overlaps(from, to, &step.range), "a step overwrites nothing that lives there");
-                self.carry(space, &step.range, to, chunk_bytes)
+                self.carry(epoch, &step.range, to, chunk_bytes)
             }
-            Way::InCycles(order) => self.carry_pieces(space, order, step, chunk_bytes),
+            StepMethod::InCycles(order) => self.carry_pieces(epoch, order, step, chunk_bytes),
         }
     }
 
     /// Copies a range to its place.
-    fn carry(&self, space: &Space, range: &Range<u64>, (to, base): (&Layout, u64), chunk_bytes: u64) -> block::Result<()> {
+    fn carry(&self, epoch: &LayoutEpoch, range: &Range<u64>, (to, base): (&Layout, u64), chunk_bytes: u64) -> block::Result<()> {
         if let Layout::Raid5(raid5) = to {
-            return self.copy_to_rows(space, raid5, range, chunk_bytes);
+            return self.copy_to_rows(epoch, raid5, range, chunk_bytes);
         }
-        let arrival = Arrival { space, to, base };
+        let arrival = Arrival { epoch, to, base };
         let mut buf = AlignedBuf::zeroed((range.end - range.start).min(chunk_bytes) as usize);
         let mut at = range.start;
         while at < range.end {
@@ -208,24 +209,24 @@ impl Core {
     }
 
     /// Copies the pieces of a step that live elsewhere after it.
-    fn carry_pieces(&self, space: &Space, order: &Order, step: &Step<'_>, chunk_bytes: u64) -> block::Result<()> {
+    fn carry_pieces(&self, epoch: &LayoutEpoch, order: &Order, step: &Step<'_>, chunk_bytes: u64) -> block::Result<()> {
         let (grain, concerned) = (step.after.grain_bytes, order.concerned(&step.range));
-        let now: Vec<Copy> = concerned.iter().map(|at| space.locate(*at).copies()[0]).collect();
-        let then: Vec<Copy> = concerned.iter().map(|at| order.locate(&step.after, &space.layout, *at).copies()[0]).collect();
+        let now: Vec<Copy> = concerned.iter().map(|at| epoch.locate(*at).copies()[0]).collect();
+        let then: Vec<Copy> = concerned.iter().map(|at| order.locate(&step.after, &epoch.layout, *at).copies()[0]).collect();
         let moves: Vec<usize> = (0..concerned.len()).filter(|at| now[*at] != then[*at]).collect();
         // I-RLY-1: of other pieces that follows from their order.
         let held: HashSet<Copy> = now.iter().copied().collect();
         assert!(moves.iter().all(|at| !held.contains(&then[*at])), "a step overwrites nothing that lives there");
-        let lives = self.shared.lives();
+        let handles = self.group_state.handles();
         for moves in moves.chunks((chunk_bytes / grain).max(1) as usize) {
             let mut buf = AlignedBuf::zeroed(moves.len() * grain as usize);
             let mut shares = Vec::new();
             for (at, (from, part)) in moves.iter().zip((0..).step_by(grain as usize).zip(buf.chunks_mut(grain as usize))) {
                 let (address, place) = (concerned[*at], then[*at]);
-                self.read_in(space, part, address)?;
-                let live = live_of(&lives, place.member).filter(|live| live.takes_writes() && live.is_active());
-                let live = live.ok_or_else(|| self.no_copy(Operation::Write, address))?;
-                plan::add(&mut shares, live, Piece { offset: place.offset, from, len: part.len() });
+                self.read_in(epoch, part, address)?;
+                let handle = handle_of(&handles, place.member).filter(|handle| handle.takes_writes() && handle.is_active());
+                let handle = handle.ok_or_else(|| self.no_copy(Operation::Write, address))?;
+                plan::add(&mut shares, handle, Piece { offset: place.offset, from, len: part.len() });
             }
             self.write_shares(shares, &buf)?;
         }
@@ -236,7 +237,7 @@ impl Core {
     /// nothing is written any more.
     fn say(&self, step: &Step<'_>) -> Result<()> {
         let mut lost = false;
-        let said = self.shared.change(|config| {
+        let said = self.group_state.change(|config| {
             config.volumes[self.ordinal].relayout = Some(step.after.clone());
             // A member that left while it was written to may have had the only copy of it: where the range lives now there is another.
             lost = !config.survives_without(&[]) && !is_planted(Mistake::LostCopyCounts);
@@ -251,15 +252,15 @@ impl Core {
 
     /// Copies a part of a step to all places that do not hold it yet.
     fn copy_to(&self, arrival: &Arrival<'_>, part: &mut [u8], at: u64) -> block::Result<()> {
-        let (space, lives, mut shares) = (arrival.space, self.shared.lives(), Vec::new());
-        let rows = space.parity_at(at).is_some();
+        let (epoch, handles, mut shares) = (arrival.epoch, self.group_state.handles(), Vec::new());
+        let rows = epoch.parity_at(at).is_some();
         plan::runs(arrival, at, 0, part.len(), |run, address, from, len| {
-            let now = space.locate(address);
-            let good = run.copies().iter().any(|copy| live_of(&lives, copy.member).is_some_and(|live| live.is_active()));
+            let now = epoch.locate(address);
+            let good = run.copies().iter().any(|copy| handle_of(&handles, copy.member).is_some_and(|handle| handle.is_active()));
             // What a place of a RAID-5 holds is its own, even where it is the same.
             for copy in run.copies().iter().filter(|copy| rows || !now.copies().contains(copy)) {
-                if let Some(live) = live_of(&lives, copy.member).filter(|live| live.takes_writes()) {
-                    plan::add(&mut shares, live, Piece { offset: copy.offset, from, len });
+                if let Some(handle) = handle_of(&handles, copy.member).filter(|handle| handle.takes_writes()) {
+                    plan::add(&mut shares, handle, Piece { offset: copy.offset, from, len });
                 }
             }
             if good { Ok(()) } else { Err(self.no_copy(Operation::Write, address)) }
@@ -267,20 +268,20 @@ impl Core {
         if shares.is_empty() {
             return Ok(());
         }
-        self.read_in(space, part, at)?;
+        self.read_in(epoch, part, at)?;
         self.write_shares(shares, part)
     }
 }
 
 /// The new places of addresses, in runs that go no further than those of the present ones.
 struct Arrival<'a> {
-    space: &'a Space,
+    epoch: &'a LayoutEpoch,
     to: &'a Layout,
     base: u64,
 }
 
 impl Locate for Arrival<'_> {
     fn locate(&self, at: u64) -> Run {
-        self.to.locate(at - self.base).at_most(self.space.locate(at).len)
+        self.to.locate(at - self.base).at_most(self.epoch.locate(at).len)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use block::BlockDevice;
 
-use super::Inner;
+use super::GroupRuntime;
 use crate::{Config, Error, ErrorKind, Label, Member, Result};
 
 /// A device that is to become a member.
@@ -46,7 +46,7 @@ pub(crate) fn refuse_foreign(device: &Arc<dyn BlockDevice>, of: Option<&Config>)
     }
 }
 
-impl Inner {
+impl GroupRuntime {
     /// Refuses a device that cannot take the place of a member: it is too small, or has larger blocks than its volume.
     pub(crate) fn refuse_unfit(&self, config: &Config, index: usize, member: &Member, device: &dyn BlockDevice) -> Result<()> {
         let needed = config.needed_bytes(index);
@@ -63,7 +63,7 @@ impl Inner {
 
     /// Refuses a spare that could take nobody's place.
     pub(crate) fn refuse_coarse_spare(&self, config: &Config, device: &dyn BlockDevice) -> Result<()> {
-        let largest = self.cores.iter().map(|core| core.geometry.logical_block_size).max().unwrap_or(u32::MAX);
+        let largest = self.ios.iter().map(|io| io.geometry.logical_block_size).max().unwrap_or(u32::MAX);
         let (name, has, group) = (device.name(), device.geometry().logical_block_size, &config.name);
         if has <= largest {
             return Ok(());
@@ -74,7 +74,7 @@ impl Inner {
     /// Returns the block size of the volume that a member belongs to: larger ones cannot serve it.
     pub(crate) fn block_size_on(&self, config: &Config, index: usize) -> u32 {
         let role = config.volume_on(index).map(|volume| volume.role);
-        self.cores.iter().find(|core| Some(core.role) == role).map_or(u32::MAX, |core| core.geometry.logical_block_size)
+        self.ios.iter().find(|io| Some(io.role) == role).map_or(u32::MAX, |io| io.geometry.logical_block_size)
     }
 }
 

@@ -78,7 +78,7 @@ pub(crate) fn member_of(device: &dyn BlockDevice, state: MemberState, since: u64
         let (name, size_bytes, least) = (device.name(), device.size_bytes(), MEMBER_BYTES_MIN >> 20);
         return Err(Error::invalid(format!("{name} has {size_bytes} bytes; a member has at least {least} MiB")));
     }
-    Ok(Member { id: Id::random(), path: device.name().to_owned(), size_bytes, state, since, knew: 0, guest: None })
+    Ok(Member { id: Id::random(), path: device.name().to_owned(), size_bytes, state, since, last_event: 0, relocated: None })
 }
 
 /// Writes empty logs and the label to a member.
@@ -121,7 +121,7 @@ fn plan(new: &NewGroup, devices: &[&Arc<dyn BlockDevice>]) -> Result<Config> {
         id: Id::random(),
         name: new.name.clone(),
         event: 1,
-        settled: 0,
+        common_event: 0,
         clean,
         foreground_percent: FOREGROUND_PERCENT_DEFAULT,
         data_start: DATA_START_MIN,

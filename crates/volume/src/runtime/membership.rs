@@ -10,34 +10,34 @@ use std::sync::atomic::Ordering;
 
 use block::BlockDevice;
 
-use super::Inner;
+use super::GroupRuntime;
 use super::arrival::{Arrival, refuse_idle_spare};
 use super::create::member_of;
-use crate::group::{Live, Lives, MEMBERS_MAX};
+use crate::group::{Handles, MEMBERS_MAX, MemberHandle};
 use crate::redundancy::BEHIND;
 use crate::{Config, Error, Label, Member, MemberState, Result, Which};
 
-impl Inner {
+impl GroupRuntime {
     /// Adds a member without data: a spare, or an active one that brings room.
     pub fn add(&self, new: Arrival<'_>, state: MemberState) -> Result<()> {
         let _members_stay = self.maintenance.lock();
         let device = new.device;
-        new.refuse_foreign(&self.shared.config())?;
-        self.shared.change_members(|config, lives| {
+        new.refuse_foreign(&self.group_state.config())?;
+        self.group_state.change_members(|config, handles| {
             let member = member_of(&**device, state, config.event + 1)?;
             if state == MemberState::Spare {
                 refuse_idle_spare(config, &member)?;
                 self.refuse_coarse_spare(config, &**device)?;
             }
-            let live = Some(Live::new(member.id, Arc::clone(device), state));
+            let handle = Some(MemberHandle::new(member.id, Arc::clone(device), state));
             if let Some(place) = config.members.iter().position(Member::is_vacant) {
-                (config.members[place], lives[place]) = (member, live);
+                (config.members[place], handles[place]) = (member, handle);
                 return Ok(());
             }
             if config.members.len() >= MEMBERS_MAX {
                 return Err(Error::invalid(format!("group {} has {MEMBERS_MAX} members, and more do not fit a label", config.name)));
             }
-            lives.push(live);
+            handles.push(handle);
             config.members.push(member);
             Ok(())
         })
@@ -45,7 +45,7 @@ impl Inner {
 
     pub fn remove(&self, which: Which) -> Result<()> {
         let _members_stay = self.maintenance.lock();
-        let config = self.shared.config();
+        let config = self.group_state.config();
         let index = which.index_in(&config)?;
         let member = &config.members[index];
         if config.volume_on(index).is_some() {
@@ -57,13 +57,13 @@ impl Inner {
             )));
         }
         self.refuse_host(&config, index)?;
-        let lives = self.shared.lives();
-        self.shared.change_members(|config, lives| {
-            let_go(config, lives, index);
+        let handles = self.group_state.handles();
+        self.group_state.change_members(|config, handles| {
+            let_go(config, handles, index);
             Ok(())
         })?;
-        match &lives[index] {
-            Some(live) if live.id == member.id => Label::erase(&*live.device),
+        match &handles[index] {
+            Some(handle) if handle.id == member.id => Label::erase(&*handle.device),
             _ => Ok(()),
         }
     }
@@ -79,17 +79,17 @@ impl Inner {
 
     /// Takes the label off a member that left: found alone it would pass for the group, with old data. One that does not answer keeps it; beside any
     /// other member it is told apart (S-108).
-    fn take_label_off(&self, left: &Live) {
+    fn take_label_off(&self, left: &MemberHandle) {
         if let Err(error) = Label::erase(&*left.device) {
-            let (group, member) = (&self.shared.name, left.name());
+            let (group, member) = (&self.group_state.name, left.name());
             tracing::warn!(group, member, %error, "the member that was replaced keeps its label: erase it before it is found without the others");
         }
     }
 
     /// Puts a device in the place of a member and returns that, where it was open and has a device of its own.
-    fn put_in_place(&self, which: Which, new: Arrival<'_>) -> Result<Option<Arc<Live>>> {
+    fn put_in_place(&self, which: Which, new: Arrival<'_>) -> Result<Option<Arc<MemberHandle>>> {
         let _members_stay = self.maintenance.lock();
-        let config = self.shared.config();
+        let config = self.group_state.config();
         let index = which.index_in(&config)?;
         new.refuse_foreign(&config)?;
         let old = &config.members[index];
@@ -100,21 +100,21 @@ impl Inner {
             return Err(Error::invalid(format!("group {} is not whole without {}: it cannot be replaced", config.name, old.path)));
         }
         self.refuse_host(&config, index)?;
-        let left = self.shared.lives()[index].clone().filter(|_| old.guest.is_none());
-        self.settle_on(&config, index, new.device)?;
+        let left = self.group_state.handles()[index].clone().filter(|_| old.relocated.is_none());
+        self.fill_place(&config, index, new.device)?;
         Ok(left)
     }
 
     /// Lets a device that was checked take the place of a member.
-    pub fn settle_on(&self, config: &Config, index: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {
+    pub fn fill_place(&self, config: &Config, index: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {
         let member = member_of(&**device, MemberState::Stale, config.event + 1)?;
         self.refuse_unfit(config, index, &member, &**device)?;
-        self.take_place(index, |config, lives| {
+        self.take_place(index, |config, handles| {
             if !config.survives_without(&[index]) {
                 let (group, old) = (&config.name, &config.members[index].path);
                 return Err(Error::invalid(format!("group {group}: a member failed just now, and the group is not whole without {old}: it stays")));
             }
-            lives[index] = Some(Live::new(member.id, Arc::clone(device), MemberState::Stale));
+            handles[index] = Some(MemberHandle::new(member.id, Arc::clone(device), MemberState::Stale));
             config.members[index] = member.clone();
             config.members[index].since = config.event + 1;
             Ok(())
@@ -123,10 +123,10 @@ impl Inner {
 
     /// Takes a device back as the member that it was, although it holds something older than that had when it failed: all of it is copied.
     pub fn take_back(&self, index: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {
-        let id = self.shared.config().members[index].id;
+        let id = self.group_state.config().members[index].id;
         let _members_stay = self.maintenance.lock();
-        self.take_place(index, |config, lives| {
-            lives[index] = Some(Live::new(id, Arc::clone(device), MemberState::Stale));
+        self.take_place(index, |config, handles| {
+            handles[index] = Some(MemberHandle::new(id, Arc::clone(device), MemberState::Stale));
             config.set_state(index, MemberState::Stale);
             device.name().clone_into(&mut config.members[index].path);
             Ok(())
@@ -134,47 +134,49 @@ impl Inner {
     }
 
     fn refuse_host(&self, config: &Config, index: usize) -> Result<()> {
-        let guests = config.guests_of(index);
-        guests.first().map_or(Ok(()), |guest| {
-            let (group, path, guest) = (&config.name, &config.members[index].path, &config.members[*guest].path);
-            Err(Error::invalid(format!("group {group}: {guest} lies in free space of {path}: move it back with 'bedplate volume unrelocate' first")))
+        let relocated_members = config.relocated_on(index);
+        relocated_members.first().map_or(Ok(()), |relocated| {
+            let (group, path, relocated) = (&config.name, &config.members[index].path, &config.members[*relocated].path);
+            Err(Error::invalid(format!(
+                "group {group}: {relocated} lies in free space of {path}: move it back with 'bedplate volume unrelocate' first"
+            )))
         })
     }
 
     /// Lets `change` put another device in the place of a member.
-    pub fn take_place(&self, index: usize, change: impl FnOnce(&mut Config, &mut Lives) -> Result<()>) -> Result<()> {
-        let concerned: Vec<_> = self.cores.iter().map(|core| (core, core.spaces.get())).filter(|(_, space)| space.members.contains(&index)).collect();
-        for (core, space) in &concerned {
-            let Some(redundancy) = &space.redundancy else {
-                return Err(Error::invalid(format!("volume {} has one copy of everything: its members cannot be replaced", core.name)));
+    pub fn take_place(&self, index: usize, change: impl FnOnce(&mut Config, &mut Handles) -> Result<()>) -> Result<()> {
+        let concerned: Vec<_> = self.ios.iter().map(|io| (io, io.epochs.get())).filter(|(_, epoch)| epoch.members.contains(&index)).collect();
+        for (io, epoch) in &concerned {
+            let Some(redundancy) = &epoch.redundancy else {
+                return Err(Error::invalid(format!("volume {} has one copy of everything: its members cannot be replaced", io.name)));
             };
-            for region in core.regions_on(space, index) {
-                core.mark(space, redundancy, region, region)?;
+            for region in io.regions_on(epoch, index) {
+                io.mark(epoch, redundancy, region, region)?;
             }
         }
         // I-PAR-2: as when a member fails, and nothing is written to rows until the new one takes part.
         let mut failures = Vec::new();
         let mut still = Vec::new();
-        for (core, parity) in concerned.iter().flat_map(|(core, space)| space.parities().map(move |parity| (core, parity))) {
-            still.push(core.hold_rows(parity, &mut failures));
+        for (io, parity) in concerned.iter().flat_map(|(io, epoch)| epoch.parities().map(move |parity| (io, parity))) {
+            still.push(io.hold_rows(parity, &mut failures));
         }
         if let Some((_, error)) = failures.pop() {
             return Err(error.into());
         }
-        let overwritten = self.shared.overwritten_count();
-        let none_was_stale = !self.shared.config().members.iter().any(|member| member.state == MemberState::Stale);
-        self.shared.change_members(change)?;
+        let overwritten = self.group_state.overwritten_count();
+        let none_was_stale = !self.group_state.config().members.iter().any(|member| member.state == MemberState::Stale);
+        self.group_state.change_members(change)?;
         drop(still);
         if none_was_stale {
             self.copied_under.store(overwritten, Ordering::Release);
         }
-        for (core, space) in &concerned {
-            let redundancy = space.redundancy.as_ref().expect("it was just found");
-            for region in core.regions_on(space, index) {
+        for (io, epoch) in &concerned {
+            let redundancy = epoch.redundancy.as_ref().expect("it was just found");
+            for region in io.regions_on(epoch, index) {
                 redundancy.regions.set(region, BEHIND);
             }
             let log = redundancy.log.lock();
-            core.write_log(space, &log, &log.pages(), true)?;
+            io.write_log(epoch, &log, &log.pages(), true)?;
         }
         Ok(())
     }
@@ -182,20 +184,20 @@ impl Inner {
     /// Lets members that are up to date be read, when nothing is behind any more. Returns false where everything is to be copied to them again.
     pub fn finish(&self) -> Result<bool> {
         let _members_stay = self.maintenance.lock();
-        for core in &self.cores {
-            let config = self.shared.config();
-            let space = core.spaces.get();
-            let stale: Vec<usize> = space.members.iter().copied().filter(|index| config.members[*index].state == MemberState::Stale).collect();
-            if stale.is_empty() || core.pending() > 0 {
+        for io in &self.ios {
+            let config = self.group_state.config();
+            let epoch = io.epochs.get();
+            let stale: Vec<usize> = epoch.members.iter().copied().filter(|index| config.members[*index].state == MemberState::Stale).collect();
+            if stale.is_empty() || io.pending() > 0 {
                 continue;
             }
             self.check_members()?;
             if self.copy_again() {
                 return Ok(false);
             }
-            core.flush_in(&space)?;
-            space.parities().try_for_each(|parity| core.checkpoint_parity(parity))?;
-            self.shared.change(|config| {
+            io.flush_in(&epoch)?;
+            epoch.parities().try_for_each(|parity| io.checkpoint_parity(parity))?;
+            self.group_state.change(|config| {
                 for index in stale {
                     if config.members[index].state == MemberState::Stale {
                         config.set_state(index, MemberState::Active);
@@ -210,15 +212,15 @@ impl Inner {
 }
 
 /// Takes a member without data out. No index changes of one whose data a layout names: there its place stays empty.
-pub(crate) fn let_go(config: &mut Config, lives: &mut Lives, index: usize) {
+pub(crate) fn let_go(config: &mut Config, handles: &mut Handles, index: usize) {
     if (index..config.members.len()).any(|at| config.volume_on(at).is_some()) {
-        (config.members[index], lives[index]) = (Member::vacant(config.event + 1), None);
+        (config.members[index], handles[index]) = (Member::vacant(config.event + 1), None);
         return;
     }
     config.members.remove(index);
-    lives.remove(index);
+    handles.remove(index);
     while config.members.last().is_some_and(|last| last.is_vacant() && config.volume_on(config.members.len() - 1).is_none()) {
         config.members.pop();
-        lives.pop();
+        handles.pop();
     }
 }

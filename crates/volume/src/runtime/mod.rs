@@ -12,16 +12,16 @@ use std::sync::{Arc, OnceLock};
 use block::{BlockDevice, Geometry};
 use parking_lot::Mutex;
 
-pub(crate) use arbiters::Bench;
-pub use arbiters::Judges;
+pub use arbiters::ArbiterProvider;
+pub(crate) use arbiters::ArbiterSlot;
 pub use arrival::Arrival;
 pub use create::{MEMBER_BYTES_MIN, NewGroup, create};
 pub(crate) use membership::let_go;
 
-use crate::estimate::Estimate;
-use crate::group::{Assembly, Found, Live, Lives, Shared, assemble};
-use crate::io::raid5::{refuse_unheard, with_parity};
-use crate::io::{Buffers, Core, Lanes, Space, Spaces};
+use crate::estimate::RateEstimate;
+use crate::group::{Assembly, Found, GroupState, Handles, MemberHandle, assemble};
+use crate::io::raid5::{refuse_unreadable_log, with_parity};
+use crate::io::{Buffers, EpochTable, Lanes, LayoutEpoch, VolumeIo};
 use crate::meter::VolumeMeter;
 use crate::redundancy::{BEHIND, DIRTY, Drl, Redundancy, Regions, UNSYNCED};
 use crate::throttle::Throttle;
@@ -45,61 +45,61 @@ impl Default for ImportOptions {
 }
 
 #[derive(Debug)]
-pub(crate) struct Inner {
-    pub shared: Arc<Shared>,
-    pub cores: Vec<Arc<Core>>,
+pub(crate) struct GroupRuntime {
+    pub group_state: Arc<GroupState>,
+    pub ios: Vec<Arc<VolumeIo>>,
     /// Rank 0: held while members take each other's places and while it is found that one is up to date.
     pub maintenance: Mutex<()>,
     /// A leaf lock.
-    pub estimate: Mutex<Estimate>,
+    pub estimate: Mutex<RateEstimate>,
     /// As that, of a relayout. A leaf lock.
-    pub moving: Mutex<Estimate>,
+    pub moving: Mutex<RateEstimate>,
     pub throttle: Throttle,
-    pub bench: Bench,
+    pub arbiters: ArbiterSlot,
     /// How many members had been found overwritten when those that are being brought up to date were last told to copy again.
     pub copied_under: AtomicU64,
 }
 
-impl Inner {
+impl GroupRuntime {
     /// Takes regions out of the dirty region logs that were not written to since the last call. Not while a member takes another's place: what it
     /// needs is in the logs before it comes.
     pub fn clean_up(&self) -> Result<u64> {
         let _members_stay = self.maintenance.lock();
-        self.cores.iter().try_fold(0, |sum, core| Ok(sum + core.clean_up()?))
+        self.ios.iter().try_fold(0, |sum, io| Ok(sum + io.clean_up()?))
     }
 
     /// Leaves nothing in doubt, where that is possible.
     pub fn close(&self) -> Result<()> {
-        if self.shared.read_only {
+        if self.group_state.read_only {
             return Ok(());
         }
         let _members_stay = self.maintenance.lock();
         self.check_members()?;
-        for core in &self.cores {
-            core.flush()?;
+        for io in &self.ios {
+            io.flush()?;
             // The first look finds regions touched, the second takes them.
-            core.clean_up()?;
-            core.clean_up()?;
+            io.clean_up()?;
+            io.clean_up()?;
         }
-        if self.cores.iter().any(|core| core.count_with(UNSYNCED) > 0) {
+        if self.ios.iter().any(|io| io.count_with(UNSYNCED) > 0) {
             return Ok(());
         }
-        self.shared.change(|config| {
+        self.group_state.change(|config| {
             config.clean = true;
             Ok(())
         })?;
         // And once more, so that the labels say that all members had this: what any of them was before is an older copy from now on.
-        self.shared.change(|_| Ok(()))?;
+        self.group_state.change(|_| Ok(()))?;
         self.check_members()
     }
 }
 
-impl Inner {
+impl GroupRuntime {
     pub fn check_members(&self) -> crate::Result<()> {
-        let checked: Vec<block::Result<()>> = self.cores.iter().map(|core| core.check_members(&core.spaces.peek())).collect();
-        let without_data = |index: usize| !self.cores.iter().any(|core| core.spaces.peek().members.contains(&index));
-        for (live, error) in self.shared.find_overwritten(&without_data) {
-            self.shared.fail(&live, &error)?;
+        let checked: Vec<block::Result<()>> = self.ios.iter().map(|io| io.check_members(&io.epochs.peek())).collect();
+        let without_data = |index: usize| !self.ios.iter().any(|io| io.epochs.peek().members.contains(&index));
+        for (handle, error) in self.group_state.find_overwritten(&without_data) {
+            self.group_state.fail(&handle, &error)?;
         }
         Ok(checked.into_iter().collect::<block::Result<()>>()?)
     }
@@ -107,14 +107,14 @@ impl Inner {
     /// Has everything copied again to members that are being brought up to date, if a member was found overwritten that it may have been copied from.
     /// Returns whether it has. The caller keeps members from coming meanwhile.
     pub fn copy_again(&self) -> bool {
-        let found = self.shared.overwritten_count();
+        let found = self.group_state.overwritten_count();
         if self.copied_under.swap(found, Ordering::AcqRel) == found {
             return false;
         }
-        let config = self.shared.config();
-        for space in self.cores.iter().map(|core| core.spaces.peek()) {
-            let Some(redundancy) = &space.redundancy else { continue };
-            if space.members.iter().any(|member| config.members[*member].state == MemberState::Stale) {
+        let config = self.group_state.config();
+        for epoch in self.ios.iter().map(|io| io.epochs.peek()) {
+            let Some(redundancy) = &epoch.redundancy else { continue };
+            if epoch.members.iter().any(|member| config.members[*member].state == MemberState::Stale) {
                 // What a member misses is in the log until it is up to date.
                 let regions = &redundancy.regions;
                 (0..regions.count()).filter(|region| regions.has(*region, DIRTY)).for_each(|region| regions.set(region, BEHIND));
@@ -132,11 +132,11 @@ pub(crate) fn assembled(devices: &[Arc<dyn BlockDevice>], options: &ImportOption
         found.push(Found { name: device.name().to_owned(), size_bytes: device.size_bytes(), label });
     }
     let (mut assembly, mut devices) = (assemble(&found)?, devices.to_vec());
-    let guests = crate::group::find(&assembly, &devices);
-    if !guests.is_empty() {
-        for (window, guest) in guests {
+    let relocated_members = crate::group::find(&assembly, &devices);
+    if !relocated_members.is_empty() {
+        for (window, relocated) in relocated_members {
             devices.push(window);
-            found.push(guest);
+            found.push(relocated);
         }
         assembly = assemble(&found)?;
     }
@@ -181,112 +181,112 @@ fn refuse_missing(assembly: &Assembly, options: &ImportOptions) -> Result<()> {
 }
 
 /// Opens what was assembled.
-pub(crate) fn open(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> Result<Inner> {
+pub(crate) fn open(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> Result<GroupRuntime> {
     let was_clean = assembly.config.clean;
     let mut config = assembly.config.clone();
     let device = |index: usize| assembly.places[index].map(|at| &devices[at]);
-    let mut lives: Lives = Vec::new();
+    let mut handles: Handles = Vec::new();
     for (index, member) in config.members.iter().enumerate() {
         let away = member.state == MemberState::Failed && !assembly.returned.contains(&index);
-        let live = device(index).filter(|_| !away).map(|device| Live::new(member.id, Arc::clone(device), member.state));
-        live.iter().for_each(|live| live.learn_label());
-        lives.push(live);
+        let handle = device(index).filter(|_| !away).map(|device| MemberHandle::new(member.id, Arc::clone(device), member.state));
+        handle.iter().for_each(|handle| handle.learn_label());
+        handles.push(handle);
     }
     if !options.read_only && !was_clean {
-        refuse_unheard(&config, &lives)?;
+        refuse_unreadable_log(&config, &handles)?;
     }
     if !options.read_only {
         // A group that goes on without members leaps ahead of what they could have seen of an update that was under way when they left.
         config.event += if assembly.missing.is_empty() { 0 } else { 15 };
     }
-    let shared = Arc::new(Shared::new(config, lives, options.read_only));
+    let group_state = Arc::new(GroupState::new(config, handles, options.read_only));
     if !options.read_only {
-        shared.change(|config| {
+        group_state.change(|config| {
             config.clean = false;
             assembly.missing.iter().for_each(|index| config.set_state(*index, MemberState::Failed));
             assembly.returned.iter().for_each(|index| config.set_state(*index, MemberState::Stale));
             for (index, member) in config.members.iter_mut().enumerate() {
-                if let Some(device) = device(index).filter(|_| member.guest.is_none()) {
+                if let Some(device) = device(index).filter(|_| member.relocated.is_none()) {
                     device.name().clone_into(&mut member.path);
                 }
             }
             Ok(())
         })?;
     }
-    let config = shared.config();
-    let cores = config.volumes.iter().enumerate().map(|(ordinal, volume)| open_volume(&shared, &config, ordinal, volume, was_clean));
-    let cores = cores.collect::<Result<Vec<_>>>()?;
+    let config = group_state.config();
+    let ios = config.volumes.iter().enumerate().map(|(ordinal, volume)| open_volume(&group_state, &config, ordinal, volume, was_clean));
+    let ios = ios.collect::<Result<Vec<_>>>()?;
     let throttle = Throttle::new(config.foreground_percent);
-    Ok(Inner {
-        shared,
-        cores,
+    Ok(GroupRuntime {
+        group_state,
+        ios,
         maintenance: Mutex::new(()),
         estimate: Mutex::default(),
         moving: Mutex::default(),
         throttle,
-        bench: Bench::default(),
+        arbiters: ArbiterSlot::default(),
         copied_under: AtomicU64::new(0),
     })
 }
 
-fn open_volume(shared: &Arc<Shared>, config: &Config, ordinal: usize, volume: &VolumeConfig, was_clean: bool) -> Result<Arc<Core>> {
-    let lives = shared.lives();
-    let geometry = geometry(volume, &lives, shared.read_only);
+fn open_volume(group_state: &Arc<GroupState>, config: &Config, ordinal: usize, volume: &VolumeConfig, was_clean: bool) -> Result<Arc<VolumeIo>> {
+    let handles = group_state.handles();
+    let geometry = geometry(volume, &handles, group_state.read_only);
     let block = u64::from(geometry.logical_block_size);
     if volume.layouts().filter_map(Layout::unit_bytes).any(|unit| !unit.is_multiple_of(block)) {
         let message = format!("group {}: a member has blocks of {block} bytes now, of which the stripe unit is no multiple", config.name);
         return Err(Error::invalid(message));
     }
-    let space = Space::new(volume, block);
-    if !space.is_walkable() {
+    let epoch = LayoutEpoch::new(volume, block);
+    if !epoch.is_walkable() {
         let message = format!("group {}: the relayout in the label would overwrite what it still needs: the label is damaged", config.name);
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
     let name = if volume.role == Role::Data { config.name.clone() } else { format!("{}/{}", config.name, volume.role.name()) };
-    let core = Core {
-        shared: Arc::clone(shared),
+    let io = VolumeIo {
+        group_state: Arc::clone(group_state),
         role: volume.role,
         ordinal,
         name,
         geometry,
         untorn_unit: geometry.untorn_unit.into(),
-        spaces: Spaces::new(with_parity(space, config.id, ordinal)),
-        settled: was_clean || !shared.read_only,
-        doubt: OnceLock::new(),
+        epochs: EpochTable::new(with_parity(epoch, config.id, ordinal)),
+        copies_agree: was_clean || !group_state.read_only,
+        uncertain_rows: OnceLock::new(),
         lanes: Lanes::default(),
         meter: VolumeMeter::default(),
         buffers: Buffers::default(),
-        travel: Mutex::default(),
+        relayout_step_state: Mutex::default(),
         latched: false.into(),
         latch: Mutex::new(None),
     };
-    if shared.read_only && !was_clean {
-        core.look_at_parity(&core.spaces, config, volume)?;
+    if group_state.read_only && !was_clean {
+        io.show_parity_log(&io.epochs, config, volume)?;
     }
-    if volume.is_redundant() && !shared.read_only {
-        let redundancy = Arc::new(redundancy(config, volume, &core, &lives, was_clean)?);
-        core.spaces.change(|space| space.redundancy = Some(Arc::clone(&redundancy)));
-        for parity in core.spaces.peek().parities() {
-            core.recover_parity(parity)?;
+    if volume.is_redundant() && !group_state.read_only {
+        let redundancy = Arc::new(redundancy(config, volume, &io, &handles, was_clean)?);
+        io.epochs.change(|epoch| epoch.redundancy = Some(Arc::clone(&redundancy)));
+        for parity in io.epochs.peek().parities() {
+            io.recover_parity(parity)?;
         }
         let log = redundancy.log.lock();
-        core.write_log(&core.spaces.get(), &log, &log.pages(), true)?;
+        io.write_log(&io.epochs.get(), &log, &log.pages(), true)?;
     }
-    Ok(Arc::new(core))
+    Ok(Arc::new(io))
 }
 
 /// Joins the members' dirty region logs and says what follows from them.
-fn redundancy(config: &Config, volume: &VolumeConfig, core: &Core, lives: &Lives, was_clean: bool) -> Result<Redundancy> {
-    let space = core.spaces.get();
-    let regions = Regions::new(space.size_bytes, volume.region_bytes);
-    let mut log = Drl::new(config.id, core.ordinal, volume.size_bytes().div_ceil(volume.region_bytes));
-    for live in space.members.iter().filter_map(|member| lives[*member].as_ref()) {
-        if let Err(error) = log.absorb(&*live.device) {
+fn redundancy(config: &Config, volume: &VolumeConfig, io: &VolumeIo, handles: &Handles, was_clean: bool) -> Result<Redundancy> {
+    let epoch = io.epochs.get();
+    let regions = Regions::new(epoch.size_bytes, volume.region_bytes);
+    let mut log = Drl::new(config.id, io.ordinal, volume.size_bytes().div_ceil(volume.region_bytes));
+    for handle in epoch.members.iter().filter_map(|member| handles[*member].as_ref()) {
+        if let Err(error) = log.absorb(&*handle.device) {
             // Its bits are durable on the others too.
-            core.shared.fail(live, &error)?;
+            io.group_state.fail(handle, &error)?;
         }
     }
-    let behind = space.members.iter().any(|member| config.members[*member].state == MemberState::Stale);
+    let behind = epoch.members.iter().any(|member| config.members[*member].state == MemberState::Stale);
     let flags = if was_clean { 0 } else { UNSYNCED } | if behind { BEHIND } else { 0 };
     for region in log.dirty().filter(|region| *region < regions.count()) {
         regions.set_dirty(region);
@@ -296,8 +296,9 @@ fn redundancy(config: &Config, volume: &VolumeConfig, core: &Core, lives: &Lives
 }
 
 /// Combines what the members state: the strictest of everything, in all layouts that the volume is in.
-pub(crate) fn geometry(volume: &VolumeConfig, lives: &Lives, read_only: bool) -> Geometry {
-    let all: Vec<Geometry> = volume.members().into_iter().filter_map(|member| lives[member].as_ref()).map(|live| live.device.geometry()).collect();
+pub(crate) fn geometry(volume: &VolumeConfig, handles: &Handles, read_only: bool) -> Geometry {
+    let all: Vec<Geometry> =
+        volume.members().into_iter().filter_map(|member| handles[member].as_ref()).map(|handle| handle.device.geometry()).collect();
     let most = |field: &dyn Fn(&Geometry) -> u32| all.iter().map(field).max().unwrap_or(512);
     let logical_block_size = most(&|geometry| geometry.logical_block_size);
     // A write that an untorn unit holds stays on one member, at an offset that is a multiple of its length there too.

@@ -1,6 +1,6 @@
 //! Comparing the copies of everything, and making those good that differ where it can be known which is right.
 //!
-//! A copy that cannot be read is wrong. Of copies that can all be read and differ, a [`Judge`] may know: the database whose page it is. Where
+//! A copy that cannot be read is wrong. Of copies that can all be read and differ, a [`PageArbiter`] may know: the database whose page it is. Where
 //! nobody knows, the difference is told and nothing is touched. Rows of a RAID-5 are compared in `rows.rs`.
 
 mod pages;
@@ -14,9 +14,9 @@ use block::AlignedBuf;
 
 pub use pages::{HEAD_BYTES, Innodb, PageFormat, Postgres, Sqlite, page_formats};
 
-use crate::group::{FINDING_COPIES_MAX, Live, Lives};
-use crate::io::plan::{self, live_of};
-use crate::io::{Core, Space};
+use crate::group::{FINDING_COPIES_MAX, Handles, MemberHandle};
+use crate::io::plan::{self, handle_of};
+use crate::io::{LayoutEpoch, VolumeIo};
 use crate::layout::{Copy, Locate, Run};
 use crate::{Config, Role, ScrubFinding};
 
@@ -24,7 +24,7 @@ use crate::{Config, Role, ScrubFinding};
 const TEXT_BYTES_MAX: usize = 256;
 
 /// Knows which of several copies is right.
-pub trait Judge {
+pub trait PageArbiter {
     /// Returns the ordinal of the copy that is right in a range of volume addresses, if that can be known. `read` fills a buffer from a copy, at
     /// any address, and says whether that worked; addresses and lengths are multiples of the volume's block. In a RAID-5 the range is a part of one
     /// unit, copy 0 is what stands there, and copy 1 is what the rest of the row makes of it; elsewhere both are the same.
@@ -41,7 +41,7 @@ pub trait Judge {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Undecided;
 
-impl Judge for Undecided {
+impl PageArbiter for Undecided {
     fn judge(&self, _: Role, _: Range<u64>, _: usize, _: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool) -> Option<usize> {
         None
     }
@@ -83,14 +83,14 @@ pub struct ScrubReport {
 const CHUNK_BYTES: usize = 256 << 10;
 /// How often a busy region is tried again, and how long each time.
 const TRIES: usize = 20;
-const PATIENCE: Duration = Duration::from_millis(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// What is done about what differs.
 #[derive(Clone, Copy)]
 pub(crate) struct How<'a> {
     /// Whether copies that are known to be wrong are written anew.
     pub repair: bool,
-    pub judge: &'a dyn Judge,
+    pub judge: &'a dyn PageArbiter,
 }
 
 /// How far a part of a region came.
@@ -107,31 +107,31 @@ pub(crate) enum Compared {
 }
 
 /// A copy of a run as it was read; `None` where it could not be.
-struct Held {
-    live: Arc<Live>,
+struct CopyRead {
+    handle: Arc<MemberHandle>,
     member: usize,
     offset: u64,
     bytes: Option<AlignedBuf>,
 }
 
-impl Core {
+impl VolumeIo {
     /// Compares a part of a region, from byte `from` in it on, about `most` bytes of each member, while nobody writes to the region.
     pub fn scrub_part(&self, region: u64, from: u64, most: u64, how: How<'_>, report: &mut ScrubReport) -> block::Result<Compared> {
         // Taken anew for every part: a region that is moved meanwhile is compared where it is now.
-        let space = self.spaces.get();
-        let Some(redundancy) = space.redundancy.as_ref().filter(|redundancy| region < redundancy.regions.count()) else {
+        let epoch = self.epochs.get();
+        let Some(redundancy) = epoch.redundancy.as_ref().filter(|redundancy| region < redundancy.regions.count()) else {
             return Ok(Compared::Absent);
         };
         let (start, len) = redundancy.regions.range(region);
-        let end = crate::io::part_end(&space, start, from, most).min(len);
+        let end = crate::io::part_end(&epoch, start, from, most).min(len);
         if from >= end {
             return Ok(Compared::Whole);
         }
-        self.settle_regions(&space, start + from, end - from)?;
-        if !(0..TRIES).any(|_| redundancy.regions.lock_in_time(region, PATIENCE)) {
+        self.resync_range(&epoch, start + from, end - from)?;
+        if !(0..TRIES).any(|_| redundancy.regions.lock_in_time(region, DRAIN_TIMEOUT)) {
             return Ok(Compared::Busy);
         }
-        let scrubbed = self.scrub_range(&space, start + from..start + end, how, report);
+        let scrubbed = self.scrub_range(&epoch, start + from..start + end, how, report);
         redundancy.regions.unlock(region, 0);
         scrubbed?;
         Ok(if end == len { Compared::Whole } else { Compared::Part(end) })
@@ -139,31 +139,31 @@ impl Core {
 
     /// Returns the region with which what lies at an address is compared: that in which its row begins.
     pub fn region_compared_at(&self, at: u64) -> Option<u64> {
-        let space = self.spaces.peek();
-        let at = space.parity_at(at).map_or(at, |parity| at - at % parity.raid5.row_bytes());
-        Some(space.redundancy.as_ref()?.regions.span(at, 1).0)
+        let epoch = self.epochs.peek();
+        let at = epoch.parity_at(at).map_or(at, |parity| at - at % parity.raid5.row_bytes());
+        Some(epoch.redundancy.as_ref()?.regions.span(at, 1).0)
     }
 
     /// Compares a range of a region that the caller has locked.
-    fn scrub_range(&self, space: &Space, range: Range<u64>, how: How<'_>, report: &mut ScrubReport) -> block::Result<()> {
-        for (at, len) in space.stretches(range.start, range.end - range.start) {
-            match space.parity_at(at) {
-                Some(parity) => self.scrub_rows(space, parity, &(at..at + len), how, report)?,
-                None => self.scrub_copies(space, at..at + len, how, report)?,
+    fn scrub_range(&self, epoch: &LayoutEpoch, range: Range<u64>, how: How<'_>, report: &mut ScrubReport) -> block::Result<()> {
+        for (at, len) in epoch.stretches(range.start, range.end - range.start) {
+            match epoch.parity_at(at) {
+                Some(parity) => self.scrub_rows(epoch, parity, &(at..at + len), how, report)?,
+                None => self.scrub_copies(epoch, at..at + len, how, report)?,
             }
         }
         Ok(())
     }
 
-    fn scrub_copies(&self, space: &Space, range: Range<u64>, how: How<'_>, report: &mut ScrubReport) -> block::Result<()> {
+    fn scrub_copies(&self, epoch: &LayoutEpoch, range: Range<u64>, how: How<'_>, report: &mut ScrubReport) -> block::Result<()> {
         let mut at = range.start;
         while at < range.end {
-            let run = space.locate(at);
+            let run = epoch.locate(at);
             let len = run.len.min(range.end - at).min(CHUNK_BYTES as u64) as usize;
-            let (held, parts) = self.compare_copies(space, &run, len)?;
+            let (held, parts) = self.compare_copies(epoch, &run, len)?;
             report.compared_bytes += if held.len() > 1 { len as u64 } else { 0 };
             for part in parts {
-                report.differences.push(self.settle_difference(space, at, part, &held, how)?);
+                report.differences.push(self.repair_difference(epoch, at, part, &held, how)?);
             }
             at += len as u64;
         }
@@ -171,52 +171,52 @@ impl Core {
     }
 
     /// Reads the copies of a run and returns the parts in which they differ. One that was overwritten is no copy.
-    fn compare_copies(&self, space: &Space, run: &Run, len: usize) -> block::Result<(Vec<Held>, Vec<Range<usize>>)> {
+    fn compare_copies(&self, epoch: &LayoutEpoch, run: &Run, len: usize) -> block::Result<(Vec<CopyRead>, Vec<Range<usize>>)> {
         loop {
-            let overwritten = self.shared.overwritten_count();
+            let overwritten = self.group_state.overwritten_count();
             let held = self.read_copies(run, len);
             let unreadable = held.iter().any(|held| held.bytes.is_none());
             let differ = |part: &Range<usize>| unreadable || held.windows(2).any(|pair| part_of(&pair[0], part) != part_of(&pair[1], part));
             let parts = if held.len() > 1 { differing(len, self.geometry.logical_block_size as usize, differ) } else { Vec::new() };
-            if parts.is_empty() || !self.is_overwritten_since(space, overwritten)? {
+            if parts.is_empty() || !self.is_overwritten_since(epoch, overwritten)? {
                 return Ok((held, parts));
             }
         }
     }
 
-    fn read_copies(&self, run: &Run, len: usize) -> Vec<Held> {
-        let lives = self.shared.lives();
-        let active = run.copies().iter().filter_map(|copy| Some((copy, live_of(&lives, copy.member).filter(|live| live.is_active())?)));
+    fn read_copies(&self, run: &Run, len: usize) -> Vec<CopyRead> {
+        let handles = self.group_state.handles();
+        let active = run.copies().iter().filter_map(|copy| Some((copy, handle_of(&handles, copy.member).filter(|handle| handle.is_active())?)));
         active
-            .map(|(copy, live)| {
+            .map(|(copy, handle)| {
                 let mut bytes = AlignedBuf::zeroed(len);
-                let good = live.read(&mut bytes, copy.offset).is_ok();
-                Held { live: Arc::clone(live), member: copy.member.into(), offset: copy.offset, bytes: good.then_some(bytes) }
+                let good = handle.read(&mut bytes, copy.offset).is_ok();
+                CopyRead { handle: Arc::clone(handle), member: copy.member.into(), offset: copy.offset, bytes: good.then_some(bytes) }
             })
             .collect()
     }
 
-    fn settle_difference(&self, space: &Space, at: u64, part: Range<usize>, held: &[Held], how: How<'_>) -> block::Result<Difference> {
+    fn repair_difference(&self, epoch: &LayoutEpoch, at: u64, part: Range<usize>, held: &[CopyRead], how: How<'_>) -> block::Result<Difference> {
         let range = at + part.start as u64..at + part.end as u64;
         let readable: Vec<usize> = (0..held.len()).filter(|copy| held[*copy].bytes.is_some()).collect();
         let content = |copy: usize| held[copy].bytes.as_ref().map(|bytes| &bytes[part.clone()]);
         let agree = readable.windows(2).all(|pair| content(pair[0]) == content(pair[1]));
         let right = match readable.first() {
             Some(first) if agree => Some(*first),
-            Some(_) => self.ask(space, how.judge, &range, held),
+            Some(_) => self.ask(epoch, how.judge, &range, held),
             None => None,
         };
         let mut repaired = false;
         if let Some((right, bytes)) = right.and_then(|right| Some((right, content(right)?))).filter(|_| how.repair) {
-            let wrong = held.iter().enumerate().filter(|(copy, held)| *copy != right && content(*copy) != Some(bytes) && held.live.is_active());
+            let wrong = held.iter().enumerate().filter(|(copy, held)| *copy != right && content(*copy) != Some(bytes) && held.handle.is_active());
             let mut failures = Vec::new();
             for (_, held) in wrong {
-                match held.live.write(&AlignedBuf::from_slice(bytes), held.offset + part.start as u64).and_then(|()| held.live.flush()) {
-                    Ok(()) => held.live.note_corrected(),
-                    Err(error) => failures.push((Arc::clone(&held.live), error)),
+                match held.handle.write(&AlignedBuf::from_slice(bytes), held.offset + part.start as u64).and_then(|()| held.handle.flush()) {
+                    Ok(()) => held.handle.note_corrected(),
+                    Err(error) => failures.push((Arc::clone(&held.handle), error)),
                 }
             }
-            self.settle(failures)?;
+            self.fail_members(failures)?;
             repaired = true;
         }
         Ok(Difference {
@@ -232,10 +232,10 @@ impl Core {
     }
 
     /// Asks who knows. Copies are numbered as in this run; elsewhere the copy on the same member is meant, or the one with the same number.
-    fn ask(&self, space: &Space, judge: &dyn Judge, range: &Range<u64>, held: &[Held]) -> Option<usize> {
-        let lives = self.shared.lives();
+    fn ask(&self, epoch: &LayoutEpoch, judge: &dyn PageArbiter, range: &Range<u64>, held: &[CopyRead]) -> Option<usize> {
+        let handles = self.group_state.handles();
         let mut read = |copy: usize, address: u64, buf: &mut [u8]| {
-            self.read_chosen(space, &lives, address, buf, &|run| {
+            self.read_chosen(epoch, &handles, address, buf, &|run| {
                 let same = run.copies().iter().find(|one| usize::from(one.member) == held[copy].member);
                 same.or(run.copies().get(copy)).copied()
             })
@@ -244,15 +244,15 @@ impl Core {
     }
 
     /// Fills a buffer from copies of which one is chosen for each run, and from nowhere else. Returns whether that worked.
-    pub fn read_chosen(&self, space: &Space, lives: &Lives, address: u64, buf: &mut [u8], choose: &dyn Fn(&Run) -> Option<Copy>) -> bool {
-        if self.check(space, block::Operation::Read, address, buf.len() as u64).is_err() {
+    pub fn read_chosen(&self, epoch: &LayoutEpoch, handles: &Handles, address: u64, buf: &mut [u8], choose: &dyn Fn(&Run) -> Option<Copy>) -> bool {
+        if self.check(epoch, block::Operation::Read, address, buf.len() as u64).is_err() {
             return false;
         }
-        let read = plan::runs(space, address, 0, buf.len(), |run, _, from, len| {
+        let read = plan::runs(epoch, address, 0, buf.len(), |run, _, from, len| {
             let place = choose(run).ok_or(())?;
-            let live = live_of(lives, place.member).ok_or(())?;
+            let handle = handle_of(handles, place.member).ok_or(())?;
             let mut bytes = AlignedBuf::zeroed(len);
-            live.read(&mut bytes, place.offset).map_err(drop)?;
+            handle.read(&mut bytes, place.offset).map_err(drop)?;
             buf[from..from + len].copy_from_slice(&bytes);
             Ok::<(), ()>(())
         });
@@ -260,7 +260,7 @@ impl Core {
     }
 }
 
-fn part_of<'a>(held: &'a Held, part: &Range<usize>) -> Option<&'a [u8]> {
+fn part_of<'a>(held: &'a CopyRead, part: &Range<usize>) -> Option<&'a [u8]> {
     held.bytes.as_ref().map(|bytes| &bytes[part.clone()])
 }
 
@@ -277,7 +277,7 @@ pub(crate) fn differing(len: usize, block: usize, differs: impl Fn(&Range<usize>
 }
 
 /// Makes a finding of a difference that was found just now.
-pub(crate) fn finding(config: &Config, one: &Difference, judge: Option<&dyn Judge>) -> ScrubFinding {
+pub(crate) fn finding(config: &Config, one: &Difference, judge: Option<&dyn PageArbiter>) -> ScrubFinding {
     let id = |member: usize| config.members.get(member).map(|member| member.id);
     let lies = one.places.iter().filter_map(|place| judge?.lies_at(one.role, place.start)).collect::<Vec<_>>().join(" or ");
     ScrubFinding {

@@ -9,34 +9,34 @@ use block::{AlignedBuf, Result};
 
 use super::{Difference, How, ScrubReport, differing};
 use crate::io::raid5::{Parity, Rows};
-use crate::io::{Core, Space};
+use crate::io::{LayoutEpoch, VolumeIo};
 
-/// What stands in a unit, as a [`Judge`](crate::Judge) numbers it, and what the rest of the row makes of it.
+/// What stands in a unit, as a [`PageArbiter`](crate::PageArbiter) numbers it, and what the rest of the row makes of it.
 const STANDS: usize = 0;
 const MADE: usize = 1;
 
-impl Core {
+impl VolumeIo {
     /// Compares the rows that begin in a range of a region that the caller has locked.
-    pub fn scrub_rows(&self, space: &Space, parity: &Parity, range: &Range<u64>, how: How<'_>, report: &mut ScrubReport) -> Result<()> {
+    pub fn scrub_rows(&self, epoch: &LayoutEpoch, parity: &Parity, range: &Range<u64>, how: How<'_>, report: &mut ScrubReport) -> Result<()> {
         let row_bytes = parity.raid5.row_bytes();
         for row in range.start.div_ceil(row_bytes)..range.end.div_ceil(row_bytes).min(parity.raid5.rows()) {
-            self.scrub_row(space, parity, row, how, report)?;
+            self.scrub_row(epoch, parity, row, how, report)?;
         }
         Ok(())
     }
 
-    fn scrub_row(&self, space: &Space, parity: &Parity, row: u64, how: How<'_>, report: &mut ScrubReport) -> Result<()> {
+    fn scrub_row(&self, epoch: &LayoutEpoch, parity: &Parity, row: u64, how: How<'_>, report: &mut ScrubReport) -> Result<()> {
         let raid5 = &parity.raid5;
         let _row = self.lock_rows(parity, row, row);
-        let (lives, overwritten) = (self.shared.lives(), self.shared.overwritten_count());
-        if parity.out(&lives) != Ok(None) {
+        let (handles, overwritten) = (self.group_state.handles(), self.group_state.overwritten_count());
+        if parity.out(&handles) != Ok(None) {
             return Ok(());
         }
-        let (rows, unread) = self.read_rows(parity, &lives, (row, row));
+        let (rows, unread) = self.read_rows(parity, &handles, (row, row));
         report.compared_bytes += raid5.row_bytes();
         let unit = 0..raid5.unit_bytes() as usize;
         // Without a member there is nothing to compare.
-        if unread.is_empty() && rows.agree(parity, row) || self.is_overwritten_since(space, overwritten)? {
+        if unread.is_empty() && rows.agree(parity, row) || self.is_overwritten_since(epoch, overwritten)? {
             return Ok(());
         }
         if !unread.is_empty() {
@@ -50,7 +50,7 @@ impl Core {
         let sum = rows.sum(parity, column, row).expect("all were read");
         let stands = rows.unit(parity, column, row).expect("all were read");
         for part in differing(unit.end, self.geometry.logical_block_size as usize, |part| sum[part.clone()] != stands[part.clone()]) {
-            let wrong = self.wrong_column(space, parity, &rows, row, &part, how);
+            let wrong = self.wrong_column(epoch, parity, &rows, row, &part, how);
             let repaired = self.make_again(parity, &rows, row, wrong.filter(|_| how.repair), &part)?;
             report.differences.push(Difference { repaired, ..self.difference(parity, row, &part, wrong) });
         }
@@ -58,13 +58,13 @@ impl Core {
     }
 
     /// Asks the pages in a part of every data unit which column of the row is wrong there.
-    fn wrong_column(&self, space: &Space, parity: &Parity, rows: &Rows, row: u64, part: &Range<usize>, how: How<'_>) -> Option<usize> {
-        let lives = self.shared.lives();
+    fn wrong_column(&self, epoch: &LayoutEpoch, parity: &Parity, rows: &Rows, row: u64, part: &Range<usize>, how: How<'_>) -> Option<usize> {
+        let handles = self.group_state.handles();
         let said = (0..parity.raid5.data_units()).map(|unit| {
             let range = addresses(parity, row, unit, part);
             let made = rows.sum(parity, parity.raid5.data_column(row, unit), row)?;
             let mut read = |copy: usize, address: u64, buf: &mut [u8]| {
-                let stands = self.read_chosen(space, &lives, address, buf, &|run| run.copies().first().copied());
+                let stands = self.read_chosen(epoch, &handles, address, buf, &|run| run.copies().first().copied());
                 if stands && copy == MADE {
                     lay_over(buf, address, &made[part.clone()], range.start);
                 }
@@ -83,13 +83,13 @@ impl Core {
 
     /// Writes a part of a column anew, where one is named, as the rest of the row makes it. Returns whether what was wrong is gone.
     fn make_again(&self, parity: &Parity, rows: &Rows, row: u64, column: Option<usize>, part: &Range<usize>) -> Result<bool> {
-        let lives = self.shared.lives();
+        let handles = self.group_state.handles();
         let Some((column, bytes)) = column.and_then(|column| Some((column, rows.sum(parity, column, row)?))) else { return Ok(false) };
-        let Some(live) = parity.live(&lives, column) else { return Ok(false) };
-        let written = live.write(&AlignedBuf::from_slice(&bytes[part.clone()]), parity.raid5.copy(column, row).offset + part.start as u64);
-        match written.and_then(|()| live.flush()) {
-            Ok(()) => live.note_corrected(),
-            Err(error) => self.settle(vec![(Arc::clone(live), error)])?,
+        let Some(handle) = parity.handle(&handles, column) else { return Ok(false) };
+        let written = handle.write(&AlignedBuf::from_slice(&bytes[part.clone()]), parity.raid5.copy(column, row).offset + part.start as u64);
+        match written.and_then(|()| handle.flush()) {
+            Ok(()) => handle.note_corrected(),
+            Err(error) => self.fail_members(vec![(Arc::clone(handle), error)])?,
         }
         Ok(true)
     }

@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use volume::{Group, ImportOptions, Label, Layout, MemberState, Role, Shape};
 
-use super::bed::{Acknowledged, Bed, allowed, quiet, stamp_of, stamped, ticks};
+use super::fixture::{Acknowledged, Fixture, allowed, quiet, stamp_of, stamped, ticks};
 
 const SHAPES: [(Shape, usize); 5] = [(Shape::Concat, 2), (Shape::Stripe, 3), (Shape::Mirror, 3), (Shape::StripeMirror, 4), (Shape::MirrorStripe, 4)];
 
@@ -20,11 +20,11 @@ fn write_queued(queue: &mut dyn DeviceQueue, offset: u64, buf: AlignedBuf) {
 }
 
 /// Writes and flushes; numbers writes from `steps.start` on.
-fn run(bed: &Bed, device: &dyn BlockDevice, history: &mut Vec<Acknowledged>, seed: u64, steps: std::ops::Range<u64>) {
+fn run(fixture: &Fixture, device: &dyn BlockDevice, history: &mut Vec<Acknowledged>, seed: u64, steps: std::ops::Range<u64>) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let mut queue = device.queue(&QueueOptions::default()).unwrap();
     for step in steps {
-        let begun = ticks(bed);
+        let begun = ticks(fixture);
         let write = (step % 3 != 2).then(|| {
             let len = 512 * rng.random_range(1..=48_usize);
             let offset = rng.random_range(0..=(device.size_bytes().min(256 << 10) - len as u64) / 512) * 512;
@@ -38,7 +38,7 @@ fn run(bed: &Bed, device: &dyn BlockDevice, history: &mut Vec<Acknowledged>, see
         if write.is_none() {
             device.flush().unwrap();
         }
-        history.push(Acknowledged { write, begun, ended: ticks(bed) });
+        history.push(Acknowledged { write, begun, ended: ticks(fixture) });
     }
 }
 
@@ -78,19 +78,19 @@ fn agree(layout: &Layout, members: &[Arc<MemoryDevice>], seen: &[u8], context: &
 fn a_power_cut_after_every_operation_of_every_member_loses_nothing_and_leaves_equal_copies() {
     let mut states = 0;
     for (shape, members) in SHAPES {
-        let bed = Bed::new(members, 31);
-        bed.create(shape, 2, 0);
-        let group = bed.import();
-        bed.settle();
+        let fixture = Fixture::new(members, 31);
+        fixture.create(shape, 2, 0);
+        let group = fixture.import();
+        fixture.settle();
         let device = group.volume(Role::Data).unwrap();
         let mut history = Vec::new();
-        run(&bed, &*device, &mut history, 5, 0..14);
+        run(&fixture, &*device, &mut history, 5, 0..14);
         drop((device, group));
-        for moment in bed.moments() {
+        for moment in fixture.moments() {
             let cut = moment.iter().sum();
             for seed in 0..6 {
                 let context = format!("{shape:?}, cut at {moment:?}, choice {seed}");
-                judge(&bed.after_cut(&moment, seed), &history, cut, &context);
+                judge(&fixture.after_cut(&moment, seed), &history, cut, &context);
                 states += 1;
             }
         }
@@ -103,25 +103,25 @@ fn a_power_cut_after_every_operation_of_every_member_loses_nothing_and_leaves_eq
 fn a_power_cut_while_a_member_leaves_and_a_spare_is_rebuilt_loses_nothing() {
     let (mut states, every) = (0, std::env::var_os("BEDPLATE_EVERY_CUT").is_some());
     for (shape, members) in [(Shape::Mirror, 3), (Shape::StripeMirror, 5), (Shape::MirrorStripe, 5), (Shape::Raid5, 4)] {
-        let bed = Bed::new(members, 32);
-        bed.create(shape, 2, 1);
-        let group = bed.import();
-        bed.settle();
+        let fixture = Fixture::new(members, 32);
+        fixture.create(shape, 2, 1);
+        let group = fixture.import();
+        fixture.settle();
         let device = group.volume(Role::Data).unwrap();
         let mut history = Vec::new();
-        run(&bed, &*device, &mut history, 6, 0..6);
-        bed.members[0].die();
-        run(&bed, &*device, &mut history, 7, 6..12);
+        run(&fixture, &*device, &mut history, 6, 0..6);
+        fixture.members[0].die();
+        run(&fixture, &*device, &mut history, 7, 6..12);
         group.sync().unwrap();
-        run(&bed, &*device, &mut history, 8, 12..18);
+        run(&fixture, &*device, &mut history, 8, 12..18);
         drop((device, group));
-        for (at, moment) in bed.moments().into_iter().enumerate() {
+        for (at, moment) in fixture.moments().into_iter().enumerate() {
             let choices: &[u64] = if at % 2 == 0 { &[0, 1, 3, 4] } else { &[2, 5] };
             for seed in choices.iter().copied().filter(|choice| every || *choice == choices[at / 2 % choices.len()]) {
                 let context = format!("{shape:?}, cut at {moment:?}, choice {seed}");
                 let cut = moment.iter().sum();
                 let ways = if every { 0..2 } else { at / 8 % 2..at / 8 % 2 + 1 };
-                survivors(&bed.after_cut(&moment, seed), ways, &history, cut, &context);
+                survivors(&fixture.after_cut(&moment, seed), ways, &history, cut, &context);
                 states += 1;
             }
         }

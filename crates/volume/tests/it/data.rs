@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use volume::{Group, ImportOptions, Role, Shape};
 
-use super::bed::{Bed, MEMBER_BYTES, new_group, quiet};
+use super::fixture::{Fixture, MEMBER_BYTES, new_group, quiet};
 
 const SHAPES: [(Shape, usize, usize); 8] = [
     (Shape::Concat, 3, 2),
@@ -34,9 +34,9 @@ fn range(rng: &mut Xoshiro256PlusPlus, size: u64) -> (u64, usize) {
 #[test]
 fn every_layout_is_a_plain_array_to_positioned_calls() {
     for (shape, members, plexes) in SHAPES {
-        let bed = Bed::new(members, 1);
-        bed.create(shape, plexes, 0);
-        let group = bed.import();
+        let fixture = Fixture::new(members, 1);
+        fixture.create(shape, plexes, 0);
+        let group = fixture.import();
         group.sync().unwrap();
         let device = group.volume(Role::Data).unwrap();
         let mut model = vec![0_u8; device.size_bytes() as usize];
@@ -63,7 +63,7 @@ fn every_layout_is_a_plain_array_to_positioned_calls() {
         }
         drop((device, group));
         // Closed and opened again, in another order.
-        let mut devices = bed.devices();
+        let mut devices = fixture.devices();
         devices.reverse();
         let group = Group::import(&devices, &quiet()).unwrap();
         assert_eq!(group.progress().pending_bytes, 0, "it was closed in order");
@@ -78,9 +78,9 @@ fn every_layout_is_a_plain_array_to_positioned_calls() {
 #[test]
 fn a_group_is_closed_while_somebody_still_holds_its_volume() {
     for (shape, members, plexes) in SHAPES {
-        let bed = Bed::new(members, 2);
-        bed.create(shape, plexes, 0);
-        let group = bed.import();
+        let fixture = Fixture::new(members, 2);
+        fixture.create(shape, plexes, 0);
+        let group = fixture.import();
         let device = group.volume(Role::Data).unwrap();
         group.sync().unwrap();
         device.write_at(&AlignedBuf::zeroed(8192), 0).unwrap();
@@ -89,7 +89,7 @@ fn a_group_is_closed_while_somebody_still_holds_its_volume() {
         let refused = device.write_at(&AlignedBuf::zeroed(8192), 0).unwrap_err().to_string();
         assert!(refused.contains("the group was closed"), "{shape:?}: {refused}");
         // The next one, while the old handles are still about.
-        let next = bed.import();
+        let next = fixture.import();
         assert_eq!(next.progress().pending_bytes, 0, "{shape:?}");
         drop((device, group));
         next.volume(Role::Data).unwrap().write_at(&AlignedBuf::zeroed(8192), 0).unwrap();
@@ -101,9 +101,9 @@ fn a_group_is_closed_while_somebody_still_holds_its_volume() {
 #[test]
 fn every_layout_is_a_plain_array_to_queues() {
     for (shape, members, plexes) in SHAPES {
-        let bed = Bed::new(members, 2);
-        bed.create(shape, plexes, 0);
-        let group = bed.import();
+        let fixture = Fixture::new(members, 2);
+        fixture.create(shape, plexes, 0);
+        let group = fixture.import();
         let device = group.volume(Role::Data).unwrap();
         let mut queue = device.queue(&QueueOptions { depth_max: 8, buffers: 4, buffer_bytes: 8192 }).unwrap();
         let mut model = vec![0_u8; device.size_bytes() as usize];
@@ -165,9 +165,9 @@ fn every_layout_is_a_plain_array_to_queues() {
 
 #[test]
 fn what_does_not_fit_the_volume_is_refused_before_any_member_sees_it() {
-    let bed = Bed::new(2, 3);
-    bed.create(Shape::Mirror, 2, 0);
-    let device = bed.import().volume(Role::Data).unwrap();
+    let fixture = Fixture::new(2, 3);
+    fixture.create(Shape::Mirror, 2, 0);
+    let device = fixture.import().volume(Role::Data).unwrap();
     let buf = AlignedBuf::zeroed(4096);
     let kind = |result: block::Result<()>| result.unwrap_err().kind;
     assert_eq!(kind(device.write_at(&buf[..100], 0)), block::ErrorKind::Unaligned);

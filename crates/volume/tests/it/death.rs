@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use volume::{ErrorKind, Group, ImportOptions, MemberState, Role, Shape, Undecided};
 
-use super::bed::{Bed, quiet, stamp_of, stamped};
+use super::fixture::{Fixture, quiet, stamp_of, stamped};
 
 const SHAPES: [(Shape, usize); 3] = [(Shape::Mirror, 2), (Shape::StripeMirror, 4), (Shape::MirrorStripe, 4)];
 
@@ -64,7 +64,7 @@ fn devices(members: &[Arc<MemoryDevice>]) -> Vec<Arc<dyn BlockDevice>> {
 fn a_member_dies_after_any_of_its_operations_and_comes_back_as_it_was() {
     let mut states = 0;
     for (shape, members) in SHAPES {
-        let reference = Bed::new(members, 50);
+        let reference = Fixture::new(members, 50);
         reference.create(shape, 2, 0);
         let before = reference.members[1].operation_count();
         {
@@ -72,17 +72,18 @@ fn a_member_dies_after_any_of_its_operations_and_comes_back_as_it_was() {
             work(&*group.volume(Role::Data).unwrap(), &mut Model::new(), 3, 0..16);
         }
         for dies_after in (before + 1..=reference.members[1].operation_count()).step_by(2) {
-            let bed = Bed::new(members, 50);
-            bed.create(shape, 2, 0);
+            let fixture = Fixture::new(members, 50);
+            fixture.create(shape, 2, 0);
             let mut model = Model::new();
-            bed.members[1].die_after(dies_after);
+            fixture.members[1].die_after(dies_after);
             {
-                let group = bed.import();
+                let group = fixture.import();
                 work(&*group.volume(Role::Data).unwrap(), &mut model, 3, 0..16);
                 check_all(&group, &model);
             }
             // The dead one is away; the others are opened and written to; then it comes back with what it held.
-            let mut back: Vec<_> = bed.members.iter().map(|member| MemoryDevice::from_snapshot(&member.snapshot(), MemoryDevice::GEOMETRY)).collect();
+            let mut back: Vec<_> =
+                fixture.members.iter().map(|member| MemoryDevice::from_snapshot(&member.snapshot(), MemoryDevice::GEOMETRY)).collect();
             let dead = back.remove(1);
             {
                 let group = Group::import(&devices(&back), &ImportOptions { degraded: true, ..quiet() }).unwrap();
@@ -103,23 +104,23 @@ fn a_member_dies_after_any_of_its_operations_and_comes_back_as_it_was() {
 
 #[test]
 fn a_member_that_comes_back_damaged_is_named_or_copied_anew() {
-    let bed = Bed::new(2, 51);
-    bed.create(Shape::Mirror, 2, 0);
+    let fixture = Fixture::new(2, 51);
+    fixture.create(Shape::Mirror, 2, 0);
     let mut model = Model::new();
-    work(&*bed.import().volume(Role::Data).unwrap(), &mut model, 5, 0..8);
+    work(&*fixture.import().volume(Role::Data).unwrap(), &mut model, 5, 0..8);
     let alone = ImportOptions { degraded: true, ..quiet() };
-    work(&*Group::import(&[bed.device(0)], &alone).unwrap().volume(Role::Data).unwrap(), &mut model, 6, 8..16);
-    let snapshot = bed.members[1].snapshot();
+    work(&*Group::import(&[fixture.device(0)], &alone).unwrap().volume(Role::Data).unwrap(), &mut model, 6, 8..16);
+    let snapshot = fixture.members[1].snapshot();
     let returned = |damage: &[u64]| {
         let device = SimulatedDevice::over(&snapshot, &SimulatedOptions::default());
         damage.iter().for_each(|at| device.decay(*at, 0x10));
         device
     };
     // Both labels damaged: refused by name, and the group goes on without it.
-    let error = Group::import(&[bed.device(0), returned(&[100, (1 << 20) + 100])], &quiet()).unwrap_err();
+    let error = Group::import(&[fixture.device(0), returned(&[100, (1 << 20) + 100])], &quiet()).unwrap_err();
     assert!(error.kind == ErrorKind::Corrupt && error.message.contains("simulated"), "{error}");
     // Its dirty region log damaged: what it says is not believed, and everything is copied.
-    let group = Group::import(&[bed.device(0), returned(&[100, (2 << 20) + 50])], &quiet()).unwrap();
+    let group = Group::import(&[fixture.device(0), returned(&[100, (2 << 20) + 50])], &quiet()).unwrap();
     group.sync().unwrap();
     assert_eq!(group.scrub(false, &Undecided, &mut |_| ()).unwrap().differences, []);
     check_all(&group, &model);
@@ -135,15 +136,15 @@ fn two_that_die_one_after_the_other_are_an_error_that_names_both_unless_copies_a
         (Shape::MirrorStripe, 0, 3, true),
         (Shape::MirrorStripe, 0, 2, false),
     ] {
-        let bed = Bed::new(if shape == Shape::Mirror { 2 } else { 4 }, 52);
-        bed.create(shape, 2, 0);
-        let group = bed.import();
+        let fixture = Fixture::new(if shape == Shape::Mirror { 2 } else { 4 }, 52);
+        fixture.create(shape, 2, 0);
+        let group = fixture.import();
         let device = group.volume(Role::Data).unwrap();
         let whole = stamped(0, 64 << 10, 1);
         device.write_at(&whole, 0).unwrap();
-        bed.members[first].die();
+        fixture.members[first].die();
         device.write_at(&whole, 0).unwrap();
-        bed.members[second].die();
+        fixture.members[second].die();
         let written = device.write_at(&stamped(0, 64 << 10, 2), 0);
         assert_eq!(written.is_ok(), lives, "{shape:?}, {first} and {second}: {written:?}");
         match written {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use block::{AlignedBuf, BlockDevice};
 use volume::{ErrorKind, Group, Label, MemberState, Role, Shape, Target, Which};
 
-use super::bed::{Bed, new_group, quiet, stamp_of, stamped};
+use super::fixture::{Fixture, new_group, quiet, stamp_of, stamped};
 
 const STEP: u64 = 64 << 10;
 
@@ -36,8 +36,8 @@ fn open(devices: &[Arc<dyn BlockDevice>], context: &str) -> Group {
 fn s_112_a_member_before_others_with_data_gives_its_data_away_and_leaves() {
     let mut states = 0;
     for (shape, count) in [(Shape::Concat, 2), (Shape::Stripe, 3), (Shape::Raid5, 3)] {
-        let bed = Bed::new(count + 2, 80);
-        let devices = bed.devices();
+        let fixture = Fixture::new(count + 2, 80);
+        let devices = fixture.devices();
         volume::create(&new_group(shape, 2, devices[..count].to_vec(), Vec::new())).unwrap();
         let group = Group::import(&devices[..count], &quiet()).unwrap();
         group.sync().unwrap();
@@ -53,9 +53,9 @@ fn s_112_a_member_before_others_with_data_gives_its_data_away_and_leaves() {
         group.sync().unwrap();
         let error = group.relayout(Role::Data, &to, 0).unwrap_err();
         assert!(error.message.contains("holds no data of this volume"), "{error}");
-        bed.settle();
+        fixture.settle();
         group.remove(0).unwrap();
-        let removed = bed.moments().len();
+        let removed = fixture.moments().len();
         assert_eq!(Label::read(&*devices[0]).unwrap_err().kind, ErrorKind::NotAMember);
         check(&group, "removed");
         assert_eq!((group.config().members.len(), group.config().members[0].is_vacant()), (count + 1, true));
@@ -65,10 +65,10 @@ fn s_112_a_member_before_others_with_data_gives_its_data_away_and_leaves() {
         let config = group.config();
         assert_eq!((config.members.len(), config.members[0].state), (count + 1, MemberState::Spare), "{shape:?}");
         drop(group);
-        for (at, moment) in bed.moments().into_iter().enumerate() {
+        for (at, moment) in fixture.moments().into_iter().enumerate() {
             for choice in 0..5 {
                 let context = format!("{shape:?}, cut at {moment:?}, choice {choice}");
-                let images: Vec<Arc<dyn BlockDevice>> = bed.after_cut(&moment, choice).into_iter().map(|image| image as _).collect();
+                let images: Vec<Arc<dyn BlockDevice>> = fixture.after_cut(&moment, choice).into_iter().map(|image| image as _).collect();
                 let group = open(&images, &context);
                 group.sync().unwrap();
                 check(&group, &context);

@@ -4,10 +4,10 @@
 
 use ::volume as tested;
 
-mod bed;
 mod crash;
 mod data;
 mod death;
+mod fixture;
 mod leaving;
 mod membership;
 mod overwritten;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use block::{AlignedBuf, BlockDevice, Fault, FaultRule, FlushFault, QueueOptions, ReadFault, Request, RequestKind, Segment, Trigger, WriteFault};
 use volume::{ErrorKind, Group, ImportOptions, MemberState, Role, Shape};
 
-use super::bed::{Bed, REGION_BYTES, quiet, stamp_of, stamped};
+use super::fixture::{Fixture, REGION_BYTES, quiet, stamp_of, stamped};
 
 fn states(group: &Group) -> Vec<MemberState> {
     group.config().members.iter().map(|member| member.state).collect()
@@ -26,12 +26,12 @@ fn check(device: &dyn BlockDevice, expected: &[(u64, u64)]) {
 fn a_member_that_fails_a_write_a_flush_or_a_queued_request_leaves_without_an_error() {
     for way in 0..5 {
         for victim in 0..2 {
-            let bed = Bed::new(2, 10 + way);
-            bed.create(Shape::Mirror, 2, 0);
-            let group = bed.import();
+            let fixture = Fixture::new(2, 10 + way);
+            fixture.create(Shape::Mirror, 2, 0);
+            let group = fixture.import();
             let device = group.volume(Role::Data).unwrap();
             device.write_at(&stamped(0, 4096, 1), 0).unwrap();
-            let bad = &bed.members[victim];
+            let bad = &fixture.members[victim];
             match way {
                 0 => bad.inject(FaultRule::new(Fault::Write(WriteFault::Fail), Trigger::Next(1)).within(4 << 20..5 << 20)),
                 1 => bad.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1))),
@@ -75,12 +75,12 @@ fn a_member_that_fails_a_write_a_flush_or_a_queued_request_leaves_without_an_err
 
 #[test]
 fn a_sector_that_cannot_be_read_is_made_good_from_the_other_copy() {
-    let bed = Bed::new(2, 20);
-    bed.create(Shape::Mirror, 2, 0);
-    let group = bed.import();
+    let fixture = Fixture::new(2, 20);
+    fixture.create(Shape::Mirror, 2, 0);
+    let group = fixture.import();
     let device = group.volume(Role::Data).unwrap();
     device.write_at(&stamped(0, 4096, 1), 0).unwrap();
-    bed.members[0].inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Next(1)));
+    fixture.members[0].inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Next(1)));
     check(&*device, &[(0, 1)]);
     let statistics = group.statistics();
     assert_eq!((statistics[0].as_ref().unwrap().corrected, statistics[0].as_ref().unwrap().reads.errors), (1, 1));
@@ -91,14 +91,14 @@ fn a_sector_that_cannot_be_read_is_made_good_from_the_other_copy() {
 
 #[test]
 fn when_the_last_copy_fails_the_caller_is_told_who_failed_and_nothing_is_called_durable_again() {
-    let bed = Bed::new(2, 21);
-    bed.create(Shape::Mirror, 2, 0);
-    let group = bed.import();
+    let fixture = Fixture::new(2, 21);
+    fixture.create(Shape::Mirror, 2, 0);
+    let group = fixture.import();
     let device = group.volume(Role::Data).unwrap();
     device.write_at(&stamped(0, 4096, 1), 0).unwrap();
-    bed.members[0].die();
+    fixture.members[0].die();
     device.write_at(&stamped(0, 4096, 2), 0).unwrap();
-    bed.members[1].die();
+    fixture.members[1].die();
     let error = device.write_at(&stamped(0, 4096, 3), 0).unwrap_err();
     assert!(error.detail.contains("member0") && error.detail.contains("member1"), "{error}");
     assert_eq!(device.flush().unwrap_err().detail, error.detail);
@@ -108,13 +108,13 @@ fn when_the_last_copy_fails_the_caller_is_told_who_failed_and_nothing_is_called_
 #[test]
 fn a_returned_member_catches_up_by_copying_only_what_it_missed() {
     for shape in [Shape::Mirror, Shape::StripeMirror, Shape::MirrorStripe] {
-        let bed = Bed::new(4, 22);
-        bed.create(shape, 2, 0);
+        let fixture = Fixture::new(4, 22);
+        fixture.create(shape, 2, 0);
         {
-            let device = bed.import().volume(Role::Data).unwrap();
+            let device = fixture.import().volume(Role::Data).unwrap();
             (0..16).for_each(|n| device.write_at(&stamped(n * REGION_BYTES, 4096, 1), n * REGION_BYTES).unwrap());
         }
-        let away = |index: usize| (0..4).filter(|at| *at != index).map(|at| bed.device(at)).collect::<Vec<_>>();
+        let away = |index: usize| (0..4).filter(|at| *at != index).map(|at| fixture.device(at)).collect::<Vec<_>>();
         {
             let group = Group::import(&away(1), &ImportOptions { degraded: true, ..quiet() }).unwrap();
             let device = group.volume(Role::Data).unwrap();
@@ -127,8 +127,8 @@ fn a_returned_member_catches_up_by_copying_only_what_it_missed() {
             let device = group.volume(Role::Data).unwrap();
             device.write_at(&stamped(7 * REGION_BYTES, 4096, 3), 7 * REGION_BYTES).unwrap();
         }
-        bed.settle();
-        let group = bed.import();
+        fixture.settle();
+        let group = fixture.import();
         assert_eq!(states(&group)[1], MemberState::Stale);
         assert_eq!(group.progress().pending_bytes, 3 * REGION_BYTES, "{shape:?}");
         let device = group.volume(Role::Data).unwrap();
@@ -140,7 +140,7 @@ fn a_returned_member_catches_up_by_copying_only_what_it_missed() {
         // Now the others may go.
         drop((device, group));
         let lone = Group::import(
-            &[bed.device(1), bed.device(if shape == Shape::MirrorStripe { 0 } else { 2 })],
+            &[fixture.device(1), fixture.device(if shape == Shape::MirrorStripe { 0 } else { 2 })],
             &ImportOptions { degraded: true, ..quiet() },
         );
         let device = lone.unwrap().volume(Role::Data).unwrap();
@@ -151,13 +151,13 @@ fn a_returned_member_catches_up_by_copying_only_what_it_missed() {
 #[test]
 fn a_spare_takes_over_by_itself_and_holds_everything_in_the_end() {
     for shape in [Shape::Mirror, Shape::StripeMirror, Shape::MirrorStripe] {
-        let bed = Bed::new(5, 23);
-        bed.create(shape, 2, 1);
-        let group = bed.import();
+        let fixture = Fixture::new(5, 23);
+        fixture.create(shape, 2, 1);
+        let group = fixture.import();
         let device = group.volume(Role::Data).unwrap();
         let size = device.size_bytes();
         (0..size / 4096).for_each(|n| device.write_at(&stamped(n * 4096, 4096, n + 1), n * 4096).unwrap());
-        bed.members[1].die();
+        fixture.members[1].die();
         device.write_at(&stamped(4096, 4096, 999), 4096).unwrap();
         device.write_at(&stamped(20_480, 4096, 998), 20_480).unwrap();
         device.flush().unwrap();
@@ -178,7 +178,8 @@ fn a_spare_takes_over_by_itself_and_holds_everything_in_the_end() {
         } else {
             &[4, 2]
         };
-        let group = Group::import(&kept.iter().map(|at| bed.device(*at)).collect::<Vec<_>>(), &ImportOptions { degraded: true, ..quiet() }).unwrap();
+        let group =
+            Group::import(&kept.iter().map(|at| fixture.device(*at)).collect::<Vec<_>>(), &ImportOptions { degraded: true, ..quiet() }).unwrap();
         let device = group.volume(Role::Data).unwrap();
         let expected: Vec<(u64, u64)> = (0..size / 4096)
             .map(|n| {
@@ -198,41 +199,41 @@ fn a_spare_takes_over_by_itself_and_holds_everything_in_the_end() {
 
 #[test]
 fn a_member_is_replaced_while_the_volume_is_in_use() {
-    let bed = Bed::new(3, 24);
-    bed.create(Shape::Mirror, 2, 1);
+    let fixture = Fixture::new(3, 24);
+    fixture.create(Shape::Mirror, 2, 1);
     // Taken back from the group: a device of its own.
-    volume::Label::erase(&*bed.device(2)).unwrap();
-    let group = Group::import(&[bed.device(0), bed.device(1)], &quiet()).unwrap();
+    volume::Label::erase(&*fixture.device(2)).unwrap();
+    let group = Group::import(&[fixture.device(0), fixture.device(1)], &quiet()).unwrap();
     let device = group.volume(Role::Data).unwrap();
     device.write_at(&stamped(0, 4096, 1), 0).unwrap();
-    group.replace(0, &bed.device(2)).unwrap();
+    group.replace(0, &fixture.device(2)).unwrap();
     device.write_at(&stamped(8192, 4096, 2), 8192).unwrap();
     assert_eq!(states(&group)[0], MemberState::Stale);
-    assert_eq!(group.replace(1, &bed.device(0)).unwrap_err().kind, ErrorKind::Invalid, "the other copy is not whole yet");
+    assert_eq!(group.replace(1, &fixture.device(0)).unwrap_err().kind, ErrorKind::Invalid, "the other copy is not whole yet");
     group.sync().unwrap();
-    bed.members[1].die();
+    fixture.members[1].die();
     check(&*device, &[(0, 1), (8192, 2)]);
     assert_eq!(group.config().members[0].path, "member2");
     let error = group.remove(1).unwrap_err();
     assert!(error.kind == ErrorKind::Invalid && error.message.contains("member1"), "{error}");
-    group.add_spare(&bed.device(0)).unwrap();
+    group.add_spare(&fixture.device(0)).unwrap();
     group.remove(3).unwrap();
     group.remove(2).unwrap();
-    assert_eq!(volume::Label::read(&*bed.device(0)).unwrap_err().kind, ErrorKind::NotAMember);
+    assert_eq!(volume::Label::read(&*fixture.device(0)).unwrap_err().kind, ErrorKind::NotAMember);
     assert_eq!(group.config().members.len(), 2);
 }
 
 #[test]
 fn a_member_that_dies_during_its_rebuild_leaves_again() {
-    let bed = Bed::new(3, 25);
-    bed.create(Shape::Mirror, 2, 1);
-    let group = bed.import();
+    let fixture = Fixture::new(3, 25);
+    fixture.create(Shape::Mirror, 2, 1);
+    let group = fixture.import();
     let device = group.volume(Role::Data).unwrap();
     device.write_at(&stamped(0, 4096, 1), 0).unwrap();
-    bed.members[0].die();
+    fixture.members[0].die();
     device.write_at(&stamped(0, 4096, 2), 0).unwrap();
-    let at = bed.members[2].operation_count();
-    bed.members[2].die_after(at + 12);
+    let at = fixture.members[2].operation_count();
+    fixture.members[2].die_after(at + 12);
     group.sync().unwrap();
     assert!(!states(&group).contains(&MemberState::Stale), "{:?}", states(&group));
     check(&*device, &[(0, 2)]);
@@ -246,10 +247,10 @@ fn a_member_that_dies_during_its_rebuild_leaves_again() {
 fn a_bad_block_during_a_rebuild_stops_the_copy_of_its_region_alone() {
     const BAD: u64 = 3 * REGION_BYTES + 8192;
     for (shape, count, readable) in [(Shape::Mirror, 2, false), (Shape::Mirror, 3, true), (Shape::Raid5, 4, false)] {
-        let bed = Bed::new(count + 1, 27);
-        let mut devices = bed.devices();
+        let fixture = Fixture::new(count + 1, 27);
+        let mut devices = fixture.devices();
         let new = devices.pop().unwrap();
-        volume::create(&super::bed::new_group(shape, 2, devices.clone(), Vec::new())).unwrap();
+        volume::create(&super::fixture::new_group(shape, 2, devices.clone(), Vec::new())).unwrap();
         let group = Group::import(&devices, &quiet()).unwrap();
         group.sync().unwrap();
         let device = group.volume(Role::Data).unwrap();
@@ -259,7 +260,7 @@ fn a_bad_block_during_a_rebuild_stops_the_copy_of_its_region_alone() {
         // The place on the first member that holds this address.
         let copy = group.config().volumes[0].layout.locate(BAD).copies()[0];
         let (owner, replaced) = (usize::from(copy.member), (usize::from(copy.member) + 1) % count);
-        bed.members[owner].inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Always).within(copy.offset..copy.offset + 512));
+        fixture.members[owner].inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Always).within(copy.offset..copy.offset + 512));
         group.replace(replaced, &new).unwrap();
         let synced = group.sync();
         if readable {
@@ -276,18 +277,18 @@ fn a_bad_block_during_a_rebuild_stops_the_copy_of_its_region_alone() {
         assert_eq!(states(&group)[replaced], MemberState::Stale);
         let others: Vec<(u64, u64)> = expected.iter().copied().filter(|(at, _)| at.abs_diff(BAD / 4096 * 4096) >= near).collect();
         check(&*device, &others);
-        bed.members[owner].clear_faults();
+        fixture.members[owner].clear_faults();
         group.sync().unwrap();
         assert_eq!((states(&group)[replaced], group.progress().pending_bytes), (MemberState::Active, 0));
-        bed.members[owner].die();
+        fixture.members[owner].die();
         check(&*device, &expected);
     }
 }
 
 #[test]
 fn the_background_thread_rebuilds_while_the_volume_is_in_use() {
-    let devices: Vec<Arc<dyn BlockDevice>> = Bed::new(3, 26).devices();
-    volume::create(&super::bed::new_group(Shape::Mirror, 2, devices[..2].to_vec(), Vec::new())).unwrap();
+    let devices: Vec<Arc<dyn BlockDevice>> = Fixture::new(3, 26).devices();
+    volume::create(&super::fixture::new_group(Shape::Mirror, 2, devices[..2].to_vec(), Vec::new())).unwrap();
     let group = Group::import(&devices[..2], &ImportOptions::default()).unwrap();
     let device = group.volume(Role::Data).unwrap();
     (0..16).for_each(|n| device.write_at(&stamped(n * REGION_BYTES, 4096, 1), n * REGION_BYTES).unwrap());

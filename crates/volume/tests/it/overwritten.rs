@@ -8,9 +8,9 @@ use block::{
     AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Hook, HookedDevice, QueueOptions, Request, Result, SimulatedDevice,
     SimulatedOptions,
 };
-use volume::{ErrorKind, Group, ImportOptions, Judge, Label, MemberState, NewGroup, Role, Shape, Target, Undecided};
+use volume::{ErrorKind, Group, ImportOptions, Label, MemberState, NewGroup, PageArbiter, Role, Shape, Target, Undecided};
 
-use super::bed::{Bed, MEMBER_BYTES, new_group, quiet, stamp_of, stamped};
+use super::fixture::{Fixture, MEMBER_BYTES, new_group, quiet, stamp_of, stamped};
 
 const SHAPES: [(Shape, usize); 4] = [(Shape::Mirror, 2), (Shape::StripeMirror, 4), (Shape::MirrorStripe, 4), (Shape::Raid5, 3)];
 const CHUNK: usize = 64 << 10;
@@ -86,7 +86,7 @@ impl DeviceQueue for DoomedQueue {
 
 /// A group whose volume was filled, and where the count of one member's operations is kept. It runs down only when it is set.
 struct Scene {
-    bed: Bed,
+    fixture: Fixture,
     devices: Vec<Arc<dyn BlockDevice>>,
     left: Arc<AtomicUsize>,
     /// The first bytes of the victim when the group had just been made.
@@ -97,14 +97,14 @@ const NEVER: usize = usize::MAX;
 
 impl Scene {
     fn new(new: impl FnOnce(Vec<Arc<dyn BlockDevice>>) -> NewGroup, sizes: &[u64], victim: usize) -> Self {
-        let (bed, left) = (Bed::of_sizes(sizes, 70), Arc::new(AtomicUsize::new(NEVER)));
-        let mut devices = bed.devices();
-        let doomed = Doomed { below: Arc::clone(&bed.members[victim]), left: Arc::clone(&left) };
-        devices[victim] = HookedDevice::named(format!("member{victim}"), Arc::clone(&bed.members[victim]) as _, doomed);
+        let (fixture, left) = (Fixture::of_sizes(sizes, 70), Arc::new(AtomicUsize::new(NEVER)));
+        let mut devices = fixture.devices();
+        let doomed = Doomed { below: Arc::clone(&fixture.members[victim]), left: Arc::clone(&left) };
+        devices[victim] = HookedDevice::named(format!("member{victim}"), Arc::clone(&fixture.members[victim]) as _, doomed);
         volume::create(&new(devices.clone())).unwrap();
         let mut older = AlignedBuf::zeroed(sizes[victim] as usize);
-        bed.members[victim].read_at(&mut older, 0).unwrap();
-        Self { bed, devices, left, older }
+        fixture.members[victim].read_at(&mut older, 0).unwrap();
+        Self { fixture, devices, left, older }
     }
 
     fn of(shape: Shape, members: usize, spares: usize, victim: usize) -> Self {
@@ -123,8 +123,8 @@ impl Scene {
 
     fn overwrite(&self, victim: usize, with: With) {
         match with {
-            With::Zeros => self.bed.members[victim].write_zeroes(0, self.bed.members[victim].size_bytes()).unwrap(),
-            With::OlderCopy => self.bed.members[victim].write_at(&self.older, 0).unwrap(),
+            With::Zeros => self.fixture.members[victim].write_zeroes(0, self.fixture.members[victim].size_bytes()).unwrap(),
+            With::OlderCopy => self.fixture.members[victim].write_at(&self.older, 0).unwrap(),
         }
     }
 
@@ -195,7 +195,7 @@ fn s_130_a_member_that_was_overwritten_leaves_and_is_filled_again() {
             assert_eq!(reads(&group), before, "{context}: it is not read any more");
             fill(&*data(&group), 2);
             drop(group);
-            let label = Label::read(&*scene.bed.members[1]).ok().map(|label| label.config.event);
+            let label = Label::read(&*scene.fixture.members[1]).ok().map(|label| label.config.event);
             assert!(label.is_none_or(|event| event == 1), "{context}: it gets no label");
             let found = if with == With::Zeros { scene.all_but(1) } else { scene.devices.clone() };
             let group = Group::import(&found, &quiet()).unwrap();
@@ -218,7 +218,7 @@ fn s_130_what_was_put_back_after_it_was_overwritten_is_filled_wholly() {
     let scene = Scene::of(Shape::Mirror, 2, 0, 1);
     let group = scene.open();
     let mut copy = AlignedBuf::zeroed(MEMBER_BYTES as usize);
-    scene.bed.members[1].read_at(&mut copy, 0).unwrap();
+    scene.fixture.members[1].read_at(&mut copy, 0).unwrap();
     fill(&*data(&group), 1);
     // Nothing of what was written is in the dirty region logs any more.
     while group.clean_up().unwrap() > 0 {}
@@ -226,7 +226,7 @@ fn s_130_what_was_put_back_after_it_was_overwritten_is_filled_wholly() {
     scene.overwrite(1, With::Zeros);
     group.check_members().unwrap();
     drop(group);
-    scene.bed.members[1].write_at(&copy, 0).unwrap();
+    scene.fixture.members[1].write_at(&copy, 0).unwrap();
     let group = Group::import(&scene.devices, &quiet()).unwrap();
     group.sync().unwrap();
     clean(&group, "put back");
@@ -244,7 +244,7 @@ fn s_130_no_label_is_written_over_what_is_not_the_last_one() {
             scene.overwrite(1, with);
             group.close().unwrap();
             drop(group);
-            let label = Label::read(&*scene.bed.members[1]).ok().map(|label| label.config.event);
+            let label = Label::read(&*scene.fixture.members[1]).ok().map(|label| label.config.event);
             assert_eq!(label, (with == With::OlderCopy).then_some(1), "{context}");
             let group = Group::import(&scene.all_but(1), &quiet()).unwrap();
             assert_eq!(state(&group, 1), MemberState::Failed, "{context}");
@@ -316,7 +316,7 @@ fn s_130_once_it_was_noticed_nothing_is_read_from_what_was_overwritten() {
 /// Says that the copy on the member that is overwritten is right: who is asked does not know either.
 struct Misled;
 
-impl Judge for Misled {
+impl PageArbiter for Misled {
     fn judge(&self, _: Role, _: std::ops::Range<u64>, copies: usize, _: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool) -> Option<usize> {
         Some(1.min(copies - 1))
     }
@@ -350,7 +350,7 @@ fn s_130_after_a_crash_nothing_is_made_to_agree_with_what_was_overwritten() {
         let group = scene.open();
         fill(&*data(&group), 1);
         // Every region is in doubt, and every copy is right.
-        let images: Vec<_> = scene.bed.members.iter().map(|member| member.snapshot()).collect();
+        let images: Vec<_> = scene.fixture.members.iter().map(|member| member.snapshot()).collect();
         drop(group);
         sweep(5, |after| {
             let members: Vec<_> = images.iter().map(|image| SimulatedDevice::over(image, &SimulatedOptions::default())).collect();
@@ -378,7 +378,7 @@ fn s_130_what_was_copied_from_an_overwritten_member_is_copied_again() {
         let (scene, context) = (Scene::of(Shape::Mirror, 3, 1, 0), format!("overwritten after {after}"));
         let group = scene.open();
         fill(&*data(&group), 1);
-        scene.bed.members[2].die();
+        scene.fixture.members[2].die();
         data(&group).write_at(&stamped(0, 512, 1), 0).unwrap();
         scene.left.store(after, Ordering::Relaxed);
         // The spare is filled from the first copy.
@@ -448,7 +448,7 @@ fn s_130_without_another_copy_it_is_an_error_that_names_the_member() {
         let error = group.close().unwrap_err();
         assert!(matches!(error.kind, ErrorKind::Broken | ErrorKind::Device), "{context}: {error}");
         drop((device, group));
-        assert_eq!(Label::read(&*scene.bed.members[1]).unwrap_err().kind, ErrorKind::NotAMember, "{context}");
+        assert_eq!(Label::read(&*scene.fixture.members[1]).unwrap_err().kind, ErrorKind::NotAMember, "{context}");
     }
 }
 
@@ -461,7 +461,7 @@ fn s_130_a_spare_stands_in_unless_it_was_overwritten_too() {
         fill(&*data(&group), 1);
         scene.overwrite(victim, With::Zeros);
         if victim == 2 {
-            scene.bed.members[1].die();
+            scene.fixture.members[1].die();
         }
         group.sync().unwrap();
         let config = group.config();
@@ -482,12 +482,12 @@ fn s_130_with_a_host_that_is_overwritten_goes_what_lies_on_it() {
     let scene = Scene::new(new, &[roomy; 4], 2);
     let group = scene.open();
     fill(&*data(&group), 1);
-    scene.bed.members[1].die();
+    scene.fixture.members[1].die();
     fill(&*data(&group), 2);
     group.sync().unwrap();
     let config = group.config();
-    let host = config.members[1].guest.as_ref().map(|guest| config.index_of(guest.pieces[0].host).unwrap()).unwrap();
-    scene.bed.members[host].write_zeroes(0, roomy).unwrap();
+    let host = config.members[1].relocated.as_ref().map(|relocated| config.index_of(relocated.pieces[0].host).unwrap()).unwrap();
+    scene.fixture.members[host].write_zeroes(0, roomy).unwrap();
     group.check_members().unwrap();
     assert_eq!((state(&group, 1), state(&group, host)), (MemberState::Failed, MemberState::Failed));
     check(&group, 2, "without the host");
@@ -517,9 +517,9 @@ fn s_130_a_group_that_is_open_for_reading_only_notices_when_it_is_asked() {
     drop(group);
     let group = Group::import(&scene.devices, &ImportOptions { read_only: true, ..quiet() }).unwrap();
     scene.overwrite(1, With::Zeros);
-    let operations = scene.bed.members[0].operation_count();
+    let operations = scene.fixture.members[0].operation_count();
     group.check_members().unwrap();
     assert!(state(&group, 1) == MemberState::Failed && group.failures()[1].is_some());
     check(&group, 1, "read-only");
-    assert_eq!(scene.bed.members[0].operation_count(), operations, "nothing was written");
+    assert_eq!(scene.fixture.members[0].operation_count(), operations, "nothing was written");
 }

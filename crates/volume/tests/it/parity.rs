@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use volume::{ErrorKind, Group, ImportOptions, Layout, MemberState, Raid5, Role, Shape};
 
-use super::bed::{Bed, MEMBER_BYTES, quiet, stamped};
+use super::fixture::{Fixture, MEMBER_BYTES, quiet, stamped};
 
 const UNIT: u64 = 16 << 10;
 
@@ -46,9 +46,9 @@ pub fn operations(group: &Group) -> (u64, u64, u64) {
 #[test]
 fn a_write_costs_the_least_member_operations_and_the_log() {
     for members in [3_u64, 4, 5, 8] {
-        let bed = Bed::new(members as usize, 41);
-        bed.create(Shape::Raid5, 2, 0);
-        let group = bed.import();
+        let fixture = Fixture::new(members as usize, 41);
+        fixture.create(Shape::Raid5, 2, 0);
+        let group = fixture.import();
         group.sync().unwrap();
         let (device, data) = (group.volume(Role::Data).unwrap(), members - 1);
         device.write_at(&AlignedBuf::zeroed(512), 0).unwrap();
@@ -76,7 +76,7 @@ fn a_write_costs_the_least_member_operations_and_the_log() {
         let rows = 4 * data * UNIT;
         device.write_at(&AlignedBuf::zeroed(rows as usize), data * UNIT).unwrap();
         let (reads, writes, flushes) = operations(&group);
-        let marks = if rows + data * UNIT > super::bed::REGION_BYTES { flushes } else { 0 };
+        let marks = if rows + data * UNIT > super::fixture::REGION_BYTES { flushes } else { 0 };
         assert_eq!((reads, writes, flushes - marks), (0, members, 0), "whole rows, four at once");
         println!("raid5 on {members}: four whole rows: {reads} reads, {writes} writes, {flushes} flushes (least 0, {members}, 0)");
     }
@@ -117,14 +117,14 @@ impl Model {
 #[test]
 fn whichever_member_dies_reads_and_writes_go_on_and_a_spare_takes_its_place() {
     for dead in 0..4 {
-        let bed = Bed::new(5, 43 + dead as u64);
-        bed.create(Shape::Raid5, 2, 1);
-        let group = bed.import();
+        let fixture = Fixture::new(5, 43 + dead as u64);
+        fixture.create(Shape::Raid5, 2, 1);
+        let group = fixture.import();
         group.sync().unwrap();
         let device = group.volume(Role::Data).unwrap();
         let mut model = Model::new(&*device);
         model.write(&*device, 40);
-        bed.members[dead].die();
+        fixture.members[dead].die();
         model.write(&*device, 40);
         model.check(&*device, "without a member");
         assert_eq!(group.config().members[dead].state, MemberState::Failed);
@@ -136,7 +136,7 @@ fn whichever_member_dies_reads_and_writes_go_on_and_a_spare_takes_its_place() {
         model.check(&*device, "with the spare");
         assert_eq!(group.progress().pending_bytes, 0);
         drop((device, group));
-        let devices: Vec<Arc<dyn BlockDevice>> = (0..5).filter(|at| *at != dead).map(|at| bed.device(at)).collect();
+        let devices: Vec<Arc<dyn BlockDevice>> = (0..5).filter(|at| *at != dead).map(|at| fixture.device(at)).collect();
         let group = import(&devices).unwrap();
         model.check(&*group.volume(Role::Data).unwrap(), "opened again");
         // Every other member's content follows from the rest.
@@ -151,18 +151,18 @@ fn whichever_member_dies_reads_and_writes_go_on_and_a_spare_takes_its_place() {
 
 #[test]
 fn a_member_that_missed_writes_comes_back_stale_and_catches_up_while_it_is_written() {
-    let bed = Bed::new(4, 51);
-    bed.create(Shape::Raid5, 2, 0);
-    let mut group = bed.import();
+    let fixture = Fixture::new(4, 51);
+    fixture.create(Shape::Raid5, 2, 0);
+    let mut group = fixture.import();
     group.sync().unwrap();
     let mut model = Model::new(&*group.volume(Role::Data).unwrap());
     model.write(&*group.volume(Role::Data).unwrap(), 30);
     drop(group);
-    group = import(&bed.devices()[1..]).unwrap();
+    group = import(&fixture.devices()[1..]).unwrap();
     model.write(&*group.volume(Role::Data).unwrap(), 10);
     model.check(&*group.volume(Role::Data).unwrap(), "without it");
     drop(group);
-    group = bed.import();
+    group = fixture.import();
     assert_eq!(group.config().members[0].state, MemberState::Stale);
     let device = group.volume(Role::Data).unwrap();
     model.write(&*device, 25);
@@ -170,29 +170,30 @@ fn a_member_that_missed_writes_comes_back_stale_and_catches_up_while_it_is_writt
     group.sync().unwrap();
     assert_eq!(group.config().members[0].state, MemberState::Active);
     model.check(&*device, "caught up");
-    assert_parity(&raid5(&group), &bed.devices(), "caught up");
+    assert_parity(&raid5(&group), &fixture.devices(), "caught up");
 }
 
 #[test]
 fn two_dead_members_are_refused_clearly_and_nothing_is_written() {
-    let bed = Bed::new(4, 52);
-    bed.create(Shape::Raid5, 2, 0);
-    let group = bed.import();
+    let fixture = Fixture::new(4, 52);
+    fixture.create(Shape::Raid5, 2, 0);
+    let group = fixture.import();
     group.sync().unwrap();
     let device = group.volume(Role::Data).unwrap();
     let mut model = Model::new(&*device);
     model.write(&*device, 10);
     device.flush().unwrap();
-    bed.members[1].die();
+    fixture.members[1].die();
     device.write_at(&AlignedBuf::from_slice(&model.bytes[..96 << 10]), 0).unwrap();
-    bed.members[2].die();
+    fixture.members[2].die();
     let error = device.write_at(&AlignedBuf::zeroed(96 << 10), 0).unwrap_err();
     assert!(error.to_string().contains("member1") && error.to_string().contains("member2"), "{error}");
-    let before: Vec<usize> = bed.members.iter().map(|member| member.operation_count()).collect();
+    let before: Vec<usize> = fixture.members.iter().map(|member| member.operation_count()).collect();
     assert!(device.write_at(&AlignedBuf::zeroed(512), 0).is_err() && device.flush().is_err());
-    assert_eq!(bed.members.iter().map(|member| member.operation_count()).collect::<Vec<_>>(), before);
+    assert_eq!(fixture.members.iter().map(|member| member.operation_count()).collect::<Vec<_>>(), before);
     drop((device, group));
-    let contents: Vec<_> = (0..4).map(|at| bed.members[at].crash_image(bed.members[at].operation_count(), &block::CrashChoice::KeepAll)).collect();
+    let contents: Vec<_> =
+        (0..4).map(|at| fixture.members[at].crash_image(fixture.members[at].operation_count(), &block::CrashChoice::KeepAll)).collect();
     let two: Vec<Arc<dyn BlockDevice>> = [0, 3].map(|at: usize| Arc::clone(&contents[at]) as _).to_vec();
     let writes = || two.iter().map(|device| device.counters().writes).sum::<u64>();
     let before = writes();
@@ -203,9 +204,9 @@ fn two_dead_members_are_refused_clearly_and_nothing_is_written() {
 
 #[test]
 fn a_scrub_finds_rows_that_do_not_agree_and_makes_unreadable_units_from_the_others() {
-    let bed = Bed::new(4, 53);
-    bed.create(Shape::Raid5, 2, 0);
-    let group = bed.import();
+    let fixture = Fixture::new(4, 53);
+    fixture.create(Shape::Raid5, 2, 0);
+    let group = fixture.import();
     group.sync().unwrap();
     let device = group.volume(Role::Data).unwrap();
     let mut model = Model::new(&*device);
@@ -214,11 +215,11 @@ fn a_scrub_finds_rows_that_do_not_agree_and_makes_unreadable_units_from_the_othe
     let clean = scrub(false);
     assert_eq!((clean.differences.len(), clean.compared_bytes), (0, device.size_bytes()));
     // A bit turned on the member that holds the second unit of the first row.
-    bed.members[1].decay((4 << 20) + 700, 4);
+    fixture.members[1].decay((4 << 20) + 700, 4);
     let found = scrub(true);
     assert_eq!((found.differences.len(), found.differences[0].range.clone(), found.differences[0].repaired), (1, 0..3 * UNIT, false));
-    bed.members[1].decay((4 << 20) + 700, 4);
-    bed.members[2].inject(block::FaultRule::new(block::Fault::Read(block::ReadFault::Fail), block::Trigger::Next(1)).within(4 << 20..5 << 20));
+    fixture.members[1].decay((4 << 20) + 700, 4);
+    fixture.members[2].inject(block::FaultRule::new(block::Fault::Read(block::ReadFault::Fail), block::Trigger::Next(1)).within(4 << 20..5 << 20));
     let found = scrub(true);
     assert!(found.differences.len() == 1 && found.differences[0].unreadable == [2] && found.differences[0].repaired, "{found:?}");
     assert_eq!(found.differences[0].wrong, Some(2));
@@ -237,7 +238,7 @@ fn what_the_members_held_before_does_no_harm() {
             member as _
         })
         .collect();
-    volume::create(&super::bed::new_group(Shape::Raid5, 2, members.clone(), Vec::new())).unwrap();
+    volume::create(&super::fixture::new_group(Shape::Raid5, 2, members.clone(), Vec::new())).unwrap();
     let group = Group::import(&members, &quiet()).unwrap();
     let device = group.volume(Role::Data).unwrap();
     device.write_at(&stamped(8192, 512, 1), 8192).unwrap();
@@ -250,6 +251,6 @@ fn what_the_members_held_before_does_no_harm() {
         let group = Group::import(&left, &ImportOptions { read_only: true, degraded: true, ..quiet() }).unwrap();
         let mut back = AlignedBuf::zeroed(512);
         group.volume(Role::Data).unwrap().read_at(&mut back, 8192).unwrap();
-        assert_eq!(super::bed::stamp_of(&back, 8192), 1);
+        assert_eq!(super::fixture::stamp_of(&back, 8192), 1);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use block::{AlignedBuf, BlockDevice, Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
 use volume::{MemberState, Role, Shape, Undecided};
 
-use super::bed::{Bed, REGION_BYTES, stamp_of, stamped};
+use super::fixture::{Fixture, REGION_BYTES, stamp_of, stamped};
 use super::parity::{Model, assert_parity, operations, raid5};
 
 const UNIT: u64 = 16 << 10;
@@ -29,9 +29,9 @@ fn complete_all(queue: &mut dyn DeviceQueue) -> Vec<Completion> {
 }
 
 /// A RAID-5 whose parity holds and whose regions are dirty.
-fn ready(bed: &Bed, spares: usize) -> (volume::Group, Arc<dyn BlockDevice>) {
-    bed.create(Shape::Raid5, 2, spares);
-    let group = bed.import();
+fn ready(fixture: &Fixture, spares: usize) -> (volume::Group, Arc<dyn BlockDevice>) {
+    fixture.create(Shape::Raid5, 2, spares);
+    let group = fixture.import();
     group.sync().unwrap();
     let device = group.volume(Role::Data).unwrap();
     (0..device.size_bytes() / REGION_BYTES).for_each(|region| device.write_at(&AlignedBuf::zeroed(512), region * REGION_BYTES).unwrap());
@@ -42,9 +42,9 @@ fn ready(bed: &Bed, spares: usize) -> (volume::Group, Arc<dyn BlockDevice>) {
 /// S-95: small writes through a queue share the flush of the log, and neighbours make whole rows.
 #[test]
 fn a_queue_gathers_what_was_pushed() {
-    let bed = Bed::new(4, 42);
-    bed.create(Shape::Raid5, 2, 0);
-    let group = bed.import();
+    let fixture = Fixture::new(4, 42);
+    fixture.create(Shape::Raid5, 2, 0);
+    let group = fixture.import();
     group.sync().unwrap();
     let device = group.volume(Role::Data).unwrap();
     device.write_at(&AlignedBuf::zeroed(3 << 18), 0).unwrap();
@@ -68,7 +68,7 @@ fn a_queue_gathers_what_was_pushed() {
     // One of 4 KiB in each of 12 rows and more: one read, one log write, one flush, one write in place on a member.
     let (reads, writes, flushes) = round(&|token| (token * 2 + 4) * 12_288);
     assert!(reads <= 4 && writes <= 8 && flushes <= 4, "{reads} reads, {writes} writes, {flushes} flushes");
-    assert_parity(&raid5(&group), &bed.devices(), "gathered");
+    assert_parity(&raid5(&group), &fixture.devices(), "gathered");
 }
 
 /// S-95: the minimum for k of n data units is min(k + 1, n - k) reads and k + 1 writes; the log adds a write and a flush for each member that is written, once for
@@ -76,8 +76,8 @@ fn a_queue_gathers_what_was_pushed() {
 #[test]
 fn s_95_a_write_through_a_queue_costs_the_least_member_operations_and_the_log() {
     for members in [3_u64, 4, 5] {
-        let bed = Bed::new(members as usize, 44);
-        let (group, device) = ready(&bed, 0);
+        let fixture = Fixture::new(members as usize, 44);
+        let (group, device) = ready(&fixture, 0);
         let (mut queue, data) = (queue(&*device), members - 1);
         operations(&group);
         for units in 1..=data {
@@ -102,15 +102,15 @@ fn s_95_a_write_through_a_queue_costs_the_least_member_operations_and_the_log() 
 /// S-95
 #[test]
 fn s_95_submit_leaves_writes_under_way_and_whatever_else_needs_their_rows_carries_them_out() {
-    let mut bed = Bed::new(4, 45);
-    bed.lazy = true;
-    let (group, device) = ready(&bed, 0);
+    let mut fixture = Fixture::new(4, 45);
+    fixture.lazy = true;
+    let (group, device) = ready(&fixture, 0);
     let mut queue = queue(&*device);
     let submitted = |queue: &mut dyn DeviceQueue, number: u64| {
-        let before: Vec<usize> = bed.members.iter().map(|member| member.operation_count()).collect();
+        let before: Vec<usize> = fixture.members.iter().map(|member| member.operation_count()).collect();
         (0..6).for_each(|n| push(queue, n, stamped(n * 12_288, 8192, number), n * 12_288));
         queue.submit().unwrap();
-        assert_eq!(bed.members.iter().map(|member| member.operation_count()).collect::<Vec<_>>(), before, "nothing was waited for");
+        assert_eq!(fixture.members.iter().map(|member| member.operation_count()).collect::<Vec<_>>(), before, "nothing was waited for");
         assert_eq!(queue.in_flight(), 6);
     };
     submitted(&mut *queue, 7);
@@ -127,7 +127,7 @@ fn s_95_submit_leaves_writes_under_way_and_whatever_else_needs_their_rows_carrie
     assert_eq!(complete_all(&mut *queue).len(), 6);
     // A flush that a member does not survive, and a read that has to be made from the others.
     submitted(&mut *queue, 10);
-    bed.members[1].die();
+    fixture.members[1].die();
     device.write_at(&stamped(UNIT, 4096, 11), UNIT).unwrap();
     device.flush().unwrap();
     assert_eq!(group.config().members[1].state, MemberState::Failed);
@@ -144,9 +144,9 @@ fn s_95_submit_leaves_writes_under_way_and_whatever_else_needs_their_rows_carrie
 /// S-95: a queue that waits for rows which another queue's writes hold carries those out; whoever submitted them need not look after them meanwhile.
 #[test]
 fn s_95_a_queue_does_not_wait_for_the_owner_of_another() {
-    let mut bed = Bed::new(4, 48);
-    bed.lazy = true;
-    let (_group, device) = ready(&bed, 0);
+    let mut fixture = Fixture::new(4, 48);
+    fixture.lazy = true;
+    let (_group, device) = ready(&fixture, 0);
     let (mut first, mut second) = (queue(&*device), queue(&*device));
     push(&mut *first, 1, stamped(0, 4096, 1), 0);
     first.submit().unwrap();
@@ -167,10 +167,10 @@ fn s_95_a_queue_does_not_wait_for_the_owner_of_another() {
 #[test]
 fn a_member_that_dies_while_flights_are_in_the_air_is_missed_by_nobody() {
     for (dying, after) in [(0, 1), (1, 4), (2, 9), (3, 14), (0, 22), (1, 35)] {
-        let bed = Bed::new(5, 46);
-        let (group, device) = ready(&bed, 1);
+        let fixture = Fixture::new(5, 46);
+        let (group, device) = ready(&fixture, 1);
         let mut queue = queue(&*device);
-        bed.members[dying].die_after(bed.members[dying].operation_count() + after);
+        fixture.members[dying].die_after(fixture.members[dying].operation_count() + after);
         let mut model = Model::new(&*device);
         for round in 0..4_u64 {
             for n in 0..40 {
@@ -190,7 +190,7 @@ fn a_member_that_dies_while_flights_are_in_the_air_is_missed_by_nobody() {
         assert_eq!(group.config().members[dying].state, MemberState::Active, "the spare has its place");
         model.check(&*device, "with the spare");
         let config = group.config();
-        let places = config.members[..4].iter().map(|member| bed.device(member.path.trim_start_matches("member").parse().unwrap()));
+        let places = config.members[..4].iter().map(|member| fixture.device(member.path.trim_start_matches("member").parse().unwrap()));
         assert_parity(&raid5(&group), &places.collect::<Vec<_>>(), "with the spare");
     }
 }
@@ -200,8 +200,8 @@ fn a_member_that_dies_while_flights_are_in_the_air_is_missed_by_nobody() {
 fn many_threads_write_the_same_rows_of_a_raid_5() {
     const BLOCK: u64 = 2048;
     const THREADS: u64 = 4;
-    let bed = Bed::new(4, 47);
-    let (group, device) = ready(&bed, 0);
+    let fixture = Fixture::new(4, 47);
+    let (group, device) = ready(&fixture, 0);
     let blocks = 480;
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -235,5 +235,5 @@ fn many_threads_write_the_same_rows_of_a_raid_5() {
             .zip(0..)
             .for_each(|(sector, s)| assert_eq!(stamp_of(sector, at + 512 * s), 20 + n % THREADS + 1));
     }
-    assert_parity(&raid5(&group), &bed.devices(), "threads");
+    assert_parity(&raid5(&group), &fixture.devices(), "threads");
 }

@@ -5,93 +5,93 @@ use std::sync::Arc;
 use block::{AlignedBuf, BlockDevice, DeviceOptions, Fault, FaultRule, Geometry, MemoryDevice, SimulatedDevice, Trigger, WriteFault};
 use volume::{Arrival, ErrorKind, Group, ImportOptions, Label, Role, Shape};
 
-use super::bed::{Bed, MEMBER_BYTES, new_group, quiet};
+use super::fixture::{Fixture, MEMBER_BYTES, new_group, quiet};
 
 fn refused(devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> volume::Error {
     Group::import(devices, options).unwrap_err()
 }
 
 /// S-62: runs an import that is refused and asserts that nobody was written to.
-fn refused_untouched(bed: &Bed, devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> volume::Error {
-    let before: Vec<usize> = bed.members.iter().map(|member| member.operation_count()).collect();
+fn refused_untouched(fixture: &Fixture, devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> volume::Error {
+    let before: Vec<usize> = fixture.members.iter().map(|member| member.operation_count()).collect();
     let error = refused(devices, options);
-    assert_eq!(bed.members.iter().map(|member| member.operation_count()).collect::<Vec<_>>(), before, "{error}");
+    assert_eq!(fixture.members.iter().map(|member| member.operation_count()).collect::<Vec<_>>(), before, "{error}");
     error
 }
 
 #[test]
 fn a_missing_member_is_named_and_the_group_opens_without_it_only_when_told() {
-    let bed = Bed::new(2, 1);
-    bed.create(Shape::Mirror, 2, 0);
-    let error = refused_untouched(&bed, &[bed.device(0)], &quiet());
+    let fixture = Fixture::new(2, 1);
+    fixture.create(Shape::Mirror, 2, 0);
+    let error = refused_untouched(&fixture, &[fixture.device(0)], &quiet());
     assert!(error.kind == ErrorKind::Missing && error.message.contains("member1") && error.message.contains("degraded"), "{error}");
     let degraded = ImportOptions { degraded: true, ..quiet() };
-    drop(Group::import(&[bed.device(0)], &degraded).unwrap());
+    drop(Group::import(&[fixture.device(0)], &degraded).unwrap());
     // From then on the group knows, and says no more.
-    drop(Group::import(&[bed.device(0)], &quiet()).unwrap());
+    drop(Group::import(&[fixture.device(0)], &quiet()).unwrap());
 }
 
 #[test]
 fn two_that_are_gone_are_refused_clearly_and_nothing_is_written() {
-    let bed = Bed::new(4, 2);
-    bed.create(Shape::StripeMirror, 2, 0);
+    let fixture = Fixture::new(4, 2);
+    fixture.create(Shape::StripeMirror, 2, 0);
     let degraded = ImportOptions { degraded: true, ..quiet() };
-    let error = refused_untouched(&bed, &[bed.device(2), bed.device(3)], &degraded);
+    let error = refused_untouched(&fixture, &[fixture.device(2), fixture.device(3)], &degraded);
     assert!(error.kind == ErrorKind::Broken && error.message.contains("member0") && error.message.contains("member1"), "{error}");
     assert!(error.message.contains("nothing was written"), "{error}");
     // One of each mirror is enough.
-    drop(Group::import(&[bed.device(1), bed.device(2)], &degraded).unwrap());
+    drop(Group::import(&[fixture.device(1), fixture.device(2)], &degraded).unwrap());
 }
 
 #[test]
 fn a_stripe_needs_all_its_members() {
-    let bed = Bed::new(3, 3);
-    bed.create(Shape::Stripe, 2, 0);
-    let error = refused_untouched(&bed, &[bed.device(0), bed.device(2)], &ImportOptions { degraded: true, ..quiet() });
+    let fixture = Fixture::new(3, 3);
+    fixture.create(Shape::Stripe, 2, 0);
+    let error = refused_untouched(&fixture, &[fixture.device(0), fixture.device(2)], &ImportOptions { degraded: true, ..quiet() });
     assert!(error.kind == ErrorKind::Broken && error.message.contains("member1"), "{error}");
 }
 
 #[test]
 fn foreign_and_unlabelled_devices_are_named() {
-    let (bed, other) = (Bed::new(2, 4), Bed::new(2, 5));
-    bed.create(Shape::Mirror, 2, 0);
+    let (fixture, other) = (Fixture::new(2, 4), Fixture::new(2, 5));
+    fixture.create(Shape::Mirror, 2, 0);
     other.create(Shape::Mirror, 2, 0);
-    let error = refused_untouched(&bed, &[bed.device(0), bed.device(1), other.device(1)], &quiet());
+    let error = refused_untouched(&fixture, &[fixture.device(0), fixture.device(1), other.device(1)], &quiet());
     assert_eq!(error.kind, ErrorKind::Foreign);
     let blank = SimulatedDevice::new(MEMBER_BYTES, 1);
-    let error = refused_untouched(&bed, &[bed.device(0), blank], &quiet());
+    let error = refused_untouched(&fixture, &[fixture.device(0), blank], &quiet());
     assert!(error.kind == ErrorKind::NotAMember && error.message.contains("simulated"), "{error}");
-    let error = refused_untouched(&bed, &[bed.device(0), bed.device(0)], &quiet());
+    let error = refused_untouched(&fixture, &[fixture.device(0), fixture.device(0)], &quiet());
     assert_eq!(error.kind, ErrorKind::Duplicated);
     assert_eq!(refused(&[], &quiet()).kind, ErrorKind::Missing);
 }
 
 #[test]
 fn members_that_went_on_without_each_other_are_refused() {
-    let bed = Bed::new(2, 6);
-    bed.create(Shape::Mirror, 2, 0);
+    let fixture = Fixture::new(2, 6);
+    fixture.create(Shape::Mirror, 2, 0);
     let degraded = ImportOptions { degraded: true, ..quiet() };
     for index in [0, 1] {
-        let group = Group::import(&[bed.device(index)], &degraded).unwrap();
+        let group = Group::import(&[fixture.device(index)], &degraded).unwrap();
         group.volume(Role::Data).unwrap().write_at(&AlignedBuf::from_slice(&[index as u8 + 1; 512]), 0).unwrap();
     }
-    let error = refused_untouched(&bed, &bed.devices(), &quiet());
+    let error = refused_untouched(&fixture, &fixture.devices(), &quiet());
     assert!(error.kind == ErrorKind::Diverged && error.message.contains("member0") && error.message.contains("member1"), "{error}");
 }
 
 #[test]
 fn a_member_that_was_replaced_while_away_is_outdated() {
-    let bed = Bed::new(3, 7);
-    let mut devices = bed.devices();
+    let fixture = Fixture::new(3, 7);
+    let mut devices = fixture.devices();
     let new = devices.pop().unwrap();
     volume::create(&new_group(Shape::Mirror, 2, devices, Vec::new())).unwrap();
-    let group = Group::import(&[bed.device(0)], &ImportOptions { degraded: true, ..quiet() }).unwrap();
+    let group = Group::import(&[fixture.device(0)], &ImportOptions { degraded: true, ..quiet() }).unwrap();
     group.replace(1, &new).unwrap();
     group.sync().unwrap();
     drop(group);
-    let error = refused_untouched(&bed, &bed.devices(), &quiet());
+    let error = refused_untouched(&fixture, &fixture.devices(), &quiet());
     assert!(error.kind == ErrorKind::Outdated && error.message.contains("member1"), "{error}");
-    drop(Group::import(&[bed.device(2), bed.device(0)], &quiet()).unwrap());
+    drop(Group::import(&[fixture.device(2), fixture.device(0)], &quiet()).unwrap());
 }
 
 /// S-62: a member that failed while the group was in use was opened alone later. Its events had leapt past those of the others by then, which were
@@ -99,18 +99,18 @@ fn a_member_that_was_replaced_while_away_is_outdated() {
 #[test]
 fn s_62_a_member_that_failed_and_went_on_alone_is_refused_beside_the_others() {
     for (shape, count) in [(Shape::Mirror, 2), (Shape::Mirror, 3)] {
-        let bed = Bed::new(count, 10);
-        bed.create(shape, count, 0);
-        let group = Group::import(&bed.devices(), &quiet()).unwrap();
+        let fixture = Fixture::new(count, 10);
+        fixture.create(shape, count, 0);
+        let group = Group::import(&fixture.devices(), &quiet()).unwrap();
         let last = count - 1;
-        bed.members[last].inject(FaultRule::new(Fault::Write(WriteFault::Fail), Trigger::Always));
+        fixture.members[last].inject(FaultRule::new(Fault::Write(WriteFault::Fail), Trigger::Always));
         group.volume(Role::Data).unwrap().write_at(&AlignedBuf::from_slice(&[3; 512]), 0).unwrap();
         drop(group);
-        let alone = MemoryDevice::from_snapshot(&bed.members[last].snapshot(), MemoryDevice::GEOMETRY);
+        let alone = MemoryDevice::from_snapshot(&fixture.members[last].snapshot(), MemoryDevice::GEOMETRY);
         drop(Group::import(&[Arc::clone(&alone) as _], &ImportOptions { degraded: true, ..quiet() }).unwrap());
-        let mut devices = bed.devices();
+        let mut devices = fixture.devices();
         devices[last] = alone;
-        let error = refused_untouched(&bed, &devices, &quiet());
+        let error = refused_untouched(&fixture, &devices, &quiet());
         assert!(error.kind == ErrorKind::Diverged && error.message.contains("member0"), "{error}");
     }
 }
@@ -127,22 +127,22 @@ fn filled(group: &Group, fill: u8) {
 fn s_62_an_older_copy_of_a_member_is_refused_and_filled_anew_once_the_group_went_on_without_it() {
     for died_later in [false, true] {
         for shape in [Shape::Mirror, Shape::Raid5] {
-            let bed = Bed::new(3, 9);
+            let fixture = Fixture::new(3, 9);
             let count = if shape == Shape::Mirror { 2 } else { 3 };
-            volume::create(&new_group(shape, 2, bed.devices()[..count].to_vec(), Vec::new())).unwrap();
-            let devices = bed.devices()[..count].to_vec();
+            volume::create(&new_group(shape, 2, fixture.devices()[..count].to_vec(), Vec::new())).unwrap();
+            let devices = fixture.devices()[..count].to_vec();
             let group = Group::import(&devices, &quiet()).unwrap();
             group.sync().unwrap();
             filled(&group, 1);
             drop(group);
-            let copy = bed.members[1].snapshot();
+            let copy = fixture.members[1].snapshot();
             let group = Group::import(&devices, &quiet()).unwrap();
             filled(&group, 2);
             if died_later {
                 // What was written is in no log any more.
                 group.clean_up().unwrap();
                 group.clean_up().unwrap();
-                bed.members[1].inject(FaultRule::new(Fault::Write(WriteFault::Fail), Trigger::Always));
+                fixture.members[1].inject(FaultRule::new(Fault::Write(WriteFault::Fail), Trigger::Always));
                 group.volume(Role::Data).unwrap().write_at(&AlignedBuf::from_slice(&[3; 512]), 0).unwrap();
             }
             drop(group);
@@ -150,7 +150,7 @@ fn s_62_an_older_copy_of_a_member_is_refused_and_filled_anew_once_the_group_went
             let mut with_old = devices.clone();
             with_old[1] = Arc::clone(&old);
             if !died_later {
-                let error = refused_untouched(&bed, &with_old, &quiet());
+                let error = refused_untouched(&fixture, &with_old, &quiet());
                 assert!(error.kind == ErrorKind::Outdated && error.message.contains("older copy") && error.message.contains("member1"), "{error}");
                 drop(Group::import(&with_old, &ImportOptions { degraded: true, ..quiet() }).unwrap());
             }
@@ -170,14 +170,14 @@ fn s_62_an_older_copy_of_a_member_is_refused_and_filled_anew_once_the_group_went
 
 #[test]
 fn a_device_named_twice_or_a_member_of_another_group_makes_no_group() {
-    let bed = Bed::new(3, 8);
-    bed.create(Shape::Mirror, 3, 0);
-    let error = volume::create(&new_group(Shape::Mirror, 2, bed.devices(), Vec::new())).unwrap_err();
+    let fixture = Fixture::new(3, 8);
+    fixture.create(Shape::Mirror, 3, 0);
+    let error = volume::create(&new_group(Shape::Mirror, 2, fixture.devices(), Vec::new())).unwrap_err();
     assert!(error.kind == ErrorKind::Foreign && error.message.contains("member0") && error.message.contains("tank"), "{error}");
-    let one = bed.device(0);
+    let one = fixture.device(0);
     let twice = new_group(Shape::Mirror, 2, vec![Arc::clone(&one), one], Vec::new());
     assert_eq!(volume::create(&twice).unwrap_err().kind, ErrorKind::Duplicated);
-    let mut named = new_group(Shape::Mirror, 2, bed.devices(), Vec::new());
+    let mut named = new_group(Shape::Mirror, 2, fixture.devices(), Vec::new());
     named.force = true;
     for name in ["", "a/b", "-x", "a:b"] {
         assert_eq!(volume::create(&volume::NewGroup { name: name.into(), ..named.clone() }).unwrap_err().kind, ErrorKind::Invalid);
@@ -207,16 +207,16 @@ fn a_member_that_somebody_uses_is_busy() {
 
 #[test]
 fn a_group_that_is_only_looked_at_is_not_written_to() {
-    let bed = Bed::new(2, 9);
-    bed.create(Shape::Mirror, 2, 0);
-    let group = bed.import();
+    let fixture = Fixture::new(2, 9);
+    fixture.create(Shape::Mirror, 2, 0);
+    let group = fixture.import();
     let device = group.volume(Role::Data).unwrap();
     device.write_at(&AlignedBuf::from_slice(&[5; 4096]), 0).unwrap();
     device.flush().unwrap();
     // The power goes: the group was not closed.
-    let now = bed.clock.lock().last().unwrap().clone();
+    let now = fixture.clock.lock().last().unwrap().clone();
     let members: Vec<Arc<SimulatedDevice>> =
-        bed.after_cut(&now, 1).iter().map(|member| SimulatedDevice::over(&member.snapshot(), &block::SimulatedOptions::default())).collect();
+        fixture.after_cut(&now, 1).iter().map(|member| SimulatedDevice::over(&member.snapshot(), &block::SimulatedOptions::default())).collect();
     let options = ImportOptions { read_only: true, ..quiet() };
     let looked = Group::import(&members.iter().map(|member| Arc::clone(member) as _).collect::<Vec<_>>(), &options).unwrap();
     let volume = looked.volume(Role::Data).unwrap();
@@ -242,9 +242,9 @@ fn a_read_only_device_makes_no_member() {
 /// A device whose blocks are larger than the volume's was taken in, and every small write failed on it from then on.
 #[test]
 fn a_device_with_larger_blocks_takes_nobodys_place() {
-    let bed = Bed::new(2, 12);
-    bed.create(Shape::Mirror, 2, 0);
-    let group = Group::import(&bed.devices(), &quiet()).unwrap();
+    let fixture = Fixture::new(2, 12);
+    fixture.create(Shape::Mirror, 2, 0);
+    let group = Group::import(&fixture.devices(), &quiet()).unwrap();
     let geometry = Geometry { logical_block_size: 4096, physical_block_size: 4096, untorn_unit: 4096, ..MemoryDevice::GEOMETRY };
     let coarse: Arc<dyn BlockDevice> = MemoryDevice::with_geometry(MEMBER_BYTES, geometry);
     for error in [group.add_spare(&coarse).unwrap_err(), group.replace(1, &coarse).unwrap_err()] {
@@ -256,10 +256,10 @@ fn a_device_with_larger_blocks_takes_nobodys_place() {
 /// A device that was forced into a group lost its old label first, also where the group then refused it.
 #[test]
 fn a_forced_device_that_is_refused_keeps_its_label() {
-    let (bed, other) = (Bed::new(2, 13), Bed::new(2, 14));
-    bed.create(Shape::Mirror, 2, 0);
+    let (fixture, other) = (Fixture::new(2, 13), Fixture::new(2, 14));
+    fixture.create(Shape::Mirror, 2, 0);
     other.create(Shape::Mirror, 2, 0);
-    let group = Group::import(&bed.devices(), &quiet()).unwrap();
+    let group = Group::import(&fixture.devices(), &quiet()).unwrap();
     let taken = other.device(1);
     let by_force = Arrival { device: &taken, force: true };
     let before = other.members[1].operation_count();

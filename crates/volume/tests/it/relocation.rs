@@ -8,23 +8,23 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use volume::{ErrorKind, Group, ImportOptions, MemberState, NewGroup, Role, Shape};
 
-use super::bed::{Acknowledged, Bed, MEMBER_BYTES, allowed, new_group, quiet, stamp_of, stamped, ticks};
+use super::fixture::{Acknowledged, Fixture, MEMBER_BYTES, allowed, new_group, quiet, stamp_of, stamped, ticks};
 
 /// Room for a whole member besides its own data.
 const ROOMY: u64 = 2 * MEMBER_BYTES + (2 << 20);
 
 /// A group whose members leave room for others.
-fn roomy(shape: Shape, count: usize, seed: u64) -> (Bed, Group) {
+fn roomy(shape: Shape, count: usize, seed: u64) -> (Fixture, Group) {
     with_room(shape, count, seed, ROOMY - MEMBER_BYTES)
 }
 
-fn with_room(shape: Shape, count: usize, seed: u64, reserve_bytes: u64) -> (Bed, Group) {
-    let bed = Bed::of_sizes(&vec![MEMBER_BYTES + reserve_bytes; count], seed);
-    let new = NewGroup { reserve_bytes, ..new_group(shape, 2, bed.devices(), Vec::new()) };
+fn with_room(shape: Shape, count: usize, seed: u64, reserve_bytes: u64) -> (Fixture, Group) {
+    let fixture = Fixture::of_sizes(&vec![MEMBER_BYTES + reserve_bytes; count], seed);
+    let new = NewGroup { reserve_bytes, ..new_group(shape, 2, fixture.devices(), Vec::new()) };
     volume::create(&new).unwrap();
-    let group = bed.import();
+    let group = fixture.import();
     group.sync().unwrap();
-    (bed, group)
+    (fixture, group)
 }
 
 fn fill(device: &dyn BlockDevice, number: u64) {
@@ -47,27 +47,28 @@ fn all(device: &dyn BlockDevice, number: u64, context: &str) {
 fn s_87_a_member_without_a_spare_moves_into_free_space_of_others() {
     // In whole on one host; in pieces on two.
     for (shape, count, room, pieces) in [(Shape::StripeMirror, 4, 7, 1), (Shape::StripeMirror, 6, 4, 2), (Shape::MirrorStripe, 4, 7, 1)] {
-        let (bed, group) = with_room(shape, count, 40, room << 20);
+        let (fixture, group) = with_room(shape, count, 40, room << 20);
         let device = group.volume(Role::Data).unwrap();
         fill(&*device, 1);
-        bed.members[1].die();
+        fixture.members[1].die();
         fill(&*device, 2);
         group.sync().unwrap();
         let config = group.config();
-        let guest = &config.members[1];
-        assert_eq!((guest.state, config.stranded(1)), (MemberState::Active, None), "{shape:?}");
-        let hosts: Vec<usize> = guest.guest.iter().flat_map(|guest| &guest.pieces).map(|piece| config.index_of(piece.host).unwrap()).collect();
+        let relocated = &config.members[1];
+        assert_eq!((relocated.state, config.stranded(1)), (MemberState::Active, None), "{shape:?}");
+        let hosts: Vec<usize> =
+            relocated.relocated.iter().flat_map(|relocated| &relocated.pieces).map(|piece| config.index_of(piece.host).unwrap()).collect();
         let partner = if shape == Shape::StripeMirror { 0 } else { 3 };
         assert!(hosts.len() == pieces && !hosts.contains(&partner), "{shape:?}: {hosts:?}, I-GST-1");
         assert_eq!(config.members.last().map(|last| (last.path.as_str(), last.state)), Some(("member1", MemberState::Failed)));
         // Now the one that held the only other copy may go, or the host.
         let second = if shape == Shape::StripeMirror { 0 } else { hosts[0] };
-        bed.members[second].die();
+        fixture.members[second].die();
         fill(&*device, 3);
         all(&*device, 3, "after the second failure");
         drop((device, group));
         // What is there after that opens again, the guest included.
-        let kept: Vec<_> = (0..count).filter(|at| ![1, second].contains(at)).map(|at| bed.device(at)).collect();
+        let kept: Vec<_> = (0..count).filter(|at| ![1, second].contains(at)).map(|at| fixture.device(at)).collect();
         let group = Group::import(&kept, &ImportOptions { degraded: true, ..quiet() }).unwrap();
         all(&*group.volume(Role::Data).unwrap(), 3, "opened again");
     }
@@ -77,10 +78,10 @@ fn s_87_a_member_without_a_spare_moves_into_free_space_of_others() {
 #[test]
 fn s_87_where_redundancy_would_be_a_lie_nothing_moves_and_that_is_said() {
     for (shape, count) in [(Shape::Mirror, 2), (Shape::Raid5, 3)] {
-        let (bed, group) = roomy(shape, count, 41);
+        let (fixture, group) = roomy(shape, count, 41);
         let device = group.volume(Role::Data).unwrap();
         fill(&*device, 1);
-        bed.members[1].die();
+        fixture.members[1].die();
         fill(&*device, 2);
         group.sync().unwrap();
         let config = group.config();
@@ -93,10 +94,10 @@ fn s_87_where_redundancy_would_be_a_lie_nothing_moves_and_that_is_said() {
         group.sync().unwrap();
         let config = group.config();
         assert_eq!((config.members[1].state, config.stranded(1)), (MemberState::Active, None), "{shape:?}");
-        bed.members[0].die();
+        fixture.members[0].die();
         fill(&*device, 3);
         all(&*device, 3, "without two of the first members");
-        let host = config.index_of(config.members[1].guest.as_ref().unwrap().pieces[0].host).unwrap();
+        let host = config.index_of(config.members[1].relocated.as_ref().unwrap().pieces[0].host).unwrap();
         assert!(group.remove(host).unwrap_err().message.contains("unrelocate"));
     }
 }
@@ -104,57 +105,57 @@ fn s_87_where_redundancy_would_be_a_lie_nothing_moves_and_that_is_said() {
 /// S-88: back on its own device, or on another, the room is free again.
 #[test]
 fn s_88_a_member_moves_back_to_the_device_that_it_was_on() {
-    let (bed, group) = roomy(Shape::StripeMirror, 4, 42);
+    let (fixture, group) = roomy(Shape::StripeMirror, 4, 42);
     let device = group.volume(Role::Data).unwrap();
     fill(&*device, 1);
-    bed.members[1].die();
+    fixture.members[1].die();
     fill(&*device, 2);
     group.sync().unwrap();
     drop((device, group));
-    let back: Arc<dyn BlockDevice> = MemoryDevice::from_snapshot(&bed.members[1].snapshot(), MemoryDevice::GEOMETRY);
-    let others: Vec<_> = [0, 2, 3].into_iter().map(|at| bed.device(at)).collect();
+    let back: Arc<dyn BlockDevice> = MemoryDevice::from_snapshot(&fixture.members[1].snapshot(), MemoryDevice::GEOMETRY);
+    let others: Vec<_> = [0, 2, 3].into_iter().map(|at| fixture.device(at)).collect();
     let group = Group::import(&others, &quiet()).unwrap();
     let device = group.volume(Role::Data).unwrap();
     let to = volume::Target { unit_bytes: Some(32 << 10), ..volume::Target::default() };
     assert!(group.relayout(Role::Data, &to, 0).unwrap_err().message.contains("unrelocate"));
     assert_eq!(group.unrelocate(0, &back).unwrap_err().kind, ErrorKind::Invalid);
-    assert_eq!(group.unrelocate(1, &bed.device(2)).unwrap_err().kind, ErrorKind::Foreign);
+    assert_eq!(group.unrelocate(1, &fixture.device(2)).unwrap_err().kind, ErrorKind::Foreign);
     group.unrelocate(1, &back).unwrap();
     fill(&*device, 3);
     group.sync().unwrap();
     let config = group.config();
-    assert!(config.members.iter().all(|member| member.state == MemberState::Active && member.guest.is_none()) && config.members.len() == 4);
+    assert!(config.members.iter().all(|member| member.state == MemberState::Active && member.relocated.is_none()) && config.members.len() == 4);
     assert_eq!(config.members[1].path, back.name());
-    bed.members[0].die();
+    fixture.members[0].die();
     all(&*device, 3, "from the member that is back");
 }
 
 /// Works, lets member 1 die, and moves what it held; writes all the while.
-fn run(seed: u64, second: Option<(usize, usize)>) -> (Bed, Vec<Acknowledged>, HashMap<u64, u64>) {
+fn run(seed: u64, second: Option<(usize, usize)>) -> (Fixture, Vec<Acknowledged>, HashMap<u64, u64>) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-    let (bed, group) = roomy(Shape::StripeMirror, 6, seed);
+    let (fixture, group) = roomy(Shape::StripeMirror, 6, seed);
     let device = group.volume(Role::Data).unwrap();
     (0..device.size_bytes()).step_by(4096).for_each(|at| device.write_at(&stamped(at, 4096, 1), at).unwrap());
     device.flush().unwrap();
-    bed.settle();
+    fixture.settle();
     let (mut history, mut model, mut number) = (Vec::new(), HashMap::new(), 1);
     history.push(Acknowledged { write: Some((0, device.size_bytes() as usize, 1)), begun: 0, ended: 0 });
     history.push(Acknowledged { write: None, begun: 0, ended: 0 });
-    bed.members[1].die();
+    fixture.members[1].die();
     if let Some((member, operations)) = second {
-        bed.members[member].die_after(bed.members[member].operation_count() + operations);
+        fixture.members[member].die_after(fixture.members[member].operation_count() + operations);
     }
     for round in 0..12 {
         number += 1;
         let at = rng.random_range(0..device.size_bytes() / 4096) * 4096;
-        let begun = ticks(&bed);
+        let begun = ticks(&fixture);
         device.write_at(&stamped(at, 4096, number), at).unwrap();
         model.insert(at, number);
-        history.push(Acknowledged { write: Some((at, 4096, number)), begun, ended: ticks(&bed) });
+        history.push(Acknowledged { write: Some((at, 4096, number)), begun, ended: ticks(&fixture) });
         if round % 3 == 1 {
-            let begun = ticks(&bed);
+            let begun = ticks(&fixture);
             device.flush().unwrap();
-            history.push(Acknowledged { write: None, begun, ended: ticks(&bed) });
+            history.push(Acknowledged { write: None, begun, ended: ticks(&fixture) });
         }
         if round == 3 || round == 9 {
             group.sync().unwrap();
@@ -165,19 +166,19 @@ fn run(seed: u64, second: Option<(usize, usize)>) -> (Bed, Vec<Acknowledged>, Ha
         device.read_at(&mut buf, at).unwrap();
         assert_eq!(stamp_of(&buf[..512], at), model.get(&at).copied().unwrap_or(1), "seed {seed}, {second:?}, at {at}");
     }
-    (bed, history, model)
+    (fixture, history, model)
 }
 
 /// S-87: whatever operation of whatever member a power cut follows while a member moves.
 #[test]
 fn s_87_a_power_cut_during_a_relocation_loses_nothing() {
-    let (bed, history, _) = run(43, None);
-    let moments = bed.moments();
+    let (fixture, history, _) = run(43, None);
+    let moments = fixture.moments();
     let every = std::env::var_os("BEDPLATE_EVERY_CUT").is_some();
     let (mut states, mut moved) = (0, 0);
     for moment in moments.iter().step_by(if every { 1 } else { moments.len().div_ceil(240) | 1 }) {
         states += 1;
-        let images = bed.after_cut(moment, states % 6);
+        let images = fixture.after_cut(moment, states % 6);
         // Member 1 is dead for good.
         let devices: Vec<Arc<dyn BlockDevice>> =
             images.iter().enumerate().filter(|(at, _)| *at != 1).map(|(_, image)| Arc::clone(image) as _).collect();
@@ -198,7 +199,7 @@ fn s_87_a_power_cut_during_a_relocation_loses_nothing() {
         assert!(group.config().members[1].state == MemberState::Active, "cut at {moment:?}: {:?}", group.config().stranded(1));
         assert!(seen(&*device) == before, "cut at {moment:?}: the move changed something");
         assert_eq!(group.scrub(false, &volume::Undecided, &mut |_| ()).unwrap().differences, [], "cut at {moment:?}");
-        moved += u64::from(group.config().members[1].guest.is_some());
+        moved += u64::from(group.config().members[1].relocated.is_some());
     }
     println!("power cuts during a relocation: {states} states tried, {moved} with the member moved in the end, 0 violations");
     assert_eq!(moved, states);

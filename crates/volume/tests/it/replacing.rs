@@ -10,7 +10,7 @@ use block::{
 use parking_lot::Mutex;
 use volume::{ErrorKind, Group, ImportOptions, Label, MemberState, Role, Shape};
 
-use super::bed::{Acknowledged, Bed, allowed, new_group, quiet, stamp_of, stamped, ticks};
+use super::fixture::{Acknowledged, Fixture, allowed, new_group, quiet, stamp_of, stamped, ticks};
 
 type Meddle = Mutex<Option<Box<dyn FnOnce() -> block::Result<()> + Send>>>;
 
@@ -75,10 +75,10 @@ impl DeviceQueue for MeddledQueue {
     }
 }
 
-fn meddled(bed: &Bed, index: usize, at: fn(&DeviceCall<'_>) -> bool) -> (Arc<dyn BlockDevice>, Arc<Meddle>) {
+fn meddled(fixture: &Fixture, index: usize, at: fn(&DeviceCall<'_>) -> bool) -> (Arc<dyn BlockDevice>, Arc<Meddle>) {
     let what = Arc::new(Meddle::default());
     let hook = Meddled { at, what: Arc::clone(&what) };
-    (HookedDevice::named(format!("member{index}"), bed.device(index), hook), what)
+    (HookedDevice::named(format!("member{index}"), fixture.device(index), hook), what)
 }
 
 fn data(call: &DeviceCall<'_>) -> bool {
@@ -150,16 +150,16 @@ fn ask(device: &dyn BlockDevice, way: usize) -> block::Result<()> {
 fn what_is_under_way_to_a_member_that_is_replaced_may_fail() {
     for (shape, count) in [(Shape::Mirror, 2), (Shape::StripeMirror, 4), (Shape::MirrorStripe, 4)] {
         for way in 0..6 {
-            let bed = Bed::new(count + 1, 50);
-            let (first, meddle) = meddled(&bed, 0, if way == 1 { flush } else { data });
-            let mut devices = bed.devices();
+            let fixture = Fixture::new(count + 1, 50);
+            let (first, meddle) = meddled(&fixture, 0, if way == 1 { flush } else { data });
+            let mut devices = fixture.devices();
             devices[0] = first;
             let new = devices.pop().unwrap();
             volume::create(&new_group(shape, 2, devices.clone(), Vec::new())).unwrap();
             let group = Group::import(&devices, &quiet()).unwrap();
             let device = group.volume(Role::Data).unwrap();
             device.write_at(&stamped(0, 4096, 1), 0).unwrap();
-            let (members, handle) = (bed.members.clone(), group.downgrade());
+            let (members, handle) = (fixture.members.clone(), group.downgrade());
             *meddle.lock() = Some(Box::new(move || {
                 handle.upgrade().unwrap().replace(0, &new).unwrap();
                 members[0].die();
@@ -182,49 +182,49 @@ const COUNTING: usize = 12;
 
 type History = Arc<Mutex<Vec<Acknowledged>>>;
 
-fn write(bed: &Bed, device: &dyn BlockDevice, history: &History, offset: u64, number: u64) {
-    let begun = ticks(bed);
+fn write(fixture: &Fixture, device: &dyn BlockDevice, history: &History, offset: u64, number: u64) {
+    let begun = ticks(fixture);
     device.write_at(&stamped(offset, 4096, number), offset).unwrap();
-    history.lock().push(Acknowledged { write: Some((offset, 4096, number)), begun, ended: ticks(bed) });
-    let begun = ticks(bed);
+    history.lock().push(Acknowledged { write: Some((offset, 4096, number)), begun, ended: ticks(fixture) });
+    let begun = ticks(fixture);
     device.flush().unwrap();
-    history.lock().push(Acknowledged { write: None, begun, ended: ticks(bed) });
+    history.lock().push(Acknowledged { write: None, begun, ended: ticks(fixture) });
 }
 
 /// Replaces a member of a group in use and cuts the power after every operation of every member.
 fn cut(shape: Shape, count: usize, index: usize) -> usize {
-    let bed = Arc::new(Bed::new(count + 1, 51));
-    let mut devices = bed.devices();
+    let fixture = Arc::new(Fixture::new(count + 1, 51));
+    let mut devices = fixture.devices();
     devices.pop();
     // Somebody writes just before the one that comes says that it belongs there: not to a RAID-5, whose rows are held as long.
-    let (new, meddle) = meddled(&bed, count, arrival);
+    let (new, meddle) = meddled(&fixture, count, arrival);
     volume::create(&new_group(shape, 2, devices.clone(), Vec::new())).unwrap();
     let group = Group::import(&devices, &quiet()).unwrap();
     group.sync().unwrap();
     let device = group.volume(Role::Data).unwrap();
-    bed.settle();
+    fixture.settle();
     let history = History::default();
-    (0..UNITS).for_each(|unit| write(&bed, &*device, &history, unit * UNIT, unit + 1));
+    (0..UNITS).for_each(|unit| write(&fixture, &*device, &history, unit * UNIT, unit + 1));
     group.clean_up().unwrap();
     group.clean_up().unwrap();
-    let begun = bed.moments().len();
+    let begun = fixture.moments().len();
     if shape != Shape::Raid5 {
-        let (bed, device, history) = (Arc::clone(&bed), group.volume(Role::Data).unwrap(), Arc::clone(&history));
+        let (fixture, device, history) = (Arc::clone(&fixture), group.volume(Role::Data).unwrap(), Arc::clone(&history));
         *meddle.lock() = Some(Box::new(move || {
-            (0..4).for_each(|unit| write(&bed, &*device, &history, unit * UNIT + 4096, 1001 + unit));
+            (0..4).for_each(|unit| write(&fixture, &*device, &history, unit * UNIT + 4096, 1001 + unit));
             Ok(())
         }));
     }
     group.replace(index, &new).unwrap();
-    let replaced = bed.moments().len();
-    write(&bed, &*device, &history, 0, 2001);
+    let replaced = fixture.moments().len();
+    write(&fixture, &*device, &history, 0, 2001);
     group.sync().unwrap();
-    let counted = bed.moments().len();
-    write(&bed, &*device, &history, 0, 2002);
+    let counted = fixture.moments().len();
+    write(&fixture, &*device, &history, 0, 2002);
     drop((device, group));
     let history = history.lock();
     let (mut states, every) = (0, std::env::var_os("BEDPLATE_EVERY_CUT").is_some());
-    for (at, moment) in bed.moments().into_iter().enumerate().skip(begun) {
+    for (at, moment) in fixture.moments().into_iter().enumerate().skip(begun) {
         // The last that a rebuild does: the labels say that what it wrote counts.
         let counts = (counted - COUNTING..counted).contains(&at);
         if at > replaced && at % 23 > 0 && !every && !counts {
@@ -232,7 +232,7 @@ fn cut(shape: Shape, count: usize, index: usize) -> usize {
         }
         for choice in (0..6).filter(|choice| every || counts || (*choice as usize + at).is_multiple_of(6)) {
             let context = format!("{shape:?}, member {index} replaced, cut at {moment:?}, choice {choice}");
-            let images: Vec<Arc<dyn BlockDevice>> = bed.after_cut(&moment, choice).into_iter().map(|image| image as _).collect();
+            let images: Vec<Arc<dyn BlockDevice>> = fixture.after_cut(&moment, choice).into_iter().map(|image| image as _).collect();
             let left = Label::read(&*images[index]);
             assert!(at + 1 < replaced || left.is_err_and(|error| error.kind == ErrorKind::NotAMember), "{context}: who was replaced has a label");
             let group = import(&images).unwrap_or_else(|error| panic!("{context}: {error}"));
@@ -265,8 +265,8 @@ fn s_105_a_power_cut_while_a_member_is_replaced_leaves_a_group_that_opens_by_its
 }
 
 /// A group whose member 1 was replaced by the last device, in one of the ways in which members are when that happens.
-fn replaced(way: usize, bed: &Bed) -> Group {
-    let mut devices = bed.devices();
+fn replaced(way: usize, fixture: &Fixture) -> Group {
+    let mut devices = fixture.devices();
     let new = devices.pop().unwrap();
     volume::create(&new_group(Shape::Mirror, 2, devices.clone(), Vec::new())).unwrap();
     let write = |group: &Group, number| group.volume(Role::Data).unwrap().write_at(&stamped(0, 4096, number), 0).unwrap();
@@ -276,7 +276,7 @@ fn replaced(way: usize, bed: &Bed) -> Group {
         0 => MemberState::Active,
         1 | 2 => {
             let times = if way == 1 { Trigger::Next(1) } else { Trigger::Always };
-            bed.members[1].inject(FaultRule::new(Fault::Write(WriteFault::Fail), times));
+            fixture.members[1].inject(FaultRule::new(Fault::Write(WriteFault::Fail), times));
             MemberState::Failed
         }
         _ => {
@@ -290,7 +290,7 @@ fn replaced(way: usize, bed: &Bed) -> Group {
     assert_eq!(group.config().members[1].state, expected, "way {way}");
     group.replace(1, &new).unwrap();
     group.sync().unwrap();
-    bed.members[1].clear_faults();
+    fixture.members[1].clear_faults();
     group
 }
 
@@ -298,9 +298,9 @@ fn replaced(way: usize, bed: &Bed) -> Group {
 #[test]
 fn s_108_a_member_that_was_replaced_has_no_label_any_more() {
     for way in [0, 1, 3] {
-        let bed = Bed::new(3, 55);
-        drop(replaced(way, &bed));
-        let alone = Group::import(&[bed.device(1)], &ImportOptions { degraded: true, ..quiet() });
+        let fixture = Fixture::new(3, 55);
+        drop(replaced(way, &fixture));
+        let alone = Group::import(&[fixture.device(1)], &ImportOptions { degraded: true, ..quiet() });
         assert!(alone.is_err_and(|error| error.kind == ErrorKind::NotAMember), "way {way}");
     }
 }
@@ -308,46 +308,46 @@ fn s_108_a_member_that_was_replaced_has_no_label_any_more() {
 /// S-108: one that did not answer is named beside any other member, and when it went on alone nobody takes it for the group.
 #[test]
 fn s_108_a_member_that_was_replaced_while_away_is_told_from_the_group() {
-    let (bed, degraded) = (Bed::new(3, 56), ImportOptions { degraded: true, ..quiet() });
-    drop(replaced(2, &bed));
-    let beside = |others: &[usize]| others.iter().chain(&[1]).map(|at| bed.device(*at)).collect::<Vec<_>>();
+    let (fixture, degraded) = (Fixture::new(3, 56), ImportOptions { degraded: true, ..quiet() });
+    drop(replaced(2, &fixture));
+    let beside = |others: &[usize]| others.iter().chain(&[1]).map(|at| fixture.device(*at)).collect::<Vec<_>>();
     for others in [&[0][..], &[2], &[0, 2]] {
         let Err(error) = Group::import(&beside(others), &degraded) else { panic!("it has no place") };
         assert!(error.kind == ErrorKind::Outdated && error.message.contains("member1 is outdated: it was replaced"), "{error}");
     }
     // Alone it knows nothing of that, and its events run ahead of the group's: it would pass for the newest, and the other for one that was away.
-    let alone = Group::import(&[bed.device(1)], &degraded).unwrap();
+    let alone = Group::import(&[fixture.device(1)], &degraded).unwrap();
     alone.volume(Role::Data).unwrap().write_at(&stamped(0, 4096, 4), 0).unwrap();
     drop(alone);
-    let event = |index: usize| Label::read(&*bed.device(index)).unwrap().config.event;
+    let event = |index: usize| Label::read(&*fixture.device(index)).unwrap().config.event;
     assert!(event(1) > 12 + event(0), "{} {}", event(1), event(0));
-    let before: Vec<usize> = bed.members.iter().map(|member| member.operation_count()).collect();
+    let before: Vec<usize> = fixture.members.iter().map(|member| member.operation_count()).collect();
     for others in [&[0][..], &[0, 2]] {
         let Err(error) = import(&beside(others)) else { panic!("nobody knows whose data counts") };
         let told = error.message.contains("member1 was replaced or removed, as member0 knows");
         assert!(error.kind == ErrorKind::Diverged && told, "{error}");
         assert!(Group::import(&beside(others), &degraded).is_err());
     }
-    assert_eq!(bed.members.iter().map(|member| member.operation_count()).collect::<Vec<_>>(), before, "nothing was written");
-    assert_eq!(numbers(&*Group::import(&[bed.device(0), bed.device(2)], &quiet()).unwrap().volume(Role::Data).unwrap()), [3; 8]);
+    assert_eq!(fixture.members.iter().map(|member| member.operation_count()).collect::<Vec<_>>(), before, "nothing was written");
+    assert_eq!(numbers(&*Group::import(&[fixture.device(0), fixture.device(2)], &quiet()).unwrap().volume(Role::Data).unwrap()), [3; 8]);
 }
 
 /// S-105: the same for members that bring room or wait, and a device that was cut off on its way is welcome again.
 #[test]
 fn s_105_a_power_cut_while_a_member_is_added_leaves_a_group_that_opens_by_itself() {
     for spare in [false, true] {
-        let bed = Bed::new(3, 52);
-        let devices = bed.devices();
+        let fixture = Fixture::new(3, 52);
+        let devices = fixture.devices();
         volume::create(&new_group(Shape::Mirror, 2, devices[..2].to_vec(), Vec::new())).unwrap();
         let group = Group::import(&devices[..2], &quiet()).unwrap();
-        let before = bed.moments().len();
-        bed.settle();
+        let before = fixture.moments().len();
+        fixture.settle();
         if spare { group.add_spare(&devices[2]) } else { group.add_member(&devices[2]) }.unwrap();
         drop(group);
-        assert!(before > 0 && bed.moments().len() > 12);
+        assert!(before > 0 && fixture.moments().len() > 12);
         let mut again = 0;
-        for moment in bed.moments() {
-            let images: Vec<Arc<dyn BlockDevice>> = bed.after_cut(&moment, 0).into_iter().map(|image| image as _).collect();
+        for moment in fixture.moments() {
+            let images: Vec<Arc<dyn BlockDevice>> = fixture.after_cut(&moment, 0).into_iter().map(|image| image as _).collect();
             let group = import(&images).unwrap_or_else(|error| panic!("spare {spare}, cut at {moment:?}: {error}"));
             if group.config().members.len() == 2 {
                 group.replace(0, &images[2]).unwrap_or_else(|error| panic!("spare {spare}, cut at {moment:?}: {error}"));
@@ -363,17 +363,17 @@ fn s_105_a_power_cut_while_a_member_is_added_leaves_a_group_that_opens_by_itself
 fn a_member_that_fails_while_another_is_replaced_takes_nothing_with_it() {
     let mut kept = 0;
     for dies_after in 0.. {
-        let bed = Bed::new(3, 53);
-        let devices = bed.devices();
+        let fixture = Fixture::new(3, 53);
+        let devices = fixture.devices();
         volume::create(&new_group(Shape::Mirror, 2, devices[..2].to_vec(), Vec::new())).unwrap();
         let group = Group::import(&devices[..2], &quiet()).unwrap();
         let device = group.volume(Role::Data).unwrap();
         device.write_at(&stamped(0, 4096, 1), 0).unwrap();
         device.flush().unwrap();
-        let before = bed.members[1].operation_count();
-        bed.members[1].die_after(before + dies_after);
+        let before = fixture.members[1].operation_count();
+        fixture.members[1].die_after(before + dies_after);
         let replaced = group.replace(0, &devices[2]);
-        if replaced.is_ok() && bed.members[1].operation_count() < before + dies_after {
+        if replaced.is_ok() && fixture.members[1].operation_count() < before + dies_after {
             break;
         }
         kept += u64::from(replaced.is_err());
@@ -383,7 +383,7 @@ fn a_member_that_fails_while_another_is_replaced_takes_nothing_with_it() {
         }
         drop((device, group));
         let images: Vec<Arc<dyn BlockDevice>> =
-            bed.members.iter().map(|member| MemoryDevice::from_snapshot(&member.snapshot(), MemoryDevice::GEOMETRY) as _).collect();
+            fixture.members.iter().map(|member| MemoryDevice::from_snapshot(&member.snapshot(), MemoryDevice::GEOMETRY) as _).collect();
         let group = import(&images).unwrap_or_else(|error| panic!("died after {dies_after}: {error}"));
         group.sync().unwrap();
         assert_eq!(numbers(&*group.volume(Role::Data).unwrap()), [1; 8], "died after {dies_after}");
@@ -394,9 +394,9 @@ fn a_member_that_fails_while_another_is_replaced_takes_nothing_with_it() {
 /// S-63, I-DRL-1: what a member that comes needs stays in the log, however often that is tidied meanwhile.
 #[test]
 fn the_dirty_region_log_is_not_tidied_while_a_member_is_replaced() {
-    let bed = Bed::new(3, 54);
-    let (second, meddle) = meddled(&bed, 1, label);
-    let devices = [bed.device(0), second];
+    let fixture = Fixture::new(3, 54);
+    let (second, meddle) = meddled(&fixture, 1, label);
+    let devices = [fixture.device(0), second];
     volume::create(&new_group(Shape::Mirror, 2, devices.to_vec(), Vec::new())).unwrap();
     let group = Group::import(&devices, &quiet()).unwrap();
     let (tidy, handle) = (group.clone(), Arc::new(Mutex::new(None)));
@@ -410,11 +410,11 @@ fn the_dirty_region_log_is_not_tidied_while_a_member_is_replaced() {
         let _tidied = told.recv_timeout(Duration::from_millis(300));
         Ok(())
     }));
-    group.replace(0, &bed.device(2)).unwrap();
+    group.replace(0, &fixture.device(2)).unwrap();
     handle.lock().take().unwrap().join().unwrap();
     let images: Vec<Arc<dyn BlockDevice>> =
-        bed.members[1..].iter().map(|member| MemoryDevice::from_snapshot(&member.snapshot(), MemoryDevice::GEOMETRY) as _).collect();
+        fixture.members[1..].iter().map(|member| MemoryDevice::from_snapshot(&member.snapshot(), MemoryDevice::GEOMETRY) as _).collect();
     let again = import(&images).unwrap();
     assert_eq!(again.progress().pending_bytes, again.progress().total_bytes);
-    assert_eq!(group.replace(1, &bed.device(0)).unwrap_err().kind, ErrorKind::Invalid, "the one that came is not filled yet");
+    assert_eq!(group.replace(1, &fixture.device(0)).unwrap_err().kind, ErrorKind::Invalid, "the one that came is not filled yet");
 }

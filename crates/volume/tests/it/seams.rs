@@ -8,7 +8,7 @@ use block::{BlockDevice, DeviceCall, DeviceQueue, Hook, HookedDevice, QueueOptio
 use parking_lot::Mutex;
 use volume::{ErrorKind, Group, ImportOptions, MemberState, Result, Role, Shape, Target, Undecided};
 
-use super::bed::{Bed, MEMBER_BYTES, new_group, quiet, stamp_of, stamped};
+use super::fixture::{Fixture, MEMBER_BYTES, new_group, quiet, stamp_of, stamped};
 
 /// What happens at an operation of a member: after how many more, and what.
 type Seam = Arc<Mutex<Option<(usize, Box<dyn FnOnce() + Send>)>>>;
@@ -81,27 +81,27 @@ const GUEST_CHANGES: [Change; 7] = [
     ("sync", |ground| ground.group.sync()),
 ];
 
-fn ground(bed: &Bed, guest: bool) -> Ground {
+fn ground(fixture: &Fixture, relocated: bool) -> Ground {
     let seam = Seam::default();
-    let mut members = bed.devices();
-    members[0] = HookedDevice::named("member0".into(), bed.device(0), Seamed(Arc::clone(&seam)));
+    let mut members = fixture.devices();
+    members[0] = HookedDevice::named("member0".into(), fixture.device(0), Seamed(Arc::clone(&seam)));
     let new = members.split_off(members.len() - 3);
-    let (shape, count) = if guest { (Shape::Mirror, 2) } else { (Shape::StripeMirror, 4) };
+    let (shape, count) = if relocated { (Shape::Mirror, 2) } else { (Shape::StripeMirror, 4) };
     volume::create(&new_group(shape, 2, members[..count].to_vec(), Vec::new())).unwrap();
     let group = Group::import(&members[..count], &quiet()).unwrap();
     members[count..].iter().for_each(|device| group.add_member(device).unwrap());
     let device = group.volume(Role::Data).unwrap();
     let used_bytes = device.size_bytes() / 2;
-    if !guest {
+    if !relocated {
         // So that there is something to grow to.
         group.relayout(Role::Data, &Target { size_bytes: Some(used_bytes + (256 << 10)), ..Target::default() }, used_bytes).unwrap();
     }
     (0..used_bytes).step_by(64 << 10).for_each(|at| device.write_at(&stamped(at, 64 << 10, at / 65_536 + 1), at).unwrap());
-    if guest {
-        bed.members[1].die();
+    if relocated {
+        fixture.members[1].die();
         device.write_at(&stamped(0, 64 << 10, 1), 0).unwrap();
         group.sync().unwrap();
-        assert!(group.config().members[1].guest.is_some(), "it moved");
+        assert!(group.config().members[1].relocated.is_some(), "it moved");
     }
     Ground { group, seam, members, new, used_bytes }
 }
@@ -153,17 +153,17 @@ fn check(ground: &Ground, context: &str) {
     whole(&again);
 }
 
-fn every_pair(changes: &[Change], guest: bool) -> (usize, usize) {
+fn every_pair(changes: &[Change], relocated: bool) -> (usize, usize) {
     let (mut tried, mut refused) = (0, 0);
     for (first, second) in changes.iter().flat_map(|first| changes.iter().map(move |second| (first, second))) {
         for after in [0, 2, 7, 20] {
-            let mut sizes = vec![MEMBER_BYTES; if guest { 6 } else { 9 }];
-            if guest {
+            let mut sizes = vec![MEMBER_BYTES; if relocated { 6 } else { 9 }];
+            if relocated {
                 sizes[2] = 16 << 20;
             }
-            let bed = Bed::of_sizes(&sizes, 70);
-            let ground = Arc::new(ground(&bed, guest));
-            let context = format!("{} and {} after {after}, guest {guest}", first.0, second.0);
+            let fixture = Fixture::of_sizes(&sizes, 70);
+            let ground = Arc::new(ground(&fixture, relocated));
+            let context = format!("{} and {} after {after}, guest {relocated}", first.0, second.0);
             let Some(done) = at_once(&ground, (first, second), after) else { break };
             for error in done.into_iter().filter_map(Result::err) {
                 assert!(matches!(error.kind, ErrorKind::Invalid | ErrorKind::Busy | ErrorKind::Foreign), "{context}: {error}");

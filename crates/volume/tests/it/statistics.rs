@@ -3,7 +3,7 @@
 use block::{AlignedBuf, QueueOptions, Request, RequestKind, Segment};
 use volume::{MemberStatistics, Role, Shape};
 
-use super::bed::Bed;
+use super::fixture::Fixture;
 
 /// S-97
 #[test]
@@ -16,9 +16,9 @@ fn s_97_statistics_add_up_from_members_to_plexes_and_are_apart_from_the_volumes(
         (Shape::Raid5, 4, &[&[0, 1, 2, 3]]),
     ];
     for (shape, members, plexes) in cases {
-        let bed = Bed::new(members, 50);
-        bed.create(shape, 2, 0);
-        let group = bed.import();
+        let fixture = Fixture::new(members, 50);
+        fixture.create(shape, 2, 0);
+        let group = fixture.import();
         group.sync().unwrap();
         let device = group.volume(Role::Data).unwrap();
         device.write_at(&AlignedBuf::zeroed(4096), 0).unwrap();

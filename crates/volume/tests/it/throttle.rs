@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use block::{AlignedBuf, BlockDevice, MemoryDevice};
 use volume::{ErrorKind, FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Group, ImportOptions, MemberState, Role, Shape};
 
-use super::bed::new_group;
+use super::fixture::new_group;
 
 fn members(count: usize) -> Vec<Arc<dyn BlockDevice>> {
     (0..count).map(|_| MemoryDevice::new(96 << 20) as _).collect()

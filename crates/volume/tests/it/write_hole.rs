@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use volume::{ErrorKind, Group, ImportOptions, Label, Layout, Role, Shape};
 
-use super::bed::{Acknowledged, Bed, Clock, allowed, quiet, stamp_of, stamped, ticks};
+use super::fixture::{Acknowledged, Clock, Fixture, allowed, quiet, stamp_of, stamped, ticks};
 use super::parity::assert_parity;
 
 const UNIT: usize = 16 << 10;
@@ -25,11 +25,11 @@ enum Writes {
 }
 
 /// Writes and flushes; one step in four is a flush.
-fn run(bed: &Bed, device: &dyn BlockDevice, members: usize, history: &mut Vec<Acknowledged>, writes: Writes, steps: std::ops::Range<u64>) {
+fn run(fixture: &Fixture, device: &dyn BlockDevice, members: usize, history: &mut Vec<Acknowledged>, writes: Writes, steps: std::ops::Range<u64>) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(steps.start + 77);
     let row = (members - 1) * UNIT;
     for step in steps {
-        let begun = ticks(bed);
+        let begun = ticks(fixture);
         let write = (step % 4 != 3).then(|| {
             let (offset, len) = if writes == Writes::Mixed && step % 4 == 1 {
                 (rng.random_range(0..SPAN / row as u64) * row as u64, row)
@@ -43,15 +43,15 @@ fn run(bed: &Bed, device: &dyn BlockDevice, members: usize, history: &mut Vec<Ac
         if write.is_none() {
             device.flush().unwrap();
         }
-        history.push(Acknowledged { write, begun, ended: ticks(bed) });
+        history.push(Acknowledged { write, begun, ended: ticks(fixture) });
     }
 }
 
 /// Writes through a queue, three rounds of writes that are in the air together and do not meet, a flush after each but the last.
-fn run_queued(bed: &Bed, device: &dyn BlockDevice, history: &mut Vec<Acknowledged>) {
+fn run_queued(fixture: &Fixture, device: &dyn BlockDevice, history: &mut Vec<Acknowledged>) {
     let mut queue = device.queue(&QueueOptions { depth_max: 16, ..QueueOptions::default() }).unwrap();
     for round in 0..3_u64 {
-        let begun = ticks(bed);
+        let begun = ticks(fixture);
         for n in 0..8 {
             // Two in a row, so that rows are wanted by more than one, and submitted two at a time, so that several flights are in the air.
             let (offset, len) = (n * (SPAN / 8) + 512 * (round + n), 512 * (5 + 3 * n as usize));
@@ -70,13 +70,13 @@ fn run_queued(bed: &Bed, device: &dyn BlockDevice, history: &mut Vec<Acknowledge
                 completion.result.clone().unwrap();
                 let n = completion.token;
                 let write = Some((n * (SPAN / 8) + 512 * (round + n), 512 * (5 + 3 * n as usize), round * 8 + n + 1));
-                history.push(Acknowledged { write, begun, ended: ticks(bed) });
+                history.push(Acknowledged { write, begun, ended: ticks(fixture) });
             }
         }
         if round < 2 {
-            let begun = ticks(bed);
+            let begun = ticks(fixture);
             device.flush().unwrap();
-            history.push(Acknowledged { write: None, begun, ended: ticks(bed) });
+            history.push(Acknowledged { write: None, begun, ended: ticks(fixture) });
         }
     }
 }
@@ -149,13 +149,13 @@ fn looking() -> ImportOptions {
 }
 
 /// Names the members, which memory does not.
-fn named(members: &[Arc<MemoryDevice>]) -> Bed {
+fn named(members: &[Arc<MemoryDevice>]) -> Fixture {
     let over = |member: &Arc<MemoryDevice>| SimulatedDevice::over(&member.snapshot(), &SimulatedOptions::default());
-    Bed { members: members.iter().map(over).collect(), clock: Clock::default(), lazy: false }
+    Fixture { members: members.iter().map(over).collect(), clock: Clock::default(), lazy: false }
 }
 
-fn without(bed: &Bed, lost: Option<usize>) -> Vec<Arc<dyn BlockDevice>> {
-    (0..bed.members.len()).filter(|at| Some(*at) != lost).map(|at| bed.device(at)).collect()
+fn without(fixture: &Fixture, lost: Option<usize>) -> Vec<Arc<dyn BlockDevice>> {
+    (0..fixture.members.len()).filter(|at| Some(*at) != lost).map(|at| fixture.device(at)).collect()
 }
 
 /// Nothing unflushed arrives, and one of the other choices in turn.
@@ -164,14 +164,14 @@ fn choices(ordinal: usize) -> [u64; 2] {
 }
 
 /// A group whose parity holds, and that was closed in order.
-fn ready(members: usize, spares: usize, seed: u64) -> Bed {
-    let bed = Bed::new(members + spares, seed);
-    bed.create(Shape::Raid5, 2, spares);
-    let group = bed.import();
+fn ready(members: usize, spares: usize, seed: u64) -> Fixture {
+    let fixture = Fixture::new(members + spares, seed);
+    fixture.create(Shape::Raid5, 2, spares);
+    let group = fixture.import();
     group.sync().unwrap();
     drop(group);
-    bed.settle();
-    bed
+    fixture.settle();
+    fixture
 }
 
 /// I-PAR-1
@@ -179,16 +179,16 @@ fn ready(members: usize, spares: usize, seed: u64) -> Bed {
 fn i_par_1_a_power_cut_alone_leaves_every_row_whole_and_its_parity_right() {
     let mut states = 0;
     for members in [3, 5] {
-        let bed = ready(members, 0, 61);
-        let group = bed.import();
+        let fixture = ready(members, 0, 61);
+        let group = fixture.import();
         let device = group.volume(Role::Data).unwrap();
         let mut history = Vec::new();
-        run(&bed, &*device, members, &mut history, Writes::Mixed, 0..12);
+        run(&fixture, &*device, members, &mut history, Writes::Mixed, 0..12);
         drop((device, group));
-        for (ordinal, moment) in bed.moments().into_iter().enumerate() {
+        for (ordinal, moment) in fixture.moments().into_iter().enumerate() {
             for choice in choices(ordinal) {
                 let context = format!("{members} members, cut at {moment:?}, choice {choice}");
-                let left = named(&bed.after_cut(&moment, choice));
+                let left = named(&fixture.after_cut(&moment, choice));
                 Cut { history: &history, at: moment.iter().sum(), lost_now: false, context }.judge(&left.devices(), (members - 1) * UNIT);
                 states += 1;
             }
@@ -202,15 +202,15 @@ fn i_par_1_a_power_cut_alone_leaves_every_row_whole_and_its_parity_right() {
 fn i_par_1_a_power_cut_while_several_flights_of_a_queue_are_in_the_air_loses_nothing() {
     let mut states = 0;
     for members in [3, 4] {
-        let bed = ready(members, 0, 66);
-        let group = bed.import();
+        let fixture = ready(members, 0, 66);
+        let group = fixture.import();
         let device = group.volume(Role::Data).unwrap();
         let mut history = Vec::new();
-        run_queued(&bed, &*device, &mut history);
+        run_queued(&fixture, &*device, &mut history);
         drop((device, group));
-        for (ordinal, moment) in bed.moments().into_iter().enumerate() {
+        for (ordinal, moment) in fixture.moments().into_iter().enumerate() {
             for choice in choices(ordinal) {
-                let images = bed.after_cut(&moment, choice);
+                let images = fixture.after_cut(&moment, choice);
                 for lost in [None, Some((ordinal + choice as usize) % members)] {
                     let context = format!("{members} members, cut at {moment:?}, choice {choice}, without {lost:?}");
                     let cut = Cut { history: &history, at: moment.iter().sum(), lost_now: lost.is_some(), context };
@@ -228,17 +228,17 @@ fn i_par_1_a_power_cut_while_several_flights_of_a_queue_are_in_the_air_loses_not
 fn i_par_1_a_power_cut_and_the_loss_of_any_member_at_once_lose_no_part_of_a_row() {
     let (mut states, mut loose) = (0, 0);
     for (members, writes) in [(3, Writes::Parts), (4, Writes::Parts), (4, Writes::Mixed)] {
-        let bed = ready(members, 0, 62);
-        let group = bed.import();
+        let fixture = ready(members, 0, 62);
+        let group = fixture.import();
         let device = group.volume(Role::Data).unwrap();
         let mut history = Vec::new();
-        run(&bed, &*device, members, &mut history, writes, 0..12);
+        run(&fixture, &*device, members, &mut history, writes, 0..12);
         drop((device, group));
-        for (ordinal, moment) in bed.moments().into_iter().enumerate() {
+        for (ordinal, moment) in fixture.moments().into_iter().enumerate() {
             for choice in choices(ordinal) {
                 let lost = (ordinal + choice as usize) % members;
                 let context = format!("{members} members, cut at {moment:?}, choice {choice}, member {lost} lost");
-                let left = named(&bed.after_cut(&moment, choice));
+                let left = named(&fixture.after_cut(&moment, choice));
                 let cut = Cut { history: &history, at: moment.iter().sum(), lost_now: writes == Writes::Mixed, context };
                 cut.judge(&without(&left, Some(lost)), (members - 1) * UNIT);
                 states += 1;
@@ -254,21 +254,21 @@ fn i_par_1_a_power_cut_and_the_loss_of_any_member_at_once_lose_no_part_of_a_row(
 fn i_par_1_a_power_cut_on_a_volume_without_a_member_from_the_start_loses_nothing() {
     let mut states = 0;
     for (members, missing) in [(3, 0), (4, 2)] {
-        let bed = ready(members, 0, 63);
-        let devices = without(&bed, Some(missing));
+        let fixture = ready(members, 0, 63);
+        let devices = without(&fixture, Some(missing));
         let group = Group::import(&devices, &ImportOptions { degraded: true, ..quiet() }).unwrap();
-        bed.settle();
+        fixture.settle();
         let device = group.volume(Role::Data).unwrap();
         let mut history = Vec::new();
-        run(&bed, &*device, members, &mut history, Writes::Mixed, 0..12);
+        run(&fixture, &*device, members, &mut history, Writes::Mixed, 0..12);
         drop((device, group));
-        for (ordinal, moment) in bed.moments().into_iter().enumerate() {
+        for (ordinal, moment) in fixture.moments().into_iter().enumerate() {
             for choice in choices(ordinal) {
                 let cut = |back: &str| {
                     let context = format!("{members} members without {missing}, cut at {moment:?}, choice {choice}, {back}");
                     Cut { history: &history, at: moment.iter().sum(), lost_now: false, context }
                 };
-                let images = bed.after_cut(&moment, choice);
+                let images = fixture.after_cut(&moment, choice);
                 cut("still away").judge(&without(&named(&images), Some(missing)), (members - 1) * UNIT);
                 cut("back, stale").judge(&named(&images).devices(), (members - 1) * UNIT);
                 states += 2;
@@ -283,31 +283,31 @@ fn i_par_1_a_power_cut_on_a_volume_without_a_member_from_the_start_loses_nothing
 fn i_par_2_a_member_that_dies_in_the_middle_and_a_spare_that_takes_its_place_lose_nothing() {
     let mut states = 0;
     for (members, dying, after) in [(3, 1, 3), (4, 0, 10), (4, 3, 21)] {
-        let bed = ready(members, 1, 64);
-        let group = bed.import();
-        bed.settle();
+        let fixture = ready(members, 1, 64);
+        let group = fixture.import();
+        fixture.settle();
         let device = group.volume(Role::Data).unwrap();
         let mut history = Vec::new();
-        run(&bed, &*device, members, &mut history, Writes::Mixed, 0..6);
-        let dies = bed.members[dying].operation_count() + after;
-        bed.members[dying].die_after(dies);
+        run(&fixture, &*device, members, &mut history, Writes::Mixed, 0..6);
+        let dies = fixture.members[dying].operation_count() + after;
+        fixture.members[dying].die_after(dies);
         let mut known = usize::MAX;
         for step in 6..18 {
-            run(&bed, &*device, members, &mut history, Writes::Mixed, step..step + 1);
+            run(&fixture, &*device, members, &mut history, Writes::Mixed, step..step + 1);
             if known == usize::MAX && group.config().members[dying].state == volume::MemberState::Failed {
-                known = ticks(&bed);
+                known = ticks(&fixture);
             }
         }
         assert!(known < usize::MAX, "the member died while it was written");
         group.sync().unwrap();
-        run(&bed, &*device, members, &mut history, Writes::Mixed, 18..22);
+        run(&fixture, &*device, members, &mut history, Writes::Mixed, 18..22);
         drop((device, group));
-        for (ordinal, moment) in bed.moments().into_iter().enumerate().step_by(13) {
+        for (ordinal, moment) in fixture.moments().into_iter().enumerate().step_by(13) {
             for choice in choices(ordinal) {
                 let at = moment.iter().sum();
                 for lost in [None, Some(dying)] {
                     let context = format!("{members} members and a spare, {dying} dies, cut at {moment:?}, choice {choice}, without {lost:?}");
-                    let left = without(&named(&bed.after_cut(&moment, choice)), lost);
+                    let left = without(&named(&fixture.after_cut(&moment, choice)), lost);
                     // With the dead one back where a spare has its place already, it is told that it is outdated.
                     let refused = Group::import(&left, &looking()).err();
                     if lost.is_none() && refused.is_some_and(|error| error.kind == ErrorKind::Outdated) {
@@ -326,16 +326,16 @@ fn i_par_2_a_member_that_dies_in_the_middle_and_a_spare_that_takes_its_place_los
 #[test]
 fn i_par_1_a_power_cut_while_the_log_is_written_back_is_a_power_cut_like_any_other() {
     let (members, row) = (4, 3 * UNIT);
-    let bed = ready(members, 0, 65);
-    let group = bed.import();
+    let fixture = ready(members, 0, 65);
+    let group = fixture.import();
     let device = group.volume(Role::Data).unwrap();
     let mut history = Vec::new();
-    run(&bed, &*device, members, &mut history, Writes::Parts, 0..7);
+    run(&fixture, &*device, members, &mut history, Writes::Parts, 0..7);
     drop((device, group));
     let mut states = 0;
-    for (ordinal, moment) in bed.moments().into_iter().enumerate().step_by(11) {
+    for (ordinal, moment) in fixture.moments().into_iter().enumerate().step_by(11) {
         let lost = ordinal % members;
-        let again = named(&bed.after_cut(&moment, 0));
+        let again = named(&fixture.after_cut(&moment, 0));
         again.settle();
         drop(Group::import(&without(&again, Some(lost)), &ImportOptions { degraded: true, ..quiet() }).unwrap());
         for second in again.moments().into_iter().step_by(5) {
@@ -356,21 +356,21 @@ fn i_par_1_a_power_cut_while_the_log_is_written_back_is_a_power_cut_like_any_oth
 fn s_109_without_a_member_and_the_log_of_another_what_is_known_can_be_read() {
     const FAR: u64 = 512 << 10;
     let (members, row) = (4, 3 * UNIT);
-    let bed = ready(members, 0, 67);
-    let group = bed.import();
+    let fixture = ready(members, 0, 67);
+    let group = fixture.import();
     let device = group.volume(Role::Data).unwrap();
     device.write_at(&stamped(FAR, row, 999), FAR).unwrap();
     drop((device, group));
-    bed.settle();
-    let group = bed.import();
+    fixture.settle();
+    let group = fixture.import();
     let device = group.volume(Role::Data).unwrap();
     let mut history = Vec::new();
-    run(&bed, &*device, members, &mut history, Writes::Parts, 0..7);
+    run(&fixture, &*device, members, &mut history, Writes::Parts, 0..7);
     drop((device, group));
     let (mut states, mut read, mut refused) = (0, 0, 0);
-    for (ordinal, moment) in bed.moments().into_iter().enumerate().step_by(5) {
+    for (ordinal, moment) in fixture.moments().into_iter().enumerate().step_by(5) {
         let (lost, deaf) = (ordinal % members, (ordinal + 1 + ordinal / members % 3) % members);
-        let left = named(&bed.after_cut(&moment, choices(ordinal)[1]));
+        let left = named(&fixture.after_cut(&moment, choices(ordinal)[1]));
         let log = (5 << 19)..(6 << 19);
         left.members[deaf].inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Always).within(log));
         let devices = without(&left, Some(lost));
@@ -409,14 +409,14 @@ fn s_109_without_a_member_and_the_log_of_another_what_is_known_can_be_read() {
 fn s_95_a_group_that_a_power_cut_left_is_used_and_closed_at_once() {
     const THREADS: u64 = 3;
     let members = 4;
-    let bed = ready(members, 0, 69);
-    let group = bed.import();
+    let fixture = ready(members, 0, 69);
+    let group = fixture.import();
     let device = group.volume(Role::Data).unwrap();
-    run_queued(&bed, &*device, &mut Vec::new());
+    run_queued(&fixture, &*device, &mut Vec::new());
     drop((device, group));
     let mut states = 0;
-    for (ordinal, moment) in bed.moments().into_iter().enumerate().step_by(5) {
-        let left = named(&bed.after_cut(&moment, choices(ordinal)[1]));
+    for (ordinal, moment) in fixture.moments().into_iter().enumerate().step_by(5) {
+        let left = named(&fixture.after_cut(&moment, choices(ordinal)[1]));
         let group = Group::import(&left.devices(), &ImportOptions::default()).unwrap();
         let device = group.volume(Role::Data).unwrap();
         std::thread::scope(|scope| {

@@ -138,7 +138,7 @@ pub fn replace(arguments: &ReplaceArguments, output: &Output) -> Result<()> {
 pub fn unrelocate(arguments: &UnrelocateArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
     let config = &located.config;
-    let guests = |at: &usize| config.members[*at].guest.is_some();
+    let guests = |at: &usize| config.members[*at].relocated.is_some();
     let members = match &arguments.member {
         Some(name) => vec![index_of(&located, name)?],
         None => (0..config.members.len()).filter(guests).collect(),
@@ -159,7 +159,7 @@ pub fn unrelocate(arguments: &UnrelocateArguments, output: &Output) -> Result<()
 fn home_of(located: &Located, member: usize) -> Result<PathBuf> {
     let config = &located.config;
     let path = &config.members[member].path;
-    let was = config.members[member].guest.as_ref().map(|guest| guest.was);
+    let was = config.members[member].relocated.as_ref().map(|guest| guest.was);
     let was = was.ok_or_else(|| Failure::new("invalid", format!("{path} has a device of its own")))?;
     let found = located.members.iter().find(|(_, label)| label.member == was).map(|(path, _)| path.clone());
     let known = || config.index_of(was).map(|index| PathBuf::from(&config.members[index].path)).filter(|path| path.exists());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// How long one who waits sleeps before it looks again for somebody to help.
-pub(super) const MOMENT: Duration = Duration::from_millis(1);
+pub(super) const RECHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Rank G1.5: after rows and a dirty region log.
 #[derive(Debug, Default)]
@@ -50,7 +50,7 @@ impl Gate {
         let mut state = self.state.lock();
         let taken = state.alone || state.wanted > 0;
         if taken {
-            self.changed.wait_for(&mut state, MOMENT);
+            self.changed.wait_for(&mut state, RECHECK_INTERVAL);
         }
         taken
     }
@@ -62,7 +62,7 @@ impl Gate {
         while state.alone || state.passes > 0 {
             MutexGuard::unlocked(&mut state, &mut help);
             if state.alone || state.passes > 0 {
-                self.changed.wait_for(&mut state, MOMENT);
+                self.changed.wait_for(&mut state, RECHECK_INTERVAL);
             }
         }
         state.wanted -= 1;

@@ -42,7 +42,7 @@ pub(crate) fn area(volume: usize) -> u64 {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Head {
     pub generation: u64,
-    pub epoch: u64,
+    pub incarnation: u64,
     pub first: u64,
 }
 
@@ -50,7 +50,7 @@ impl Head {
     /// Returns its page and where in the area that belongs.
     pub fn encode(&self, group: Id) -> (AlignedBuf, u64) {
         let mut page = start(*HEAD_MAGIC, group);
-        page[24..32].copy_from_slice(&self.epoch.to_le_bytes());
+        page[24..32].copy_from_slice(&self.incarnation.to_le_bytes());
         page[32..40].copy_from_slice(&self.generation.to_le_bytes());
         page[40..48].copy_from_slice(&self.first.to_le_bytes());
         seal(&mut page);
@@ -66,15 +66,15 @@ impl Head {
 
 fn decode_head(page: &[u8], group: Id) -> Option<Head> {
     let mut reader = open(page, *HEAD_MAGIC, group)?;
-    let head = Head { epoch: reader.u64("epoch").ok()?, generation: reader.u64("generation").ok()?, first: reader.u64("first").ok()? };
+    let head = Head { incarnation: reader.u64("epoch").ok()?, generation: reader.u64("generation").ok()?, first: reader.u64("first").ok()? };
     // Both are counted, so none that is further away ever was, and there is always a next one.
     (head.generation <= COUNTED_MAX && head.first <= COUNTED_MAX).then_some(head)
 }
 
 /// One member's part of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Part {
-    pub epoch: u64,
+pub(crate) struct RecordPart {
+    pub incarnation: u64,
     pub ordinal: u64,
     pub column: u16,
     /// The columns that take part.
@@ -84,12 +84,12 @@ pub(crate) struct Part {
     pub bytes: Vec<u8>,
 }
 
-impl Part {
+impl RecordPart {
     /// Returns the bytes that go to the log.
     pub fn encode(&self, group: Id) -> AlignedBuf {
         assert!(self.places.len() <= BATCH_PLACES && self.bytes.len() as u64 <= BATCH_BYTES, "a record is no larger than a batch");
         let mut page = start(*RECORD_MAGIC, group);
-        page[24..32].copy_from_slice(&self.epoch.to_le_bytes());
+        page[24..32].copy_from_slice(&self.incarnation.to_le_bytes());
         page[32..40].copy_from_slice(&self.ordinal.to_le_bytes());
         page[40..56].copy_from_slice(&self.columns.to_le_bytes());
         page[56..58].copy_from_slice(&self.column.to_le_bytes());
@@ -111,13 +111,13 @@ impl Part {
     pub fn find(area: &[u8], group: Id, head: Head) -> Vec<Self> {
         let starts = (RECORDS as usize..area.len()).step_by(PAGE);
         let parts = starts.filter_map(|at| decode_part(&area[at..], group));
-        parts.filter(|part| part.epoch == head.epoch && part.ordinal >= head.first).collect()
+        parts.filter(|part| part.incarnation == head.incarnation && part.ordinal >= head.first).collect()
     }
 }
 
-fn decode_part(from: &[u8], group: Id) -> Option<Part> {
+fn decode_part(from: &[u8], group: Id) -> Option<RecordPart> {
     let mut reader = open(from.get(..PAGE)?, *RECORD_MAGIC, group)?;
-    let (epoch, ordinal) = (reader.u64("epoch").ok()?, reader.u64("ordinal").ok()?);
+    let (incarnation, ordinal) = (reader.u64("epoch").ok()?, reader.u64("ordinal").ok()?);
     let (low, high) = (reader.u64("columns").ok()?, reader.u64("columns").ok()?);
     let (column, count) = (reader.u16("column").ok()?, reader.u16("places").ok()?);
     let (len, crc) = (reader.u32("length").ok()? as usize, reader.u32("checksum").ok()?);
@@ -127,7 +127,7 @@ fn decode_part(from: &[u8], group: Id) -> Option<Part> {
     let places = places?;
     let bytes = from.get(PAGE..)?.get(..len)?;
     let whole = crc32c(bytes) == crc && places.iter().map(|place| place.len as usize).sum::<usize>() == len;
-    whole.then(|| Part { epoch, ordinal, column, columns: u128::from(high) << 64 | u128::from(low), places, bytes: bytes.to_vec() })
+    whole.then(|| RecordPart { incarnation, ordinal, column, columns: u128::from(high) << 64 | u128::from(low), places, bytes: bytes.to_vec() })
 }
 
 /// Makes the checksums of heads and records right.
@@ -205,15 +205,15 @@ mod tests {
 
     const GROUP: Id = Id([3; 16]);
 
-    fn part(ordinal: u64, fill: u8) -> Part {
+    fn part(ordinal: u64, fill: u8) -> RecordPart {
         let places = vec![Segment { offset: 5 << 20, len: 512 }, Segment { offset: 6 << 20, len: 4096 }];
-        Part { epoch: 77, ordinal, column: 2, columns: 0b110 | 1 << 100, places, bytes: vec![fill; 4608] }
+        RecordPart { incarnation: 77, ordinal, column: 2, columns: 0b110 | 1 << 100, places, bytes: vec![fill; 4608] }
     }
 
     #[test]
     fn a_part_counts_only_whole_and_from_the_head_on() {
         let mut area = vec![0; AREA_BYTES as usize];
-        let head = Head { generation: 5, epoch: 77, first: 9 };
+        let head = Head { generation: 5, incarnation: 77, first: 9 };
         let mut tail = Tail::default();
         assert_eq!(tail.take(512), None, "a log that was not started takes nothing");
         tail.restart(head);
@@ -227,9 +227,9 @@ mod tests {
             area[at as usize..at as usize + PAGE].copy_from_slice(&page);
         }
         assert_eq!(Head::find(&area, GROUP), head);
-        assert_eq!(Part::find(&area, GROUP, head), vec![part(9, 1), part(10, 2)]);
-        assert_eq!(Part::find(&area, GROUP, tail.next_head()), vec![]);
-        assert_eq!(Part::find(&area, GROUP, Head { epoch: 78, ..head }), vec![]);
+        assert_eq!(RecordPart::find(&area, GROUP, head), vec![part(9, 1), part(10, 2)]);
+        assert_eq!(RecordPart::find(&area, GROUP, tail.next_head()), vec![]);
+        assert_eq!(RecordPart::find(&area, GROUP, Head { incarnation: 78, ..head }), vec![]);
         assert_eq!(Head::find(&area, Id([4; 16])), Head::default());
         // A counter without a next value would overflow with the next head.
         let mut wild = area.clone();
@@ -238,13 +238,13 @@ mod tests {
         assert_eq!(Head::find(&wild, GROUP), head);
         // Torn: the last byte of the second did not arrive.
         area[RECORDS as usize + 3 * PAGE + PAGE + 4607] = 0;
-        assert_eq!(Part::find(&area, GROUP, head), vec![part(9, 1)]);
+        assert_eq!(RecordPart::find(&area, GROUP, head), vec![part(9, 1)]);
     }
 
     #[test]
     fn a_full_log_takes_nothing_until_it_starts_over() {
         let mut tail = Tail::default();
-        tail.restart(Head { generation: 1, epoch: 1, first: 0 });
+        tail.restart(Head { generation: 1, incarnation: 1, first: 0 });
         let mut taken = 0;
         while tail.take(16_384).is_some() {
             taken += 1;

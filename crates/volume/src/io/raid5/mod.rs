@@ -23,36 +23,36 @@
 //! * I-PAR-3: a head lets a record no longer count only when what the record says is durable in place on every member.
 
 mod gate;
-mod gather;
 mod log;
-mod look;
-mod passage;
 mod plan;
 mod read;
+mod readonly_recovery;
 mod recover;
+mod row_write;
 mod rows;
 mod sync;
 #[cfg(test)]
 mod tests;
 mod write;
+mod write_batcher;
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-pub(crate) use gather::Gathering;
 #[cfg(feature = "forge")]
 pub(crate) use log::reseal as reseal_log;
-pub(crate) use look::{Doubt, refuse_unheard};
+pub(crate) use readonly_recovery::{UncertainRows, refuse_unreadable_log};
 pub(crate) use sync::Rows;
+pub(crate) use write_batcher::WriteBatcher;
 
-use super::epoch::{NAP, Space};
-use super::volume_io::Core;
+use super::epoch::{LayoutEpoch, POLL_INTERVAL};
+use super::volume_io::VolumeIo;
 use crate::{Id, Layout, Raid5};
 use gate::Gate;
-use gather::Flight;
 use log::Tail;
 use rows::{RowLocks, RowsHeld};
+use write_batcher::BatchInFlight;
 
 /// Returns where the parity log of a volume lies on a member, and its length.
 #[cfg(feature = "forge")]
@@ -71,7 +71,7 @@ pub(crate) struct Parity {
     gate: Arc<Gate>,
     /// What queues have under way. The list is a leaf lock; each flight is locked by whoever takes it a step further, and nobody waits for that who
     /// holds another.
-    flights: Mutex<Vec<Arc<Mutex<Flight>>>>,
+    batches: Mutex<Vec<Arc<Mutex<BatchInFlight>>>>,
     /// A leaf lock.
     tail: Mutex<Tail>,
 }
@@ -79,7 +79,7 @@ pub(crate) struct Parity {
 impl Parity {
     /// Makes what a RAID-5 keeps whose log lies where that of the volume with an ordinal does.
     pub fn new(raid5: Raid5, group: Id, volume: usize) -> Self {
-        Self { raid5, group, area: log::area(volume), rows: Arc::default(), gate: Arc::default(), flights: Mutex::default(), tail: Mutex::default() }
+        Self { raid5, group, area: log::area(volume), rows: Arc::default(), gate: Arc::default(), batches: Mutex::default(), tail: Mutex::default() }
     }
 }
 
@@ -87,12 +87,12 @@ impl Parity {
     /// Sleeps until the gate is free, or for a moment; rows that are held may be free then as well.
     fn wait_for_others(&self) {
         if !self.gate.wait() {
-            std::thread::sleep(NAP);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
-impl Core {
+impl VolumeIo {
     /// Waits until rows are free and takes them. Whoever waits carries out what queues have under way and nobody looks after now.
     pub(crate) fn lock_rows(&self, parity: &Parity, first: u64, last: u64) -> RowsHeld {
         parity.rows.lock(&[(first, last)], || self.help(parity))
@@ -118,10 +118,10 @@ fn parity_of(layout: &Layout, group: Id, log: usize) -> Option<Arc<Parity>> {
 
 /// Gives a space what its layouts keep where they are a RAID-5. The log of the next one lies where a second volume would have its own; members
 /// between two layouts have none.
-pub(crate) fn with_parity(mut space: Space, group: Id, ordinal: usize) -> Space {
-    let swapped = space.relayout.as_ref().is_some_and(|relayout| relayout.logs_swapped);
+pub(crate) fn with_parity(mut epoch: LayoutEpoch, group: Id, ordinal: usize) -> LayoutEpoch {
+    let swapped = epoch.relayout.as_ref().is_some_and(|relayout| relayout.logs_swapped);
     let (now, next) = if swapped { (1 - ordinal, ordinal) } else { (ordinal, 1 - ordinal) };
-    space.parity = parity_of(&space.layout, group, now);
-    space.next_parity = space.relayout.as_ref().and_then(|relayout| parity_of(&relayout.next, group, next));
-    space
+    epoch.parity = parity_of(&epoch.layout, group, now);
+    epoch.next_parity = epoch.relayout.as_ref().and_then(|relayout| parity_of(&relayout.next, group, next));
+    epoch
 }

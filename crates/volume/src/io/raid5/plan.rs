@@ -62,7 +62,7 @@ pub(crate) struct Out {
 
 /// The way to the new parity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum ParityMethod {
     /// The parity's member is gone.
     None,
     Modify,
@@ -70,27 +70,27 @@ pub(crate) enum Way {
 }
 
 /// Chooses the way for a window.
-pub(crate) fn way(raid5: &Raid5, window: &Window, out: Option<Out>) -> Way {
+pub(crate) fn method(raid5: &Raid5, window: &Window, out: Option<Out>) -> ParityMethod {
     let parity = raid5.parity_column(window.row);
     let written = |column| window.new.iter().any(|new| raid5.data_column(window.row, new.unit) == column);
     match out {
-        Some(out) if out.column == parity && !out.takes_writes => Way::None,
+        Some(out) if out.column == parity && !out.takes_writes => ParityMethod::None,
         // The old content of what is out is neither needed nor there.
-        Some(out) if out.column == parity || written(out.column) => Way::Complement,
-        Some(_) => Way::Modify,
-        None if raid5.data_units() - window.new.len() <= window.new.len() => Way::Complement,
-        None => Way::Modify,
+        Some(out) if out.column == parity || written(out.column) => ParityMethod::Complement,
+        Some(_) => ParityMethod::Modify,
+        None if raid5.data_units() - window.new.len() <= window.new.len() => ParityMethod::Complement,
+        None => ParityMethod::Modify,
     }
 }
 
 /// Returns the columns that a way reads.
-pub(crate) fn reads(raid5: &Raid5, window: &Window, way: Way) -> Vec<usize> {
+pub(crate) fn reads(raid5: &Raid5, window: &Window, method: ParityMethod) -> Vec<usize> {
     let is_new = |unit: &usize| window.new.iter().any(|new| new.unit == *unit);
     let column = |unit| raid5.data_column(window.row, unit);
-    match way {
-        Way::None => Vec::new(),
-        Way::Complement => (0..raid5.data_units()).filter(|unit| !is_new(unit)).map(column).collect(),
-        Way::Modify => window.new.iter().map(|new| column(new.unit)).chain([raid5.parity_column(window.row)]).collect(),
+    match method {
+        ParityMethod::None => Vec::new(),
+        ParityMethod::Complement => (0..raid5.data_units()).filter(|unit| !is_new(unit)).map(column).collect(),
+        ParityMethod::Modify => window.new.iter().map(|new| column(new.unit)).chain([raid5.parity_column(window.row)]).collect(),
     }
 }
 
@@ -173,7 +173,7 @@ mod tests {
             for written in 1..=data {
                 let puts = [Put { at: 0, buffer: 0, from: 0, len: written * 4096 }];
                 let window = &windows(&raid5, &puts)[0];
-                let cost = |out| reads(&raid5, window, way(&raid5, window, out));
+                let cost = |out| reads(&raid5, window, method(&raid5, window, out));
                 assert_eq!(cost(None).len(), (written + 1).min(data - written), "{written} of {data}");
                 for column in 0..columns.into() {
                     for takes_writes in [false, true] {

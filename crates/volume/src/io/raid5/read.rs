@@ -3,18 +3,18 @@
 use block::{AlignedBuf, Operation, Result};
 
 use super::{Parity, xor};
-use crate::group::Lives;
-use crate::io::volume_io::Core;
+use crate::group::Handles;
+use crate::io::volume_io::VolumeIo;
 
-impl Core {
+impl VolumeIo {
     /// Makes a column's bytes from the others. The caller has locked the row, or knows that nobody writes.
-    pub(super) fn reconstruct(&self, parity: &Parity, lives: &Lives, column: usize, row: u64, within: u64, buf: &mut [u8]) -> Result<()> {
+    pub(super) fn reconstruct(&self, parity: &Parity, handles: &Handles, column: usize, row: u64, within: u64, buf: &mut [u8]) -> Result<()> {
         let mut bytes = AlignedBuf::zeroed(buf.len());
         buf.fill(0);
         for other in (0..parity.raid5.columns().len()).filter(|other| *other != column) {
-            let live = parity.live(lives, other).filter(|live| live.is_active());
-            let live = live.ok_or_else(|| self.no_copy(Operation::Read, row * parity.raid5.row_bytes()))?;
-            live.read(&mut bytes, parity.raid5.copy(other, row).offset + within)?;
+            let handle = parity.handle(handles, other).filter(|handle| handle.is_active());
+            let handle = handle.ok_or_else(|| self.no_copy(Operation::Read, row * parity.raid5.row_bytes()))?;
+            handle.read(&mut bytes, parity.raid5.copy(other, row).offset + within)?;
             xor(buf, &bytes);
         }
         Ok(())
@@ -25,22 +25,22 @@ impl Core {
     pub fn read_without(&self, parity: &Parity, buf: &mut [u8], address: u64, first: Option<block::Error>) -> Result<()> {
         let place = parity.raid5.place(address);
         let column = parity.raid5.data_column(place.row, place.unit);
-        self.refuse_doubtful(parity, place.row)?;
+        self.refuse_uncertain(parity, place.row)?;
         let _row = self.lock_rows(parity, place.row, place.row);
-        let (lives, overwritten) = (self.shared.lives(), self.shared.overwritten_count());
-        if let Err(error) = self.reconstruct(parity, &lives, column, place.row, place.within, buf) {
+        let (handles, overwritten) = (self.group_state.handles(), self.group_state.overwritten_count());
+        if let Err(error) = self.reconstruct(parity, &handles, column, place.row, place.within, buf) {
             return Err(first.unwrap_or(error));
         }
-        let bad = parity.live(&lives, column).filter(|live| live.is_active());
-        let (Some(error), Some(bad), false) = (first, bad, self.shared.read_only) else { return Ok(()) };
+        let bad = parity.handle(&handles, column).filter(|handle| handle.is_active());
+        let (Some(error), Some(bad), false) = (first, bad, self.group_state.read_only) else { return Ok(()) };
         // What is written back, and returned, is made of members that are what they were.
-        if self.is_overwritten_since(&self.spaces.peek(), overwritten)? {
+        if self.is_overwritten_since(&self.epochs.peek(), overwritten)? {
             return Err(error);
         }
         tracing::warn!(volume = self.name, member = bad.name(), %error, "made from parity what could not be read");
         match bad.write(&AlignedBuf::from_slice(buf), parity.raid5.copy(column, place.row).offset + place.within) {
             Ok(()) => bad.note_corrected(),
-            Err(error) => self.settle(vec![(bad.clone(), error)])?,
+            Err(error) => self.fail_members(vec![(bad.clone(), error)])?,
         }
         Ok(())
     }

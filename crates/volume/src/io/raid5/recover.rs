@@ -7,14 +7,14 @@ use block::{AlignedBuf, Result};
 
 use super::Parity;
 use super::gate::Alone;
-use super::log::{AREA_BYTES, Head, PAGE, Part};
+use super::log::{AREA_BYTES, Head, PAGE, RecordPart};
 use super::write::Failures;
 use crate::Id;
-use crate::group::{Live, Lives};
-use crate::io::volume_io::Core;
+use crate::group::{Handles, MemberHandle};
+use crate::io::volume_io::VolumeIo;
 use crate::planted::{Mistake, is_planted};
 
-impl Core {
+impl VolumeIo {
     /// Writes again what the log says, and starts a log of its own. Before anything is read.
     pub fn recover_parity(&self, parity: &Parity) -> Result<()> {
         loop {
@@ -22,19 +22,19 @@ impl Core {
             if failures.is_empty() {
                 return Ok(());
             }
-            self.settle(failures)?;
+            self.fail_members(failures)?;
         }
     }
 
     fn replay(&self, parity: &Parity) -> Result<Failures> {
-        let lives = self.shared.lives();
-        let (logs, mut failures) = hear(parity, &lives);
+        let handles = self.group_state.handles();
+        let (logs, mut failures) = read_logs(parity, &handles);
         if !failures.is_empty() {
             return Ok(failures);
         }
         for part in logs.records.iter().flatten() {
-            let live = parity.live(&lives, part.column.into()).expect("an active member is open");
-            failures.extend(write_part(live, part).err().map(|error| (Arc::clone(live), error)));
+            let handle = parity.handle(&handles, part.column.into()).expect("an active member is open");
+            failures.extend(write_part(handle, part).err().map(|error| (Arc::clone(handle), error)));
         }
         if !logs.records.is_empty() {
             let records = logs.records.len();
@@ -44,28 +44,28 @@ impl Core {
         if !failures.is_empty() {
             return Ok(failures);
         }
-        Ok(self.start_log(parity, Head { generation: logs.generation + 1, epoch: random(), first: 0 }))
+        Ok(self.start_log(parity, Head { generation: logs.generation + 1, incarnation: random(), first: 0 }))
     }
 
     /// Starts a log in which nothing counts that stood there before.
     pub fn begin_parity(&self, parity: &Parity) -> Result<()> {
         loop {
-            let lives = self.shared.lives();
+            let handles = self.group_state.handles();
             let (mut failures, mut generation) = (Failures::new(), 0);
-            for (_, live) in writable(parity, &lives) {
+            for (_, handle) in writable(parity, &handles) {
                 let mut heads = AlignedBuf::zeroed(2 * PAGE);
-                match live.read(&mut heads, parity.area) {
+                match handle.read(&mut heads, parity.area) {
                     Ok(()) => generation = generation.max(Head::find(&heads, parity.group).generation),
-                    Err(error) => failures.push((Arc::clone(live), error)),
+                    Err(error) => failures.push((Arc::clone(handle), error)),
                 }
             }
             if failures.is_empty() {
-                failures = self.start_log(parity, Head { generation: generation + 1, epoch: random(), first: 0 });
+                failures = self.start_log(parity, Head { generation: generation + 1, incarnation: random(), first: 0 });
             }
             if failures.is_empty() {
                 return Ok(());
             }
-            self.settle(failures)?;
+            self.fail_members(failures)?;
         }
     }
 
@@ -78,10 +78,10 @@ impl Core {
 
     /// Writes a head to every member that takes writes; then it counts.
     fn start_log(&self, parity: &Parity, head: Head) -> Failures {
-        let lives = self.shared.lives();
+        let handles = self.group_state.handles();
         let (page, at) = head.encode(parity.group);
-        let written = writable(parity, &lives).map(|(_, live)| (live.write(&page, parity.area + at).and_then(|()| live.flush()), live));
-        let failures: Failures = written.filter_map(|(result, live)| Some((Arc::clone(live), result.err()?))).collect();
+        let written = writable(parity, &handles).map(|(_, handle)| (handle.write(&page, parity.area + at).and_then(|()| handle.flush()), handle));
+        let failures: Failures = written.filter_map(|(result, handle)| Some((Arc::clone(handle), result.err()?))).collect();
         if failures.is_empty() {
             parity.tail.lock().restart(head);
         }
@@ -93,11 +93,11 @@ impl Core {
         loop {
             let failures = {
                 let _still = parity.gate.alone(|| self.help(parity));
-                let written = self.last_writes(&self.spaces.peek());
+                let written = self.last_writes(&self.epochs.peek());
                 let mut failures = if is_planted(Mistake::LogRestartsBeforeFlush) { Failures::new() } else { self.flush_all() };
                 if failures.is_empty() {
                     // I-PAR-3
-                    let durable = written.iter().all(|(live, last)| live.is_durable(*last));
+                    let durable = written.iter().all(|(handle, last)| handle.is_durable(*last));
                     assert!(
                         durable || is_planted(Mistake::LogRestartsBeforeFlush),
                         "what records say is durable in place before they no longer count"
@@ -110,7 +110,7 @@ impl Core {
             if failures.is_empty() {
                 return Ok(());
             }
-            self.settle(failures)?;
+            self.fail_members(failures)?;
         }
     }
 
@@ -118,19 +118,19 @@ impl Core {
     /// added.
     pub fn hold_rows<'a>(&self, parity: &'a Parity, failures: &mut Failures) -> Alone<'a> {
         let still = parity.gate.alone(|| self.help(parity));
-        let lives = self.shared.lives();
-        for (_, live) in writable(parity, &lives) {
-            if !failures.iter().any(|(failed, _)| Arc::ptr_eq(failed, live)) {
-                failures.extend(live.flush().err().map(|error| (Arc::clone(live), error)));
+        let handles = self.group_state.handles();
+        for (_, handle) in writable(parity, &handles) {
+            if !failures.iter().any(|(failed, _)| Arc::ptr_eq(failed, handle)) {
+                failures.extend(handle.flush().err().map(|error| (Arc::clone(handle), error)));
             }
         }
         still
     }
 
     fn flush_all(&self) -> Failures {
-        let (space, lives) = (self.spaces.peek(), self.shared.lives());
-        let open = space.members.iter().filter_map(|member| lives[*member].as_ref()).filter(|live| live.takes_writes());
-        open.filter_map(|live| Some((Arc::clone(live), live.flush().err()?))).collect()
+        let (epoch, handles) = (self.epochs.peek(), self.group_state.handles());
+        let open = epoch.members.iter().filter_map(|member| handles[*member].as_ref()).filter(|handle| handle.takes_writes());
+        open.filter_map(|handle| Some((Arc::clone(handle), handle.flush().err()?))).collect()
     }
 }
 
@@ -139,32 +139,32 @@ pub(super) struct Logs {
     /// The newest of any member.
     generation: u64,
     /// What counts, in order: the parts that belong where they say.
-    pub records: Vec<Vec<Part>>,
+    pub records: Vec<Vec<RecordPart>>,
 }
 
 /// Reads the logs of the members that take writes, and says which could not be read: a record in which one of those takes part does not count.
-pub(super) fn hear(parity: &Parity, lives: &Lives) -> (Logs, Failures) {
-    let (mut areas, mut unheard) = (BTreeMap::new(), Failures::new());
-    for (column, live) in writable(parity, lives) {
+pub(super) fn read_logs(parity: &Parity, handles: &Handles) -> (Logs, Failures) {
+    let (mut areas, mut log_unreadable) = (BTreeMap::new(), Failures::new());
+    for (column, handle) in writable(parity, handles) {
         let mut area = AlignedBuf::zeroed(AREA_BYTES as usize);
-        match live.read(&mut area, parity.area) {
+        match handle.read(&mut area, parity.area) {
             Ok(()) => drop(areas.insert(column, area)),
             // One that is not up to date is not asked: its log is as old as it.
-            Err(error) => unheard.push((Arc::clone(live), error)),
+            Err(error) => log_unreadable.push((Arc::clone(handle), error)),
         }
     }
     let width = parity.raid5.columns().len();
-    let active = |column: &usize| *column < width && parity.live(lives, *column).is_some_and(|live| live.is_active());
+    let active = |column: &usize| *column < width && parity.handle(handles, *column).is_some_and(|handle| handle.is_active());
     let heads: BTreeMap<usize, Head> = areas.iter().map(|(column, area)| (*column, Head::find(area, parity.group))).collect();
     let newest = heads.iter().filter(|(column, _)| active(column)).map(|(_, head)| *head).max_by_key(|head| head.generation).unwrap_or_default();
-    let mut records: BTreeMap<u64, Vec<Part>> = BTreeMap::new();
-    for (column, area) in areas.iter().filter(|(column, _)| newest.epoch != 0 && active(column)) {
-        let own = Part::find(area, parity.group, newest).into_iter().filter(|part| usize::from(part.column) == *column);
+    let mut records: BTreeMap<u64, Vec<RecordPart>> = BTreeMap::new();
+    for (column, area) in areas.iter().filter(|(column, _)| newest.incarnation != 0 && active(column)) {
+        let own = RecordPart::find(area, parity.group, newest).into_iter().filter(|part| usize::from(part.column) == *column);
         own.for_each(|part| records.entry(part.ordinal).or_default().push(part));
     }
     let whole = records.into_values().filter(|parts| is_whole(parts, &active));
     let records = whole.map(|parts| parts.into_iter().filter(|part| fits(parity, part)).collect()).collect();
-    (Logs { generation: heads.values().map(|head| head.generation).max().unwrap_or(0), records }, unheard)
+    (Logs { generation: heads.values().map(|head| head.generation).max().unwrap_or(0), records }, log_unreadable)
 }
 
 fn random() -> u64 {
@@ -172,31 +172,31 @@ fn random() -> u64 {
     id.chunks_exact(8).fold(1, |sum, word| sum ^ word.iter().fold(0, |word, byte| word << 8 | u64::from(*byte))).max(1)
 }
 
-fn writable<'a>(parity: &Parity, lives: &'a Lives) -> impl Iterator<Item = (usize, &'a Arc<Live>)> {
+fn writable<'a>(parity: &Parity, handles: &'a Handles) -> impl Iterator<Item = (usize, &'a Arc<MemberHandle>)> {
     let columns: Vec<usize> = (0..parity.raid5.columns().len()).collect();
-    let open = columns.into_iter().map(|column| (column, parity.live(lives, column)));
-    open.filter_map(|(column, live)| Some((column, live.filter(|live| live.takes_writes())?))).collect::<Vec<_>>().into_iter()
+    let open = columns.into_iter().map(|column| (column, parity.handle(handles, column)));
+    open.filter_map(|(column, handle)| Some((column, handle.filter(|handle| handle.takes_writes())?))).collect::<Vec<_>>().into_iter()
 }
 
 /// Says whether every member that takes part in a record and is up to date holds its part.
-fn is_whole(parts: &[Part], active: &dyn Fn(&usize) -> bool) -> bool {
+fn is_whole(parts: &[RecordPart], active: &dyn Fn(&usize) -> bool) -> bool {
     let columns = parts[0].columns;
     let held = |column: usize| parts.iter().any(|part| usize::from(part.column) == column);
     parts.iter().all(|part| part.columns == columns) && (0..128).filter(|column| columns >> column & 1 == 1 && active(column)).all(held)
 }
 
 /// Says whether the places lie in the member's data: a part is believed only so far.
-fn fits(parity: &Parity, part: &Part) -> bool {
+fn fits(parity: &Parity, part: &RecordPart) -> bool {
     let start = parity.raid5.copy(part.column.into(), 0).offset;
     let end = start + parity.raid5.rows() * parity.raid5.unit_bytes();
     part.places.iter().all(|place| place.offset >= start && place.offset.checked_add(place.len.into()).is_some_and(|last| last <= end))
 }
 
-fn write_part(live: &Live, part: &Part) -> Result<()> {
+fn write_part(handle: &MemberHandle, part: &RecordPart) -> Result<()> {
     let mut from = 0;
     part.places.iter().try_for_each(|place| {
         let bytes = &part.bytes[from..from + place.len as usize];
         from += bytes.len();
-        live.write(&AlignedBuf::from_slice(bytes), place.offset)
+        handle.write(&AlignedBuf::from_slice(bytes), place.offset)
     })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::gate::MOMENT;
+use super::gate::RECHECK_INTERVAL;
 
 /// First and last row.
 pub(crate) type Span = (u64, u64);
@@ -35,7 +35,7 @@ impl RowLocks {
         while meets(&held, spans) {
             MutexGuard::unlocked(&mut held, &mut help);
             if meets(&held, spans) {
-                self.freed.wait_for(&mut held, MOMENT);
+                self.freed.wait_for(&mut held, RECHECK_INTERVAL);
             }
         }
         self.take(&mut held, spans)

@@ -8,10 +8,10 @@ use block::{AlignedBuf, Operation, RequestKind, Result, Segment};
 use super::plan::Out;
 use super::write::Failures;
 use super::{Parity, xor};
-use crate::group::{Live, Lives};
-use crate::io::epoch::Space;
+use crate::group::{Handles, MemberHandle};
+use crate::io::epoch::LayoutEpoch;
 use crate::io::fanout::Job;
-use crate::io::volume_io::Core;
+use crate::io::volume_io::VolumeIo;
 
 /// Rows next to each other, as the members hold them.
 pub(crate) struct Rows {
@@ -52,32 +52,40 @@ impl Rows {
     }
 }
 
-impl Core {
+impl VolumeIo {
     /// Makes the rows of a range agree, about `chunk` bytes of each member at once. Returns the members that were written.
-    pub fn sync_rows(&self, space: &Space, parity: &Parity, range: &Range<u64>, chunk: u64, in_doubt: bool, behind: bool) -> Result<Vec<Arc<Live>>> {
+    pub fn sync_rows(
+        &self,
+        epoch: &LayoutEpoch,
+        parity: &Parity,
+        range: &Range<u64>,
+        chunk: u64,
+        in_doubt: bool,
+        behind: bool,
+    ) -> Result<Vec<Arc<MemberHandle>>> {
         let (first, last) = (parity.raid5.place(range.start).row, parity.raid5.place(range.end - 1).row);
         let step = (chunk / parity.raid5.unit_bytes()).max(1);
         let mut written = Vec::new();
         for from in (first..=last).step_by(step as usize) {
             let to = (from + step - 1).min(last);
             let _rows = self.lock_rows(parity, from, to);
-            let (lives, overwritten) = (self.shared.lives(), self.shared.overwritten_count());
-            let out = parity.out(&lives).map_err(|_| self.no_copy(Operation::Read, from * parity.raid5.row_bytes()))?;
+            let (handles, overwritten) = (self.group_state.handles(), self.group_state.overwritten_count());
+            let out = parity.out(&handles).map_err(|_| self.no_copy(Operation::Read, from * parity.raid5.row_bytes()))?;
             match out {
                 // Without a member there is nothing to compare; the parity log has made the rows agree.
                 Some(out) if !(out.takes_writes && behind) => continue,
                 None if !in_doubt => continue,
                 _ => {}
             }
-            let (rows, unread) = self.read_rows(parity, &lives, (from, to));
+            let (rows, unread) = self.read_rows(parity, &handles, (from, to));
             let agree = out.is_none() && unread.is_empty() && (from..=to).all(|row| rows.agree(parity, row));
             // Parity is made of members that are what they were; of one that was overwritten there is nothing to compare.
-            if agree || out.is_none() && self.is_overwritten_since(space, overwritten)? {
+            if agree || out.is_none() && self.is_overwritten_since(epoch, overwritten)? {
                 self.give_rows(rows);
                 continue;
             }
-            let failures = self.sync_some(parity, &lives, (rows, unread), out, &mut written)?;
-            self.settle(failures)?;
+            let failures = self.sync_some(parity, &handles, (rows, unread), out, &mut written)?;
+            self.fail_members(failures)?;
         }
         Ok(written)
     }
@@ -89,10 +97,10 @@ impl Core {
     fn sync_some(
         &self,
         parity: &Parity,
-        lives: &Lives,
+        handles: &Handles,
         (rows, unread): (Rows, Vec<(usize, block::Error)>),
         out: Option<Out>,
-        written: &mut Vec<Arc<Live>>,
+        written: &mut Vec<Arc<MemberHandle>>,
     ) -> Result<Failures> {
         let span = (rows.first, rows.first + rows.count - 1);
         // A unit that cannot be read is made from the others, as one that is out is: all of the column, so that it is written at one go.
@@ -104,10 +112,10 @@ impl Core {
         };
         let mut failures = Vec::new();
         let mut write = |column: usize, row: u64, bytes: &[u8]| {
-            let live = parity.live(lives, column).expect("who takes part is open");
-            match live.write(bytes, parity.raid5.copy(column, row).offset) {
-                Ok(()) => written.push(Arc::clone(live)),
-                Err(error) => failures.push((Arc::clone(live), error)),
+            let handle = parity.handle(handles, column).expect("who takes part is open");
+            match handle.write(bytes, parity.raid5.copy(column, row).offset) {
+                Ok(()) => written.push(Arc::clone(handle)),
+                Err(error) => failures.push((Arc::clone(handle), error)),
             }
         };
         let unit = parity.raid5.unit_bytes() as usize;
@@ -135,15 +143,15 @@ impl Core {
     }
 
     /// Reads rows from every member that is up to date, and says which could not be read.
-    pub(crate) fn read_rows(&self, parity: &Parity, lives: &Lives, span: (u64, u64)) -> (Rows, Vec<(usize, block::Error)>) {
+    pub(crate) fn read_rows(&self, parity: &Parity, handles: &Handles, span: (u64, u64)) -> (Rows, Vec<(usize, block::Error)>) {
         let count = span.1 - span.0 + 1;
         let len = (count * parity.raid5.unit_bytes()) as usize;
         let columns = 0..parity.raid5.columns().len();
-        let asked: Vec<usize> = columns.clone().filter(|column| parity.live(lives, *column).is_some_and(|live| live.is_active())).collect();
+        let asked: Vec<usize> = columns.clone().filter(|column| parity.handle(handles, *column).is_some_and(|handle| handle.is_active())).collect();
         let job = |column: &usize| {
-            let live = Arc::clone(parity.live(lives, *column).expect("it was just there"));
+            let handle = Arc::clone(parity.handle(handles, *column).expect("it was just there"));
             let place = Segment { offset: parity.raid5.copy(*column, span.0).offset, len: len as u32 };
-            Job { live, kind: RequestKind::Read, buf: Some(self.buffers.take(len)), segments: vec![place] }
+            Job { handle, kind: RequestKind::Read, buf: Some(self.buffers.take(len)), segments: vec![place] }
         };
         let done = self.lanes.run(asked.iter().map(job).collect(), || ()).0;
         let (mut rows, mut unread) = (Rows { first: span.0, count, columns: columns.map(|_| None).collect() }, Vec::new());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ::block::BlockDevice;
 
 use crate::planted::{Mistake, with_mistake};
-use crate::relayout::bed::{Acknowledged, Bed, allowed, quiet, stamp_of, stamped, ticks};
+use crate::relayout::fixture::{Acknowledged, Fixture, allowed, quiet, stamp_of, stamped, ticks};
 use crate::{Group, ImportOptions, Role, Shape};
 
 #[test]
@@ -27,31 +27,31 @@ const LEN: usize = 8 << 10;
 /// Writes parts of rows until the parity log starts over and some more, cuts the power at every moment from shortly before that, loses each member in turn,
 /// and returns how many sectors show what they may not.
 fn wrong_after_restart(mistake: Option<Mistake>) -> usize {
-    let bed = Bed::new(MEMBERS, 68);
-    bed.create(Shape::Raid5, 2, 0);
-    let group = bed.import();
+    let fixture = Fixture::new(MEMBERS, 68);
+    fixture.create(Shape::Raid5, 2, 0);
+    let group = fixture.import();
     group.sync().unwrap();
-    bed.settle();
+    fixture.settle();
     let device = group.volume(Role::Data).unwrap();
     let (mut history, records) = (Vec::new(), super::log::AREA_BYTES / RECORD);
     let mut interesting = usize::MAX;
     with_mistake(mistake, || {
         for n in 0..records + 4 {
             if n == records - 6 {
-                interesting = ticks(&bed);
+                interesting = ticks(&fixture);
             }
             // Rows one after the other, so that none is written twice before the log starts over.
-            let (at, begun) = (n % 20 * ROW, ticks(&bed));
+            let (at, begun) = (n % 20 * ROW, ticks(&fixture));
             device.write_at(&stamped(at, LEN, n + 1), at).unwrap();
-            history.push(Acknowledged { write: Some((at, LEN, n + 1)), begun, ended: ticks(&bed) });
+            history.push(Acknowledged { write: Some((at, LEN, n + 1)), begun, ended: ticks(&fixture) });
         }
     });
-    let moments: Vec<_> = bed.moments().into_iter().filter(|moment| moment.iter().sum::<usize>() >= interesting).collect();
+    let moments: Vec<_> = fixture.moments().into_iter().filter(|moment| moment.iter().sum::<usize>() >= interesting).collect();
     drop((device, group));
     let (mut wrong, mut states) = (0, 0);
     for (ordinal, moment) in moments.iter().enumerate() {
         for (choice, lost) in [0, 1, 2, 3, 4, 5].into_iter().zip((ordinal..).map(|lost| lost % MEMBERS)) {
-            let images = bed.after_cut(moment, choice);
+            let images = fixture.after_cut(moment, choice);
             let left: Vec<Arc<dyn BlockDevice>> = (0..MEMBERS).filter(|at| *at != lost).map(|at| Arc::clone(&images[at]) as _).collect();
             let group = Group::import(&left, &ImportOptions { degraded: true, ..quiet() }).unwrap();
             let device = group.volume(Role::Data).unwrap();

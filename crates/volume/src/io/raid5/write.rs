@@ -5,24 +5,24 @@ use std::sync::Arc;
 use block::{AlignedBuf, Operation, RequestKind, Result, Segment};
 
 use super::gate::Pass;
-use super::log::{BATCH_BYTES, BATCH_PLACES, Part};
-use super::plan::{self, Out, Way, Window};
+use super::log::{BATCH_BYTES, BATCH_PLACES, RecordPart};
+use super::plan::{self, Out, ParityMethod, Window};
 use super::rows::Span;
 use super::{Parity, xor};
-use crate::group::{Live, Lives};
-use crate::io::fanout::{Done, Job, Trip};
-use crate::io::volume_io::Core;
+use crate::group::{Handles, MemberHandle};
+use crate::io::fanout::{Done, Fanout, Job};
+use crate::io::volume_io::VolumeIo;
 
 /// The most that one batch moves, because it passes through buffers of our own.
 const ROUND_BYTES: usize = 8 << 20;
 
 /// Members whose operation failed.
-pub(super) type Failures = Vec<(Arc<Live>, block::Error)>;
+pub(super) type Failures = Vec<(Arc<MemberHandle>, block::Error)>;
 
 /// What a batch works on.
 #[derive(Clone, Copy)]
-pub(super) struct Ground<'a> {
-    pub core: &'a Core,
+pub(super) struct BatchContext<'a> {
+    pub io: &'a VolumeIo,
     pub parity: &'a Parity,
     /// What is to be written, as the windows name it.
     pub buffers: &'a [&'a [u8]],
@@ -69,15 +69,15 @@ pub(super) enum Outcome {
 /// A batch under way.
 pub(super) struct Batch {
     _pass: Pass,
-    lives: Arc<Lives>,
+    handles: Arc<Handles>,
     out: Option<Out>,
     /// For each window of the batch, whether it is logged.
     logged: Vec<bool>,
-    ways: Vec<Way>,
+    methods: Vec<ParityMethod>,
     old: Vec<Column>,
     new: Vec<Column>,
     stage: Stage,
-    pub trip: Trip,
+    pub fanout: Fanout,
     pub failures: Failures,
 }
 
@@ -108,25 +108,25 @@ impl Column {
 
 impl Parity {
     /// Returns the member of a column that is open.
-    pub(crate) fn live<'a>(&self, lives: &'a Lives, column: usize) -> Option<&'a Arc<Live>> {
-        lives[usize::from(self.raid5.copy(column, 0).member)].as_ref()
+    pub(crate) fn handle<'a>(&self, handles: &'a Handles, column: usize) -> Option<&'a Arc<MemberHandle>> {
+        handles[usize::from(self.raid5.copy(column, 0).member)].as_ref()
     }
 
     /// Returns the column that cannot be read, if one cannot.
     ///
     /// # Errors
     /// The second of them, when there are two.
-    pub(crate) fn out(&self, lives: &Lives) -> std::result::Result<Option<Out>, usize> {
+    pub(crate) fn out(&self, handles: &Handles) -> std::result::Result<Option<Out>, usize> {
         let mut out = None;
         for column in 0..self.raid5.columns().len() {
-            let live = self.live(lives, column);
-            if live.is_some_and(|live| live.is_active()) {
+            let handle = self.handle(handles, column);
+            if handle.is_some_and(|handle| handle.is_active()) {
                 continue;
             }
             if out.is_some() {
                 return Err(column);
             }
-            out = Some(Out { column, takes_writes: live.is_some_and(|live| live.takes_writes()) });
+            out = Some(Out { column, takes_writes: handle.is_some_and(|handle| handle.takes_writes()) });
         }
         Ok(out)
     }
@@ -139,31 +139,31 @@ impl Parity {
 
 impl Batch {
     /// Takes as many windows as fit, and starts to read what the parity needs.
-    pub fn begin(pass: Pass, on: Ground<'_>) -> Result<Self> {
-        let lives = on.core.shared.lives();
-        let lost = |_| on.core.no_copy(Operation::Write, on.windows[0].row * on.parity.raid5.row_bytes());
-        let out = on.parity.out(&lives).map_err(lost)?;
-        let (ways, old, new) = (Vec::new(), Vec::new(), Vec::new());
-        let (trip, failures) = (Trip::default(), Failures::new());
-        let mut batch = Self { _pass: pass, lives, out, logged: Vec::new(), ways, old, new, stage: Stage::Read, trip, failures };
+    pub fn begin(pass: Pass, on: BatchContext<'_>) -> Result<Self> {
+        let handles = on.io.group_state.handles();
+        let lost = |_| on.io.no_copy(Operation::Write, on.windows[0].row * on.parity.raid5.row_bytes());
+        let out = on.parity.out(&handles).map_err(lost)?;
+        let (methods, old, new) = (Vec::new(), Vec::new(), Vec::new());
+        let (fanout, failures) = (Fanout::default(), Failures::new());
+        let mut batch = Self { _pass: pass, handles, out, logged: Vec::new(), methods, old, new, stage: Stage::Read, fanout, failures };
         batch.logged = batch.choose(on);
-        batch.ways = batch.windows(on).iter().map(|window| plan::way(&on.parity.raid5, window, out)).collect();
+        batch.methods = batch.windows(on).iter().map(|window| plan::method(&on.parity.raid5, window, out)).collect();
         batch.start_reads(on);
         Ok(batch)
     }
 
-    fn windows<'a>(&self, on: Ground<'a>) -> &'a [Window] {
+    fn windows<'a>(&self, on: BatchContext<'a>) -> &'a [Window] {
         &on.windows[..self.logged.len()]
     }
 
     /// Takes how a trip ended and starts the next one. Returns how the batch ended, once it has.
-    pub fn next(&mut self, on: Ground<'_>, done: Vec<Done>) -> Result<Option<Outcome>> {
+    pub fn next(&mut self, on: BatchContext<'_>, done: Vec<Done>) -> Result<Option<Outcome>> {
         match self.stage {
             Stage::Read => {
                 self.take_reads(on, done)?;
                 self.new = self.make_new(on);
                 let old = std::mem::take(&mut self.old);
-                old.into_iter().filter_map(|column| column.buf).for_each(|buf| on.core.buffers.give(buf));
+                old.into_iter().filter_map(|column| column.buf).for_each(|buf| on.io.buffers.give(buf));
                 if !self.logged.contains(&true) {
                     self.start_writes(on);
                 } else if !self.start_log(on) {
@@ -192,12 +192,12 @@ impl Batch {
         Ok(None)
     }
 
-    fn note(&mut self, on: Ground<'_>, done: Vec<Done>) {
-        self.failures.extend(on.core.take_back(done));
+    fn note(&mut self, on: BatchContext<'_>, done: Vec<Done>) {
+        self.failures.extend(on.io.take_back(done));
     }
 
     /// Takes windows while they fit, and says which of them are logged.
-    fn choose(&self, on: Ground<'_>) -> Vec<bool> {
+    fn choose(&self, on: BatchContext<'_>) -> Vec<bool> {
         let raid5 = &on.parity.raid5;
         let tail = on.parity.tail.lock();
         let (mut logged, mut bytes, mut log_bytes, mut places) = (Vec::new(), 0, 0, 0);
@@ -222,38 +222,38 @@ impl Batch {
     }
 
     /// Returns the columns that a window writes and whose members take it: data in the order of the units, then parity.
-    fn written_columns(&self, on: Ground<'_>, window: &Window) -> Vec<usize> {
+    fn written_columns(&self, on: BatchContext<'_>, window: &Window) -> Vec<usize> {
         let raid5 = &on.parity.raid5;
         let gone = |column: &usize| self.out.is_some_and(|out| out.column == *column && !out.takes_writes);
         let data = window.new.iter().map(|new| raid5.data_column(window.row, new.unit));
         data.chain([raid5.parity_column(window.row)]).filter(|column| !gone(column)).collect()
     }
 
-    fn job(&self, on: Ground<'_>, column: usize, kind: RequestKind, segments: Vec<Segment>, buf: Option<AlignedBuf>) -> Job {
-        let live = on.parity.live(&self.lives, column).expect("the gate keeps whoever takes part");
-        Job { live: Arc::clone(live), kind, buf, segments }
+    fn job(&self, on: BatchContext<'_>, column: usize, kind: RequestKind, segments: Vec<Segment>, buf: Option<AlignedBuf>) -> Job {
+        let handle = on.parity.handle(&self.handles, column).expect("the gate keeps whoever takes part");
+        Job { handle: Arc::clone(handle), kind, buf, segments }
     }
 
     /// Reads what the ways need.
-    fn start_reads(&mut self, on: Ground<'_>) {
+    fn start_reads(&mut self, on: BatchContext<'_>) {
         let raid5 = &on.parity.raid5;
         let mut columns = empty(on);
-        for (at, (window, way)) in self.windows(on).iter().zip(&self.ways).enumerate() {
-            for column in plan::reads(raid5, window, *way) {
+        for (at, (window, method)) in self.windows(on).iter().zip(&self.methods).enumerate() {
+            for column in plan::reads(raid5, window, *method) {
                 columns[column].add(at, offset(on, column, window), window.len());
             }
         }
         self.old = columns;
         let job = |column: usize| {
             let own = &self.old[column];
-            self.job(on, column, RequestKind::Read, own.places(|_| true), Some(on.core.buffers.take(own.len)))
+            self.job(on, column, RequestKind::Read, own.places(|_| true), Some(on.io.buffers.take(own.len)))
         };
         let jobs = used(&self.old).map(job).collect();
-        self.trip = on.core.lanes.depart(jobs);
+        self.fanout = on.io.lanes.begin(jobs);
     }
 
     /// Takes what was read; what cannot be read is made from the others.
-    fn take_reads(&mut self, on: Ground<'_>, done: Vec<Done>) -> Result<()> {
+    fn take_reads(&mut self, on: BatchContext<'_>, done: Vec<Done>) -> Result<()> {
         let asked: Vec<usize> = used(&self.old).collect();
         for (column, done) in asked.into_iter().zip(done) {
             self.old[column].buf = match (done.result, done.buf) {
@@ -265,19 +265,19 @@ impl Batch {
     }
 
     #[cold]
-    fn make_old(&self, on: Ground<'_>, column: usize) -> Result<AlignedBuf> {
+    fn make_old(&self, on: BatchContext<'_>, column: usize) -> Result<AlignedBuf> {
         let own = &self.old[column];
-        let mut buf = on.core.buffers.take(own.len);
+        let mut buf = on.io.buffers.take(own.len);
         for slot in &own.slots {
             let window = &on.windows[slot.window];
             let part = &mut buf[slot.start..slot.start + slot.len];
-            on.core.reconstruct(on.parity, &self.lives, column, window.row, window.lo, part)?;
+            on.io.reconstruct(on.parity, &self.handles, column, window.row, window.lo, part)?;
         }
         Ok(buf)
     }
 
     /// Puts together what every member gets.
-    fn make_new(&self, on: Ground<'_>) -> Vec<Column> {
+    fn make_new(&self, on: BatchContext<'_>) -> Vec<Column> {
         let raid5 = &on.parity.raid5;
         let mut columns = empty(on);
         for (at, window) in self.windows(on).iter().enumerate() {
@@ -286,7 +286,7 @@ impl Batch {
             }
         }
         for (at, column) in columns.iter_mut().enumerate().filter(|(_, column)| column.len > 0) {
-            let mut buf = on.core.buffers.take(column.len);
+            let mut buf = on.io.buffers.take(column.len);
             for slot in &column.slots {
                 let window = &on.windows[slot.window];
                 let part = &mut buf[slot.start..slot.start + slot.len];
@@ -301,9 +301,9 @@ impl Batch {
     }
 
     /// Computes the parity of a window.
-    fn sum(&self, on: Ground<'_>, at: usize, sum: &mut [u8]) {
+    fn sum(&self, on: BatchContext<'_>, at: usize, sum: &mut [u8]) {
         let window = &on.windows[at];
-        let read = plan::reads(&on.parity.raid5, window, self.ways[at]);
+        let read = plan::reads(&on.parity.raid5, window, self.methods[at]);
         let new = window.new.iter().map(|new| window.bytes(new, on.buffers));
         let mut parts = new.chain(read.iter().map(|column| self.old[*column].bytes(at)));
         sum.copy_from_slice(parts.next().expect("a window writes a unit"));
@@ -321,41 +321,41 @@ impl Batch {
     }
 
     /// Writes a record of the windows that are logged to every member that takes part. Returns whether there was room.
-    fn start_log(&mut self, on: Ground<'_>) -> bool {
+    fn start_log(&mut self, on: BatchContext<'_>) -> bool {
         let taking = self.taking();
         let longest = taking.iter().map(|column| self.logged_bytes(*column)).max().unwrap_or(0);
         let mut tail = on.parity.tail.lock();
         let Some((at, ordinal)) = tail.take(longest) else { return false };
         // From here on a crash may write these rows again, so nothing goes to them without a record.
         tail.rows.extend(self.windows(on).iter().zip(&self.logged).filter(|(_, logged)| **logged).map(|(window, _)| window.row));
-        let epoch = tail.head.epoch;
+        let incarnation = tail.head.incarnation;
         drop(tail);
         let columns = taking.iter().fold(0, |columns, column| columns | 1_u128 << column);
         let job = |column: &usize| {
             let (own, mut bytes) = (&self.new[*column], Vec::with_capacity(self.logged_bytes(*column)));
             own.slots.iter().filter(|slot| self.logged[slot.window]).for_each(|slot| bytes.extend_from_slice(own.bytes(slot.window)));
             let places = own.places(|window| self.logged[window]);
-            let buf = Part { epoch, ordinal, column: *column as u16, columns, places, bytes }.encode(on.parity.group);
+            let buf = RecordPart { incarnation, ordinal, column: *column as u16, columns, places, bytes }.encode(on.parity.group);
             let place = Segment { offset: on.parity.area + at, len: buf.len() as u32 };
             self.job(on, *column, RequestKind::Write, vec![place], Some(buf))
         };
         let jobs = taking.iter().map(job).collect();
-        self.trip = on.core.lanes.depart(jobs);
+        self.fanout = on.io.lanes.begin(jobs);
         self.stage = Stage::Log;
         true
     }
 
     /// Makes the record durable.
-    fn start_flushes(&mut self, on: Ground<'_>) {
-        let needs = |column: &usize| on.parity.live(&self.lives, *column).is_some_and(|live| live.needs_flush().is_some());
+    fn start_flushes(&mut self, on: BatchContext<'_>) {
+        let needs = |column: &usize| on.parity.handle(&self.handles, *column).is_some_and(|handle| handle.needs_flush().is_some());
         let flushes = self.taking().into_iter().filter(needs).map(|column| self.job(on, column, RequestKind::Flush, Vec::new(), None));
         let jobs = flushes.collect();
-        self.trip = on.core.lanes.depart(jobs);
+        self.fanout = on.io.lanes.begin(jobs);
         self.stage = Stage::Flush;
     }
 
     /// Writes all members in place.
-    fn start_writes(&mut self, on: Ground<'_>) {
+    fn start_writes(&mut self, on: BatchContext<'_>) {
         let whole = |window: &Window| window.new.len() == on.parity.raid5.data_units() && self.out.is_none();
         let needs_none = |window| self.written_columns(on, window).len() < 2 || whole(window);
         // I-PAR-1
@@ -366,12 +366,12 @@ impl Batch {
         let new = std::mem::take(&mut self.new);
         let jobs = new.into_iter().enumerate().filter(|(_, column)| column.len > 0);
         let jobs = jobs.map(|(at, column)| self.job(on, at, RequestKind::Write, column.places(|_| true), column.buf)).collect();
-        self.trip = on.core.lanes.depart(jobs);
+        self.fanout = on.io.lanes.begin(jobs);
         self.stage = Stage::Write;
     }
 }
 
-fn empty(on: Ground<'_>) -> Vec<Column> {
+fn empty(on: BatchContext<'_>) -> Vec<Column> {
     on.parity.raid5.columns().iter().map(|_| Column::default()).collect()
 }
 
@@ -381,6 +381,6 @@ fn used(columns: &[Column]) -> impl Iterator<Item = usize> {
 }
 
 /// Returns where on its member a column's part of a window lies.
-fn offset(on: Ground<'_>, column: usize, window: &Window) -> u64 {
+fn offset(on: BatchContext<'_>, column: usize, window: &Window) -> u64 {
     on.parity.raid5.copy(column, window.row).offset + window.lo
 }

@@ -16,7 +16,7 @@ use crate::planted::{Mistake, with_mistake};
 fn run(transition: &Transition, seed: u64) -> Scene {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let (mut scene, group) = Scene::begin(transition, seed);
-    scene.bed.settle();
+    scene.fixture.settle();
     // The clock begins anew.
     scene.history.iter_mut().for_each(|entry| (entry.begun, entry.ended) = (0, 0));
     let mut steps = 0;
@@ -40,14 +40,14 @@ const EVERY_CUT: &str = "BEDPLATE_EVERY_CUT";
 
 /// Cuts the power, in one of six ways each, and once in a while goes on to the end from there.
 fn cut(scene: &Scene, cuts: usize) -> usize {
-    let moments = scene.bed.moments();
+    let moments = scene.fixture.moments();
     let step = if std::env::var_os(EVERY_CUT).is_some() { 1 } else { moments.len().div_ceil(cuts) | 1 };
     let mut states = 0;
     for moment in moments.iter().step_by(step) {
         states += 1;
         let choice = states as u64 % 6;
         let context = format!("{}, cut at {moment:?}, choice {choice}", scene.transition.name);
-        judge(scene, &scene.bed.after_cut(moment, choice), moment.iter().sum(), states % 16 == 3, &context);
+        judge(scene, &scene.fixture.after_cut(moment, choice), moment.iter().sum(), states % 16 == 3, &context);
     }
     states
 }
@@ -118,7 +118,7 @@ fn lost_writes(shape: Shape, columns: usize, mistake: Option<Mistake>) -> usize 
     let (ask, asked) = mpsc::sync_channel(0);
     let (reply, replied) = mpsc::channel();
     let wait = Arc::new(parking_lot::Mutex::new(replied));
-    let member = || MemoryDevice::new(super::super::bed::MEMBER_BYTES);
+    let member = || MemoryDevice::new(super::super::fixture::MEMBER_BYTES);
     let meddled = |_| HookedDevice::new(member(), Meddled { tell: ask.clone(), wait: Arc::clone(&wait) }) as Arc<dyn BlockDevice>;
     let devices: Vec<Arc<dyn BlockDevice>> = (0..columns).map(meddled).collect();
     crate::create(&new_group(shape, 2, devices[..2].to_vec(), Vec::new())).unwrap();

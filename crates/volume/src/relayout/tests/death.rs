@@ -19,7 +19,7 @@ fn go_on(scene: &mut Scene, group: &Group, seed: u64) -> Option<crate::Error> {
 }
 
 fn images(scene: &Scene) -> Vec<Arc<MemoryDevice>> {
-    scene.bed.members.iter().map(|member| MemoryDevice::from_snapshot(&member.snapshot(), MemoryDevice::GEOMETRY)).collect()
+    scene.fixture.members.iter().map(|member| MemoryDevice::from_snapshot(&member.snapshot(), MemoryDevice::GEOMETRY)).collect()
 }
 
 /// S-92: where there is redundancy, the users of the volume notice nothing, and the relayout goes to its end.
@@ -30,12 +30,12 @@ fn s_92_a_member_that_dies_during_a_relayout_leaves_and_comes_back() {
         let seed = 80 + at as u64;
         let (mut reference, group) = Scene::begin(transition, seed);
         let victims = [0, transition.members];
-        let before: Vec<usize> = reference.bed.members.iter().map(|member| member.operation_count()).collect();
+        let before: Vec<usize> = reference.fixture.members.iter().map(|member| member.operation_count()).collect();
         assert!(go_on(&mut reference, &group, seed).is_none());
         for victim in victims.into_iter().filter(|victim| *victim < before.len()) {
-            for dies_after in (before[victim] + 1..reference.bed.members[victim].operation_count()).step_by(9) {
+            for dies_after in (before[victim] + 1..reference.fixture.members[victim].operation_count()).step_by(9) {
                 let (mut scene, group) = Scene::begin(transition, seed);
-                scene.bed.members[victim].die_after(dies_after);
+                scene.fixture.members[victim].die_after(dies_after);
                 let context = format!("{}: member {victim} died after {dies_after}", transition.name);
                 if let Some(error) = go_on(&mut scene, &group, seed) {
                     panic!("{context}: {error}");
@@ -64,11 +64,11 @@ fn s_92_without_another_copy_a_relayout_stops_and_nothing_is_lost() {
         let seed = 90 + at as u64;
         let (reference, group) = Scene::begin(transition, seed);
         let last = transition.members + transition.added - 1;
-        let before = reference.bed.members[last].operation_count();
+        let before = reference.fixture.members[last].operation_count();
         group.run_relayout(&mut |_| true).unwrap();
-        for dies_after in (before + 1..reference.bed.members[last].operation_count()).step_by(7) {
+        for dies_after in (before + 1..reference.fixture.members[last].operation_count()).step_by(7) {
             let (scene, group) = Scene::begin(transition, seed);
-            scene.bed.members[last].die_after(dies_after);
+            scene.fixture.members[last].die_after(dies_after);
             let context = format!("{}: member {last} died after {dies_after}", transition.name);
             if let Err(error) = group.run_relayout(&mut |_| true) {
                 assert!(
@@ -100,11 +100,11 @@ fn s_92_without_another_copy_a_relayout_stops_and_nothing_is_lost() {
 fn dies_on_arrival(mistake: Option<Mistake>) -> bool {
     let transition = *transitions().iter().find(|transition| transition.name == "a mirror to a stripe").unwrap();
     let (reference, group) = Scene::begin(&transition, 95);
-    let before = reference.bed.members[1].operation_count();
+    let before = reference.fixture.members[1].operation_count();
     group.run_relayout(&mut |_| true).unwrap();
-    (before + 1..reference.bed.members[1].operation_count()).any(|dies_after| {
+    (before + 1..reference.fixture.members[1].operation_count()).any(|dies_after| {
         let (scene, group) = Scene::begin(&transition, 95);
-        scene.bed.members[1].die_after(dies_after);
+        scene.fixture.members[1].die_after(dies_after);
         let _stopped = with_mistake(mistake, || group.run_relayout(&mut |_| true));
         drop(group);
         degraded(&images(&scene), false).is_err()
@@ -128,8 +128,8 @@ fn s_92_two_that_die_are_told_and_nothing_is_written_any_more() {
     scene.work(&group, &mut rng);
     let device = group.volume(Role::Data).unwrap();
     scene.flush(&*device);
-    scene.bed.members[0].die();
-    scene.bed.members[1].die();
+    scene.fixture.members[0].die();
+    scene.fixture.members[1].die();
     let error = group.run_relayout(&mut |_| true).unwrap_err();
     assert!(error.message.contains("the device is gone"), "{error}");
     assert!(matches!(group.relayout_progress().unwrap().state, RelayoutState::Failing(_)));

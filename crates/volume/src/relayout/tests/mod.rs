@@ -11,7 +11,7 @@ use ::block::{AlignedBuf, BlockDevice, MemoryDevice};
 use rand::RngExt;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::bed::{Acknowledged, Bed, allowed, new_group, quiet, stamp_of, stamped, ticks};
+use super::fixture::{Acknowledged, Fixture, allowed, new_group, quiet, stamp_of, stamped, ticks};
 use crate::{Group, ImportOptions, Role, Shape, Target, Which};
 
 /// From what to what.
@@ -79,7 +79,7 @@ fn transitions() -> Vec<Transition> {
 
 /// A volume that is about to be laid out anew.
 struct Scene {
-    bed: Bed,
+    fixture: Fixture,
     transition: Transition,
     history: Vec<Acknowledged>,
     /// The last write of every sector.
@@ -91,14 +91,14 @@ struct Scene {
 impl Scene {
     /// Makes the group, fills what is used and begins.
     fn begin(transition: &Transition, seed: u64) -> (Self, Group) {
-        let bed = Bed::new(transition.members + transition.added, seed);
-        let devices = bed.devices();
+        let fixture = Fixture::new(transition.members + transition.added, seed);
+        let devices = fixture.devices();
         crate::create(&new_group(transition.shape, 2, devices[..transition.members].to_vec(), Vec::new())).unwrap();
         let group = Group::import(&devices[..transition.members], &quiet()).unwrap();
         devices[transition.members..].iter().for_each(|device| group.add_member(device).unwrap());
         let device = group.volume(Role::Data).unwrap();
         let used_bytes = transition.used_bytes.min(device.size_bytes());
-        let mut scene = Self { bed, transition: *transition, history: Vec::new(), model: HashMap::new(), used_bytes, writes: 0 };
+        let mut scene = Self { fixture, transition: *transition, history: Vec::new(), model: HashMap::new(), used_bytes, writes: 0 };
         (0..used_bytes).step_by(64 << 10).for_each(|at| scene.write(&*device, at, 64 << 10));
         scene.flush(&*device);
         drop(device);
@@ -107,17 +107,17 @@ impl Scene {
     }
 
     fn write(&mut self, device: &dyn BlockDevice, offset: u64, len: usize) {
-        let begun = ticks(&self.bed);
+        let begun = ticks(&self.fixture);
         self.writes += 1;
         device.write_at(&stamped(offset, len, self.writes), offset).unwrap_or_else(|error| panic!("{}: {error}", self.transition.name));
         self.model.extend((offset..offset + len as u64).step_by(512).map(|at| (at, self.writes)));
-        self.history.push(Acknowledged { write: Some((offset, len, self.writes)), begun, ended: ticks(&self.bed) });
+        self.history.push(Acknowledged { write: Some((offset, len, self.writes)), begun, ended: ticks(&self.fixture) });
     }
 
     fn flush(&mut self, device: &dyn BlockDevice) {
-        let begun = ticks(&self.bed);
+        let begun = ticks(&self.fixture);
         device.flush().unwrap();
-        self.history.push(Acknowledged { write: None, begun, ended: ticks(&self.bed) });
+        self.history.push(Acknowledged { write: None, begun, ended: ticks(&self.fixture) });
     }
 
     /// Writes somewhere, across the place where the relayout is now and then; flushes now and then.

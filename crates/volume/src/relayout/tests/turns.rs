@@ -38,7 +38,7 @@ fn s_91_a_relayout_pauses_goes_on_and_turns_at_any_step() {
                     }
                     3 => {
                         drop(group);
-                        group = scene.bed.import();
+                        group = scene.fixture.import();
                         openings += 1;
                     }
                     4..7 => scene.work(&group, &mut rng),
@@ -76,8 +76,8 @@ fn s_89_nobody_notices_that_a_raid_5_moves() {
 
 /// Writes through queues all the while that a volume with so many members more becomes something else.
 fn unnoticed(shape: Shape, members: usize, added: usize, target: Target) {
-    let bed = Bed::new(members + added, 77);
-    let devices = bed.devices();
+    let fixture = Fixture::new(members + added, 77);
+    let devices = fixture.devices();
     crate::create(&new_group(shape, 2, devices[..members].to_vec(), Vec::new())).unwrap();
     let group = Group::import(&devices[..members], &ImportOptions::default()).unwrap();
     devices[members..].iter().for_each(|device| group.add_member(device).unwrap());
@@ -136,8 +136,8 @@ fn unnoticed(shape: Shape, members: usize, added: usize, target: Target) {
 /// S-93
 #[test]
 fn s_93_a_volume_grows_and_shrinks_and_keeps_what_is_used() {
-    let bed = Bed::new(3, 78);
-    let devices = bed.devices();
+    let fixture = Fixture::new(3, 78);
+    let devices = fixture.devices();
     crate::create(&new_group(Shape::Concat, 2, devices[..1].to_vec(), Vec::new())).unwrap();
     let group = Group::import(&devices[..1], &quiet()).unwrap();
     let device = group.volume(Role::Data).unwrap();
@@ -167,9 +167,9 @@ fn s_93_a_volume_grows_and_shrinks_and_keeps_what_is_used() {
 #[test]
 fn what_cannot_be_is_refused_with_the_way_that_can() {
     let refusal = |shape, members: usize, target: Target| {
-        let bed = Bed::new(members, 79);
-        bed.create(shape, 2, 0);
-        let group = bed.import();
+        let fixture = Fixture::new(members, 79);
+        fixture.create(shape, 2, 0);
+        let group = fixture.import();
         let error = group.relayout(Role::Data, &target, group.volume(Role::Data).unwrap().size_bytes()).unwrap_err();
         assert_eq!((error.kind, group.relayout_progress()), (ErrorKind::Invalid, None));
         error.message
@@ -185,9 +185,9 @@ fn what_cannot_be_is_refused_with_the_way_that_can() {
     assert!(refusal(Shape::Raid5, 3, Target { columns: Some(4), ..to }).contains("volume add"));
     assert!(refusal(Shape::Raid5, 3, Target { plexes: Some(2), shape: Some(Shape::Raid5), ..to }).contains("one plex"));
     assert!(refusal(Shape::Raid5, 3, Target { unit_bytes: Some(512 << 10), ..to }).contains("would overwrite"));
-    let bed = Bed::new(2, 79);
-    bed.create(Shape::Stripe, 2, 0);
-    let group = bed.import();
+    let fixture = Fixture::new(2, 79);
+    fixture.create(Shape::Stripe, 2, 0);
+    let group = fixture.import();
     assert!(group.pause_relayout(true).unwrap_err().message.contains("no relayout"));
     group.relayout(Role::Data, &Target { unit_bytes: Some(32 << 10), ..to }, 0).unwrap();
     assert!(group.relayout(Role::Data, &to, 0).unwrap_err().message.contains("under way"));

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 /// How long writes to a step's range wait at first for those who went by an older space.
-const PATIENCE: Duration = Duration::from_millis(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// What a volume remembers between steps. A leaf lock guards it.
 #[derive(Debug)]
-pub(crate) struct Travel {
-    pub patience: Duration,
+pub(crate) struct RelayoutStepState {
+    pub timeout: Duration,
     /// What the last step failed with.
-    pub trouble: Option<String>,
+    pub last_error: Option<String>,
 }
 
-impl Default for Travel {
+impl Default for RelayoutStepState {
     fn default() -> Self {
-        Self { patience: PATIENCE, trouble: None }
+        Self { timeout: DRAIN_TIMEOUT, last_error: None }
     }
 }

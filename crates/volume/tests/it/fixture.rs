@@ -16,7 +16,7 @@ pub const REGION_BYTES: u64 = 64 << 10;
 pub type Clock = Arc<Mutex<Vec<Vec<usize>>>>;
 
 /// Simulated members under one clock.
-pub struct Bed {
+pub struct Fixture {
     pub members: Vec<Arc<SimulatedDevice>>,
     pub clock: Clock,
     /// Whether queues of members carry out nothing before somebody waits for it.
@@ -89,7 +89,7 @@ impl DeviceQueue for WatchedQueue {
     }
 }
 
-impl Bed {
+impl Fixture {
     pub fn new(count: usize, seed: u64) -> Self {
         Self::of_sizes(&vec![MEMBER_BYTES; count], seed)
     }
@@ -221,6 +221,6 @@ pub fn allowed(history: &[Acknowledged], at: u64, cut: usize) -> Vec<u64> {
     std::iter::once(durable).chain(later).collect()
 }
 
-pub fn ticks(bed: &Bed) -> usize {
-    bed.clock.lock().last().map_or(0, |now| now.iter().sum())
+pub fn ticks(fixture: &Fixture) -> usize {
+    fixture.clock.lock().last().map_or(0, |now| now.iter().sum())
 }

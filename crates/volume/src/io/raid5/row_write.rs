@@ -10,9 +10,9 @@ use block::Result;
 use super::Parity;
 use super::plan::{self, Put, Window};
 use super::rows::{RowsHeld, Span};
-use super::write::{Batch, Ground, Outcome};
+use super::write::{Batch, BatchContext, Outcome};
 use crate::io::fanout::Wait;
-use crate::io::volume_io::Core;
+use crate::io::volume_io::VolumeIo;
 
 /// How far a passage is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,13 +20,13 @@ pub(super) enum Progress {
     /// Everything is written.
     Over,
     /// Members are at work.
-    Flying,
+    InFlight,
     /// Somebody else has the rows or the gate.
     Stuck,
 }
 
 /// Writes on their way.
-pub(super) struct Passage {
+pub(super) struct RowWrite {
     spans: Vec<Span>,
     rows: Option<RowsHeld>,
     windows: Vec<Window>,
@@ -35,7 +35,7 @@ pub(super) struct Passage {
     batch: Option<Batch>,
 }
 
-impl Passage {
+impl RowWrite {
     /// Plans writes that do not overlap, sorted by address, whose regions the caller has entered.
     pub fn new(parity: &Parity, puts: &[Put]) -> Self {
         let mut spans: Vec<Span> = Vec::with_capacity(puts.len());
@@ -49,7 +49,7 @@ impl Passage {
     }
 
     /// Goes on as far as it can; told to wait, it waits for the members once.
-    pub fn go(&mut self, core: &Core, parity: &Parity, buffers: &[&[u8]], mut wait: Wait) -> Result<Progress> {
+    pub fn go(&mut self, io: &VolumeIo, parity: &Parity, buffers: &[&[u8]], mut wait: Wait) -> Result<Progress> {
         if self.rows.is_none() {
             self.rows = parity.rows.try_lock(&self.spans);
         }
@@ -57,47 +57,47 @@ impl Passage {
             return Ok(Progress::Stuck);
         }
         while self.written < self.windows.len() {
-            let on = Ground { core, parity, buffers, windows: &self.windows[self.written..] };
+            let on = BatchContext { io, parity, buffers, windows: &self.windows[self.written..] };
             let Some(batch) = &mut self.batch else {
-                core.check_latch()?;
+                io.check_latch()?;
                 let Some(pass) = parity.gate.pass() else { return Ok(Progress::Stuck) };
                 self.batch = Some(Batch::begin(pass, on)?);
                 continue;
             };
-            let Some(done) = core.lanes.arrive(&mut batch.trip, std::mem::replace(&mut wait, Wait::No)) else { return Ok(Progress::Flying) };
+            let Some(done) = io.lanes.poll(&mut batch.fanout, std::mem::replace(&mut wait, Wait::No)) else { return Ok(Progress::InFlight) };
             if let Some(outcome) = batch.next(on, done)? {
-                self.end_batch(core, parity, &outcome)?;
+                self.end_batch(io, parity, &outcome)?;
             }
         }
         self.rows = None;
         Ok(Progress::Over)
     }
 
-    fn end_batch(&mut self, core: &Core, parity: &Parity, outcome: &Outcome) -> Result<()> {
+    fn end_batch(&mut self, io: &VolumeIo, parity: &Parity, outcome: &Outcome) -> Result<()> {
         // The pass goes back first: a member leaves only when nothing is under way.
         let failures = self.batch.take().map(|batch| batch.failures).unwrap_or_default();
-        core.settle(failures)?;
+        io.fail_members(failures)?;
         match outcome {
             Outcome::Written(count) => self.written += count,
             Outcome::Again => {}
-            Outcome::Full => core.checkpoint_parity(parity)?,
+            Outcome::Full => io.checkpoint_parity(parity)?,
         }
         Ok(())
     }
 }
 
-impl Core {
+impl VolumeIo {
     /// Writes a range whose regions the caller has entered.
     pub fn write_rows(&self, parity: &Parity, at: u64, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let mut passage = Passage::new(parity, &[Put { at, buffer: 0, from: 0, len: bytes.len() }]);
-        passage.rows = Some(parity.rows.lock(&passage.spans, || self.help(parity)));
+        let mut row_write = RowWrite::new(parity, &[Put { at, buffer: 0, from: 0, len: bytes.len() }]);
+        row_write.rows = Some(parity.rows.lock(&row_write.spans, || self.help(parity)));
         loop {
-            match passage.go(self, parity, &[bytes], Wait::ForAll)? {
+            match row_write.go(self, parity, &[bytes], Wait::ForAll)? {
                 Progress::Over => return Ok(()),
-                Progress::Flying => {}
+                Progress::InFlight => {}
                 Progress::Stuck => parity.wait_for_others(),
             }
         }

@@ -9,76 +9,76 @@ use block::{AlignedBuf, Completion, Request, RequestKind, Result, Segment};
 use parking_lot::Mutex;
 
 use super::Parity;
-use super::passage::{Passage, Progress};
 use super::plan::Put;
-use crate::io::epoch::{NAP, Space};
+use super::row_write::{Progress, RowWrite};
+use crate::io::epoch::{LayoutEpoch, POLL_INTERVAL};
 use crate::io::fanout::Wait;
-use crate::io::volume_io::Core;
+use crate::io::volume_io::VolumeIo;
 
 /// How many flights of one queue are in the air at once.
-const FLIGHTS_MAX: usize = 4;
+const BATCHES_MAX: usize = 4;
 /// A flight takes no further request once it has so many bytes, or so many requests, unless that goes on in the row where the last one ended.
-const FLIGHT_BYTES: usize = 1 << 20;
-const FLIGHT_REQUESTS: usize = 32;
+const BATCH_BYTES: usize = 1 << 20;
+const BATCH_REQUESTS: usize = 32;
 
 /// Requests on their way. Rank G0.4: driven before rows are waited for; one who drives it may help others along, which he only tries to lock.
-pub(crate) struct Flight {
+pub(crate) struct BatchInFlight {
     start: Instant,
     parity: Arc<Parity>,
     /// What it goes by, until all is written and its regions were left.
-    space: Option<Arc<Space>>,
+    epoch: Option<Arc<LayoutEpoch>>,
     requests: Vec<Request>,
-    passage: Passage,
+    row_write: RowWrite,
     result: Option<Result<()>>,
 }
 
 /// What a queue was given to write to a RAID-5.
 #[derive(Default)]
-pub(crate) struct Gathering {
+pub(crate) struct WriteBatcher {
     waiting: VecDeque<Request>,
-    flights: Vec<Arc<Mutex<Flight>>>,
-    flying: usize,
+    batches: Vec<Arc<Mutex<BatchInFlight>>>,
+    requests_in_flight: usize,
 }
 
-impl std::fmt::Debug for Flight {
+impl std::fmt::Debug for BatchInFlight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Flight of {} requests", self.requests.len())
     }
 }
 
-impl Flight {
+impl BatchInFlight {
     /// Takes it as far as it goes; told to wait, it waits for the members once.
-    fn go(&mut self, core: &Core, wait: Wait) -> Progress {
+    fn go(&mut self, io: &VolumeIo, wait: Wait) -> Progress {
         let parity = Arc::clone(&self.parity);
         if self.result.is_some() {
             return Progress::Over;
         }
         let buffers: Vec<&[u8]> = self.requests.iter().map(|request| request.buf.as_deref().unwrap_or_default()).collect();
-        let (progress, result) = match self.passage.go(core, &parity, &buffers, wait) {
+        let (progress, result) = match self.row_write.go(io, &parity, &buffers, wait) {
             Ok(Progress::Over) => (Progress::Over, Some(Ok(()))),
             Ok(progress) => (progress, None),
             Err(error) => (Progress::Over, Some(Err(error))),
         };
         if result.as_ref().is_some_and(Result::is_err) {
             // Its rows are free from here on.
-            self.passage = Passage::new(&parity, &[]);
+            self.row_write = RowWrite::new(&parity, &[]);
         }
         if result.is_some()
-            && let Some(space) = self.space.take()
+            && let Some(epoch) = self.epoch.take()
         {
             // Whoever waits that nobody goes by it need not wait for the queue's owner.
             let segments = self.requests.iter().flat_map(segments);
-            segments.for_each(|segment| core.leave(&space, segment.offset, segment.len.into()));
+            segments.for_each(|segment| io.leave(&epoch, segment.offset, segment.len.into()));
         }
         self.result = result;
         progress
     }
 }
 
-impl Gathering {
+impl WriteBatcher {
     /// Returns how many requests have not come back.
     pub fn count(&self) -> usize {
-        self.waiting.len() + self.flying
+        self.waiting.len() + self.requests_in_flight
     }
 
     /// Takes a write that was checked.
@@ -87,35 +87,36 @@ impl Gathering {
     }
 
     /// Sends out what was pushed, as far as there is room in the air.
-    pub fn start(&mut self, core: &Core, done: &mut Vec<Completion>) {
-        while let Some(next) = self.waiting.front().filter(|_| self.flights.len() < FLIGHTS_MAX) {
-            let Some(space) = core.spaces.try_for_writes(segments(next).map(|segment| (segment.offset, segment.len.into()))) else { return };
-            let Some(parity) = space.parity.as_ref().filter(|_| space.relayout.is_none()).cloned() else {
+    pub fn start(&mut self, io: &VolumeIo, done: &mut Vec<Completion>) {
+        while let Some(next) = self.waiting.front().filter(|_| self.batches.len() < BATCHES_MAX) {
+            let Some(epoch) = io.epochs.try_for_writes(segments(next).map(|segment| (segment.offset, segment.len.into()))) else { return };
+            let Some(parity) = epoch.parity.as_ref().filter(|_| epoch.relayout.is_none()).cloned() else {
                 // Between two layouts writes go one by one, each part to the layout that it is in.
                 let request = self.waiting.pop_front();
-                done.extend(request.map(|request| write_now(core, &space, request)));
+                done.extend(request.map(|request| write_now(io, &epoch, request)));
                 continue;
             };
-            let requests: Vec<Request> = self.next_flight(&parity).into_iter().filter_map(|request| entered(core, &space, request, done)).collect();
-            let passage = Passage::new(&parity, &puts(&requests));
-            let mut flight = Flight { start: Instant::now(), parity: Arc::clone(&parity), space: Some(space), passage, requests, result: None };
-            flight.go(core, Wait::No);
-            self.flying += flight.requests.len();
-            core.meter.begin(flight.requests.len() as u64);
-            let flight = Arc::new(Mutex::new(flight));
-            parity.flights.lock().push(Arc::clone(&flight));
-            self.flights.push(flight);
+            let requests: Vec<Request> = self.next_batch(&parity).into_iter().filter_map(|request| entered(io, &epoch, request, done)).collect();
+            let row_write = RowWrite::new(&parity, &puts(&requests));
+            let mut batch =
+                BatchInFlight { start: Instant::now(), parity: Arc::clone(&parity), epoch: Some(epoch), row_write, requests, result: None };
+            batch.go(io, Wait::No);
+            self.requests_in_flight += batch.requests.len();
+            io.meter.begin(batch.requests.len() as u64);
+            let batch = Arc::new(Mutex::new(batch));
+            parity.batches.lock().push(Arc::clone(&batch));
+            self.batches.push(batch);
         }
     }
 
     /// Takes the requests of a flight off those that wait, the oldest first.
-    fn next_flight(&mut self, parity: &Parity) -> Vec<Request> {
+    fn next_batch(&mut self, parity: &Parity) -> Vec<Request> {
         let (mut requests, mut bytes, mut end) = (Vec::new(), 0, 0);
         while let Some(next) = self.waiting.front() {
-            let full = bytes >= FLIGHT_BYTES || requests.len() >= FLIGHT_REQUESTS;
+            let full = bytes >= BATCH_BYTES || requests.len() >= BATCH_REQUESTS;
             // One that goes on in the row where the last one ended would have to wait for it.
             let goes_on = end > 0 && parity.raid5.place(next.first.offset).row == parity.raid5.place(end - 1).row;
-            if full && !(goes_on && bytes < 2 * FLIGHT_BYTES) {
+            if full && !(goes_on && bytes < 2 * BATCH_BYTES) {
                 break;
             }
             let Some(request) = self.waiting.pop_front() else { break };
@@ -129,88 +130,88 @@ impl Gathering {
     }
 
     /// Looks how far the flights are; told to wait, it waits until one comes a step further.
-    pub fn poll(&mut self, core: &Core, wait: Wait, done: &mut Vec<Completion>) {
+    pub fn poll(&mut self, io: &VolumeIo, wait: Wait, done: &mut Vec<Completion>) {
         let (mut wait, before) = (wait, done.len());
-        let mut landed = Vec::new();
-        for (at, flight) in self.flights.iter().enumerate() {
+        let mut completed = Vec::new();
+        for (at, batch) in self.batches.iter().enumerate() {
             // One that somebody helps along is left to him, unless there is nothing else to wait for.
-            let Some(mut flight) = (if wait == Wait::ForAll { Some(flight.lock()) } else { flight.try_lock() }) else { continue };
-            match flight.go(core, wait) {
-                Progress::Over => landed.push(at),
-                Progress::Flying => {}
+            let Some(mut batch) = (if wait == Wait::ForAll { Some(batch.lock()) } else { batch.try_lock() }) else { continue };
+            match batch.go(io, wait) {
+                Progress::Over => completed.push(at),
+                Progress::InFlight => {}
                 Progress::Stuck => continue,
             }
             wait = Wait::No;
         }
-        for at in landed.into_iter().rev() {
-            self.land(core, at, done);
+        for at in completed.into_iter().rev() {
+            self.complete(io, at, done);
         }
         if wait == Wait::ForAll && done.len() == before {
-            match self.flights.first().map(|flight| Arc::clone(&flight.lock().parity)) {
+            match self.batches.first().map(|batch| Arc::clone(&batch.lock().parity)) {
                 // Others have the rows, or the gate: what another queue has under way may not be looked after for long, its owner may be this very thread.
                 Some(parity) => {
-                    core.help(&parity);
+                    io.help(&parity);
                     parity.wait_for_others();
                 }
                 // What waits may not be written yet: its range is being moved.
-                None => std::thread::sleep(NAP),
+                None => std::thread::sleep(POLL_INTERVAL),
             }
         }
-        self.start(core, done);
+        self.start(io, done);
     }
 
     /// Takes a flight that is over apart.
-    fn land(&mut self, core: &Core, at: usize, done: &mut Vec<Completion>) {
-        let flight = self.flights.swap_remove(at);
-        let parity = Arc::clone(&flight.lock().parity);
-        parity.flights.lock().retain(|other| !Arc::ptr_eq(other, &flight));
-        let mut flight = flight.lock();
-        let result = flight.result.clone().unwrap_or(Ok(()));
-        self.flying -= flight.requests.len();
-        core.meter.end(flight.requests.len() as u64);
+    fn complete(&mut self, io: &VolumeIo, at: usize, done: &mut Vec<Completion>) {
+        let batch = self.batches.swap_remove(at);
+        let parity = Arc::clone(&batch.lock().parity);
+        parity.batches.lock().retain(|other| !Arc::ptr_eq(other, &batch));
+        let mut batch = batch.lock();
+        let result = batch.result.clone().unwrap_or(Ok(()));
+        self.requests_in_flight -= batch.requests.len();
+        io.meter.end(batch.requests.len() as u64);
         let now = Instant::now();
-        for request in std::mem::take(&mut flight.requests) {
+        for request in std::mem::take(&mut batch.requests) {
             let bytes = segments(&request).map(|segment| u64::from(segment.len)).sum();
-            core.meter.note(RequestKind::Write, (flight.start, now), bytes, result.is_ok());
+            io.meter.note(RequestKind::Write, (batch.start, now), bytes, result.is_ok());
             done.push(Completion { token: request.token, result: result.clone(), buf: request.buf });
         }
     }
 }
 
-impl Core {
+impl VolumeIo {
     /// Carries out what queues have under way and nobody looks after now.
     pub(crate) fn help(&self, parity: &Parity) {
-        let flights = parity.flights.lock().clone();
-        for flight in flights {
-            while let Some(mut flight) = flight.try_lock()
-                && flight.go(self, Wait::ForAll) == Progress::Flying
+        let batches = parity.batches.lock().clone();
+        for batch in batches {
+            while let Some(mut batch) = batch.try_lock()
+                && batch.go(self, Wait::ForAll) == Progress::InFlight
             {}
         }
     }
 }
 
 /// Enters the regions of a request; one that cannot is over.
-fn entered(core: &Core, space: &Space, request: Request, done: &mut Vec<Completion>) -> Option<Request> {
-    let enter = |(count, segment): (usize, &Segment)| Some((count, core.enter(space, segment.offset, segment.len.into()).err()?));
+fn entered(io: &VolumeIo, epoch: &LayoutEpoch, request: Request, done: &mut Vec<Completion>) -> Option<Request> {
+    let enter = |(count, segment): (usize, &Segment)| Some((count, io.enter(epoch, segment.offset, segment.len.into()).err()?));
     let Some((count, error)) = segments(&request).enumerate().find_map(enter) else { return Some(request) };
-    segments(&request).take(count).for_each(|segment| core.leave(space, segment.offset, segment.len.into()));
+    segments(&request).take(count).for_each(|segment| io.leave(epoch, segment.offset, segment.len.into()));
     let now = Instant::now();
-    core.meter.note(RequestKind::Write, (now, now), 0, false);
+    io.meter.note(RequestKind::Write, (now, now), 0, false);
     done.push(Completion { token: request.token, result: Err(error), buf: request.buf });
     None
 }
 
 /// Writes a request with positioned calls.
-fn write_now(core: &Core, space: &Space, request: Request) -> Completion {
+fn write_now(io: &VolumeIo, epoch: &LayoutEpoch, request: Request) -> Completion {
     let (start, mut from, mut bytes) = (Instant::now(), 0, 0);
     let buf = request.buf.as_deref().unwrap_or_default();
     let result = segments(&request).try_for_each(|segment| {
         let part = AlignedBuf::from_slice(&buf[from..from + segment.len as usize]);
         from += part.len();
         bytes += part.len() as u64;
-        core.write_in(space, &part, segment.offset)
+        io.write_in(epoch, &part, segment.offset)
     });
-    core.meter.note(RequestKind::Write, (start, Instant::now()), bytes, result.is_ok());
+    io.meter.note(RequestKind::Write, (start, Instant::now()), bytes, result.is_ok());
     Completion { token: request.token, result, buf: request.buf }
 }
 
