@@ -36,6 +36,9 @@ pub struct FileBlock(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
 pub struct Lsn(pub u64);
 
+/// All parts of a run of blocks have the record of the whole.
+impl block::RunValue for Lsn {}
+
 /// How a file's writes are kept from tearing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Untorn {

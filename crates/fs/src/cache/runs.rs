@@ -1,70 +1,32 @@
 //! The dirty pages of a file, in order, as runs: what a write-behind takes its large contiguous writes from.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Instant;
 
-#[derive(Debug, Default)]
-pub(super) struct Runs {
-    by_start: BTreeMap<u64, Run>,
-}
+use block::IntervalMap;
 
-#[derive(Debug, Clone, Copy)]
-struct Run {
-    end: u64,
-    /// When the oldest page of the run became dirty.
-    since: Instant,
-}
+/// The pages as runs; each with the time when its oldest page became dirty.
+#[derive(Debug, Default)]
+pub(super) struct Runs(IntervalMap<Instant>);
 
 impl Runs {
     pub(super) fn is_empty(&self) -> bool {
-        self.by_start.is_empty()
+        self.0.is_empty()
     }
 
     /// Adds a page; returns the run that it is now part of. The clock is asked only when a run begins.
     pub(super) fn insert(&mut self, page: u64, now: impl FnOnce() -> Instant) -> Range<u64> {
-        if let Some((&start, run)) = self.by_start.range_mut(..=page).next_back() {
-            if run.end > page {
-                return start..run.end;
-            }
-            if run.end == page {
-                run.end = page + 1;
-                return self.join_next(start);
-            }
-        }
-        self.by_start.insert(page, Run { end: page + 1, since: now() });
-        self.join_next(page)
-    }
-
-    fn join_next(&mut self, start: u64) -> Range<u64> {
-        let run = self.by_start[&start];
-        let Some(next) = self.by_start.remove(&run.end) else { return start..run.end };
-        self.by_start.insert(start, Run { end: next.end, since: run.since.min(next.since) });
-        start..next.end
+        self.0.grow(page..page + 1, now, |one, other| *one.min(other))
     }
 
     /// Removes a range of pages.
     pub(super) fn remove(&mut self, pages: &Range<u64>) {
-        if pages.start >= pages.end {
-            return;
-        }
-        let overlapping: Vec<u64> =
-            self.by_start.range(..pages.end).rev().take_while(|(_, run)| run.end > pages.start).map(|(&start, _)| start).collect();
-        for start in overlapping {
-            let run = self.by_start.remove(&start).expect("just found");
-            if start < pages.start {
-                self.by_start.insert(start, Run { end: pages.start, ..run });
-            }
-            if run.end > pages.end {
-                self.by_start.insert(pages.end, run);
-            }
-        }
+        self.0.remove(pages);
     }
 
     /// Returns the first run that has been dirty since `moment` or longer.
     pub(super) fn first_since(&self, moment: Instant, from: u64) -> Option<Range<u64>> {
-        let from = self.by_start.range(..from).next_back().map_or(from, |(&start, run)| if run.end > from { start } else { from });
-        self.by_start.range(from..).find(|(_, run)| run.since <= moment).map(|(&start, run)| start..run.end)
+        self.0.overlapping(from..u64::MAX).find(|(_, since)| **since <= moment).map(|(run, _)| run)
     }
 
     /// Takes the first pages of `within` that are in the set and touch none of `blocked`, at most `len_max` and not across a multiple of it.
@@ -88,12 +50,7 @@ impl Runs {
 
     /// The first page at or after `at`, and the end of its run.
     fn next_at(&self, at: u64) -> Option<(u64, u64)> {
-        if let Some((_, run)) = self.by_start.range(..=at).next_back()
-            && run.end > at
-        {
-            return Some((at, run.end));
-        }
-        self.by_start.range(at..).next().map(|(&start, run)| (start, run.end))
+        self.0.at_or_after(at).map(|(run, _)| (run.start.max(at), run.end))
     }
 }
 
@@ -104,7 +61,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn pages(runs: &Runs) -> Vec<u64> {
-        runs.by_start.iter().flat_map(|(&start, run)| start..run.end).collect()
+        runs.0.iter().flat_map(|(run, _)| run).collect()
     }
 
     proptest! {

@@ -3,7 +3,9 @@
 //! Who has them alone now may write them in place only once it is: a crash before would bring back the file, or checkpoint, that shared them, with the new
 //! bytes (I-CKP-7). It is the same for blocks that become free (I-SPC-2), but these wait in the free space, and a writer does not wait: it has the record sealed.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+
+use block::IntervalMap;
 
 use crate::Lsn;
 use crate::extent::Run;
@@ -11,8 +13,8 @@ use crate::extent::Run;
 /// Runs and the records after which one row covers them.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
-    /// By first block: the block behind the last, and the last record. They do not overlap.
-    runs: BTreeMap<u64, (u64, Lsn)>,
+    /// The last record of each run.
+    runs: IntervalMap<Lsn>,
     /// In the order of their records, to forget them by.
     order: VecDeque<(Lsn, Run)>,
 }
@@ -22,34 +24,17 @@ impl Left {
     pub(crate) fn note(&mut self, lsn: Lsn, runs: &[Run], sealed: Lsn) {
         while let Some((old, run)) = self.order.front().copied().filter(|(old, _)| *old <= sealed) {
             self.order.pop_front();
-            self.take(run, |lsn| lsn == old);
+            self.runs.remove_where(&(run.start.0..run.end()), |lsn| *lsn == old);
         }
         for run in runs {
-            self.take(*run, |_| true);
-            self.runs.insert(run.start.0, (run.end(), lsn));
+            self.runs.put(run.start.0..run.end(), lsn);
             self.order.push_back((lsn, *run));
         }
     }
 
     /// Returns the record that must be sealed before any block of the run is written in place, if one is known.
     pub(crate) fn last(&self, run: Run) -> Option<Lsn> {
-        let met = self.runs.range(..run.end()).rev().take_while(|(_, (end, _))| *end > run.start.0);
-        met.map(|(_, (_, lsn))| *lsn).max()
-    }
-
-    /// Takes out a run as far as records are `gone`.
-    fn take(&mut self, run: Run, gone: impl Fn(Lsn) -> bool) {
-        let met = self.runs.range(..run.end()).rev().take_while(|(_, (end, _))| *end > run.start.0);
-        let met: Vec<_> = met.map(|(start, (end, lsn))| (*start, *end, *lsn)).filter(|(.., lsn)| gone(*lsn)).collect();
-        for (start, end, lsn) in met {
-            self.runs.remove(&start);
-            if start < run.start.0 {
-                self.runs.insert(start, (run.start.0, lsn));
-            }
-            if end > run.end() {
-                self.runs.insert(run.end(), (end, lsn));
-            }
-        }
+        self.runs.overlapping(run.start.0..run.end()).map(|(_, lsn)| *lsn).max()
     }
 }
 

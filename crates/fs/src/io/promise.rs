@@ -1,7 +1,8 @@
 //! Blocks for file data: allocated now, or promised to data that is still in the library cache.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
+
+use block::IntervalMap;
 
 use super::Io;
 use crate::extent::{ExtentMap, Piece, Run};
@@ -14,9 +15,9 @@ use crate::{BlockNo, ErrorKind, Result};
 const AHEAD_BYTES_MIN: u64 = 64 << 10;
 const AHEAD_BYTES_MAX: u64 = 64 << 20;
 
-/// A set of file blocks, as disjoint ranges: end by start.
+/// A set of file blocks.
 #[derive(Debug, Default)]
-pub(crate) struct BlockSet(BTreeMap<u64, u64>);
+pub(crate) struct BlockSet(IntervalMap<()>);
 
 impl BlockSet {
     pub(crate) fn is_empty(&self) -> bool {
@@ -25,44 +26,17 @@ impl BlockSet {
 
     /// Takes a range out; returns what of it was in.
     fn remove(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
-        let first = self.0.range(..range.start).next_back().filter(|(_, end)| **end > range.start).map_or(range.start, |(start, _)| *start);
-        let met: Vec<(u64, u64)> = self.0.range(first..range.end.max(first)).map(|(start, end)| (*start, *end)).collect();
-        let mut removed = Vec::with_capacity(met.len());
-        for (start, end) in met {
-            self.0.remove(&start);
-            if start < range.start {
-                self.0.insert(start, range.start);
-            }
-            if end > range.end {
-                self.0.insert(range.end, end);
-            }
-            removed.push(start.max(range.start)..end.min(range.end));
-        }
-        removed
+        self.0.remove(range).into_iter().map(|(removed, ())| removed).collect()
     }
 
     /// Puts a range in; none of it is in yet.
     fn insert(&mut self, range: Range<u64>) {
-        let joined = self.0.range(..range.start).next_back().filter(|(_, end)| **end == range.start).map(|(start, _)| *start);
-        let end = self.0.remove(&range.end).unwrap_or(range.end);
-        self.0.insert(joined.unwrap_or(range.start), end);
+        self.0.grow(range, || (), |(), ()| ());
     }
 
     /// Returns the parts of a range that are not in.
     pub(super) fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
-        let mut at = range.start;
-        let mut missing = Vec::new();
-        let before = self.0.range(..range.start).next_back();
-        for (start, end) in before.into_iter().chain(self.0.range(range.clone())) {
-            if *start > at {
-                missing.push(at..*start);
-            }
-            at = at.max(*end);
-        }
-        if at < range.end {
-            missing.push(at..range.end);
-        }
-        missing
+        self.0.gaps(range)
     }
 }
 
@@ -203,8 +177,8 @@ mod tests {
                 let removed: Vec<u64> = set.remove(&range).into_iter().flatten().collect();
                 assert_eq!(removed, range.clone().filter(|block| model.remove(block)).collect::<Vec<_>>());
             }
-            let ranges: Vec<_> = set.0.iter().collect();
-            assert!(ranges.windows(2).all(|pair| pair[0].1 < pair[1].0), "joined and in order: {ranges:?}");
+            let ranges: Vec<Range<u64>> = set.0.iter().map(|(range, ())| range).collect();
+            assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "joined and in order: {ranges:?}");
         }
     }
 }
