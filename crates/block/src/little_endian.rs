@@ -33,6 +33,7 @@ impl<'a> LeReader<'a> {
 
     /// Returns what has not been read.
     #[must_use]
+    #[inline]
     pub fn rest(&self) -> &'a [u8] {
         &self.bytes[self.at..]
     }
@@ -41,6 +42,7 @@ impl<'a> LeReader<'a> {
     ///
     /// # Errors
     /// `Short` when there are fewer, here as in all that follow.
+    #[inline]
     pub fn take(&mut self, len: usize) -> Result<&'a [u8], Short> {
         let taken = self.rest().get(..len).ok_or(Short { offset: self.at, wanted: len, left: self.rest().len() })?;
         self.at += len;
@@ -55,30 +57,35 @@ impl<'a> LeReader<'a> {
 
     /// Reads a byte.
     #[expect(clippy::missing_errors_doc, reason = "as take")]
+    #[inline]
     pub fn u8(&mut self) -> Result<u8, Short> {
         Ok(self.array::<1>()?[0])
     }
 
     /// Reads a number of 16 bits.
     #[expect(clippy::missing_errors_doc, reason = "as take")]
+    #[inline]
     pub fn u16(&mut self) -> Result<u16, Short> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
     /// Reads a number of 32 bits.
     #[expect(clippy::missing_errors_doc, reason = "as take")]
+    #[inline]
     pub fn u32(&mut self) -> Result<u32, Short> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
     /// Reads a number of 64 bits.
     #[expect(clippy::missing_errors_doc, reason = "as take")]
+    #[inline]
     pub fn u64(&mut self) -> Result<u64, Short> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
     /// Reads a signed number of 64 bits.
     #[expect(clippy::missing_errors_doc, reason = "as take")]
+    #[inline]
     pub fn i64(&mut self) -> Result<i64, Short> {
         Ok(i64::from_le_bytes(self.array()?))
     }

@@ -1,61 +1,65 @@
 //! Explicit little-endian readers and writers: bytes from a medium are hostile until they came through here.
 
+use block::{LeReader, Short};
+
 use crate::{Error, Result};
 
 /// Reads a byte slice front to back; running out is `Corrupt`, never a panic.
 pub(crate) struct Reader<'a> {
-    bytes: &'a [u8],
+    fields: LeReader<'a>,
     what: &'static str,
 }
 
 impl<'a> Reader<'a> {
     /// `what` names the structure in errors.
     pub(crate) fn new(bytes: &'a [u8], what: &'static str) -> Self {
-        Self { bytes, what }
+        Self { fields: LeReader::new(bytes), what }
+    }
+
+    fn read<T>(&mut self, field: impl FnOnce(&mut LeReader<'a>) -> std::result::Result<T, Short>) -> Result<T> {
+        field(&mut self.fields).map_err(|short| ends_early(self.what, short))
     }
 
     pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8]> {
-        let Some((head, tail)) = self.bytes.split_at_checked(len) else {
-            return Err(Error::corrupt(format!("{} ends early: {len} more bytes were expected, {} are left", self.what, self.bytes.len())));
-        };
-        self.bytes = tail;
-        Ok(head)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        Ok(self.take(N)?.try_into().expect("take returned N bytes"))
+        self.read(|fields| fields.take(len))
     }
 
     pub(crate) fn u8(&mut self) -> Result<u8> {
-        Ok(self.array::<1>()?[0])
+        self.read(LeReader::u8)
     }
 
     pub(crate) fn u16(&mut self) -> Result<u16> {
-        Ok(u16::from_le_bytes(self.array()?))
+        self.read(LeReader::u16)
     }
 
     pub(crate) fn u32(&mut self) -> Result<u32> {
-        Ok(u32::from_le_bytes(self.array()?))
+        self.read(LeReader::u32)
     }
 
     pub(crate) fn u64(&mut self) -> Result<u64> {
-        Ok(u64::from_le_bytes(self.array()?))
+        self.read(LeReader::u64)
     }
 
     pub(crate) fn i64(&mut self) -> Result<i64> {
-        Ok(i64::from_le_bytes(self.array()?))
+        self.read(LeReader::i64)
     }
 
     pub(crate) fn rest(self) -> &'a [u8] {
-        self.bytes
+        self.fields.rest()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
+        self.fields.rest().len()
     }
 
     /// Requires that nothing is left.
     pub(crate) fn end(self) -> Result<()> {
-        if self.bytes.is_empty() { Ok(()) } else { Err(Error::corrupt(format!("{} has {} bytes too many", self.what, self.bytes.len()))) }
+        let left = self.len();
+        if left == 0 { Ok(()) } else { Err(Error::corrupt(format!("{} has {left} bytes too many", self.what))) }
     }
+}
+
+#[cold]
+fn ends_early(what: &str, Short { wanted, left, .. }: Short) -> Error {
+    Error::corrupt(format!("{what} ends early: {wanted} more bytes were expected, {left} are left"))
 }
