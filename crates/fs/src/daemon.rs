@@ -1,63 +1,20 @@
 //! The sync daemon: what is dirty becomes durable within the sync interval, without anybody asking.
 //!
-//! It sleeps on a condition variable and wakes once an interval, or when a writer pokes it because the metadata outgrows its bounds.
+//! It wakes once an interval, or when a writer wakes it because the metadata outgrows its bounds.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use block::Waker;
 
 use crate::Result;
 use crate::state::Fs;
 
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Signal {
-    #[default]
-    None,
-    Wake,
-    Stop,
-}
-
-/// Wakes or ends the daemon.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Poke(Arc<(Mutex<Signal>, Condvar)>);
-
-impl Poke {
-    /// Wakes the daemon before its time.
-    pub(crate) fn wake(&self) {
-        let (signal, bell) = &*self.0;
-        let mut signal = signal.lock();
-        if *signal == Signal::None {
-            *signal = Signal::Wake;
-            bell.notify_one();
-        }
-    }
-
-    fn stop(&self) {
-        let (signal, bell) = &*self.0;
-        *signal.lock() = Signal::Stop;
-        bell.notify_one();
-    }
-
-    /// Waits for a poke or the interval's end; returns whether to go on.
-    pub(crate) fn wait(&self, interval: Duration) -> bool {
-        let (signal, bell) = &*self.0;
-        let mut signal = signal.lock();
-        if *signal == Signal::None {
-            bell.wait_for(&mut signal, interval);
-        }
-        if *signal == Signal::Wake {
-            *signal = Signal::None;
-        }
-        *signal != Signal::Stop
-    }
-}
-
 /// The running daemon; dropping it ends it and waits.
 #[derive(Debug)]
 pub(crate) struct Daemon {
-    poke: Poke,
+    poke: Waker,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -68,8 +25,8 @@ impl Daemon {
         Self::spawn("bedplate-sync", fs.poke.clone(), move || run(&poke, &weak))
     }
 
-    /// Starts a thread that waits for pokes.
-    pub(crate) fn spawn(name: &str, poke: Poke, work: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
+    /// Starts a thread that waits on a waker.
+    pub(crate) fn spawn(name: &str, poke: Waker, work: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
         let thread = std::thread::Builder::new().name(name.into()).spawn(work)?;
         Ok(Self { poke, thread: Some(thread) })
     }
@@ -86,7 +43,7 @@ impl Drop for Daemon {
     }
 }
 
-fn run(poke: &Poke, fs: &Weak<Fs>) {
+fn run(poke: &Waker, fs: &Weak<Fs>) {
     let mut reported = None;
     let interval = || {
         let fs = fs.upgrade()?;

@@ -6,8 +6,10 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use block::Waker;
+
 use crate::checkpoint::{Moment, Pressure};
-use crate::daemon::{Daemon, Poke};
+use crate::daemon::Daemon;
 use crate::state::Fs;
 
 /// Longest sleep where there are schedules; also how often a full volume is looked at.
@@ -29,7 +31,7 @@ struct Watch {
     warned: Option<Pressure>,
 }
 
-fn run(poke: &Poke, fs: &Weak<Fs>) {
+fn run(poke: &Waker, fs: &Weak<Fs>) {
     let mut watch = Watch { looked: Instant::now(), warned: None };
     loop {
         let Some(sleep) = fs.upgrade().map(|fs| turn(&fs, &mut watch)) else { return };

@@ -15,10 +15,11 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use block::Waker;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::daemon::{Daemon, Poke};
+use crate::daemon::Daemon;
 use crate::io::Fragmentation;
 use crate::row::{ExtentRow, Table, split_extent_key};
 use crate::state::Fs;
@@ -94,7 +95,7 @@ pub struct MoverReport {
 /// What is shared with the mover.
 #[derive(Debug, Default)]
 pub(crate) struct Mover {
-    poke: Poke,
+    poke: Waker,
     /// Leaf.
     report: Mutex<MoverReport>,
     /// Leaf: bytes a second, and operations a second.
@@ -133,7 +134,7 @@ pub(crate) fn start(fs: &Arc<Fs>) -> std::io::Result<Daemon> {
     Daemon::spawn("bedplate-mover", fs.mover.poke.clone(), move || run(&poke, &weak))
 }
 
-fn run(poke: &Poke, fs: &Weak<Fs>) {
+fn run(poke: &Waker, fs: &Weak<Fs>) {
     let mut work = Work::default();
     loop {
         let turn = |fs: Arc<Fs>| {

@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use block::{BlockDevice, Geometry};
+use block::{BlockDevice, Geometry, Waker};
 use parking_lot::Mutex;
 
 use crate::cache::PageCache;
 use crate::change::{ChangeLock, Changing, NamesLock, is_covered};
 use crate::checkpoint::{Keeping, Known, Turns, Views, is_captured};
-use crate::daemon::Poke;
 use crate::inode::{Inode, InodeTable};
 use crate::io::{Grid, Limbo, Sharing};
 use crate::latency::Sampler;
@@ -70,7 +69,7 @@ pub(crate) struct Fs {
     /// What background defragmentation does and did.
     pub(crate) mover: Mover,
     /// Wakes the keeper before its time.
-    pub(crate) keeper: Poke,
+    pub(crate) keeper: Waker,
     /// What a front end does so that writes which its kernel still holds arrive; called with no lock held.
     pub(crate) hand_over: OnceLock<HandOver>,
     /// Rank 0.5: one at a time deletes checkpoints because the volume is full.
@@ -92,7 +91,7 @@ pub(crate) struct Fs {
     pub(crate) sampler: Sampler,
     pub(crate) recovery: RecoveryReport,
     /// Wakes the sync daemon before its time.
-    pub(crate) poke: Poke,
+    pub(crate) poke: Waker,
     /// Itself, for what outlives a borrow: open files and the cache's way back.
     pub(crate) this: Weak<Self>,
     /// The library cache.
@@ -151,7 +150,7 @@ impl Fs {
             changes: ChangeLock::default(),
             names: NamesLock::default(),
             turns: Mutex::default(),
-            keeper: Poke::default(),
+            keeper: Waker::default(),
             hand_over: OnceLock::new(),
             room: Mutex::new(()),
             trials: Trials::default(),
@@ -164,7 +163,7 @@ impl Fs {
             recovery: parts.recovery,
             next_ino: Mutex::new(NextIno { next: parts.next_ino, reserved: parts.next_ino }),
             lazy: Mutex::new(HashMap::new()),
-            poke: Poke::default(),
+            poke: Waker::default(),
             cache: PageCache::new(&cache),
             this: this.clone(),
             queues: crate::queue::Queues::default(),
