@@ -28,7 +28,7 @@ pub enum ErrorKind {
     NewerFormat,
     /// A label does not parse.
     Corrupt,
-    /// Somebody else uses a member.
+    /// A member is in use elsewhere.
     Busy,
     /// Too many members are gone for the data to be whole.
     Broken,

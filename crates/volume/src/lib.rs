@@ -1,6 +1,6 @@
 //! Volumes: one linear address space over devices. With one device it is the identity and costs nothing.
 //!
-//! A volume *is* a block device: who stands on it sees [`BlockDevice`](block::BlockDevice) and not how many devices there are. Several devices
+//! A volume *is* a block device: its users see [`BlockDevice`](block::BlockDevice) and not how many devices there are. Several devices
 //! form a [`Group`] with a label on every member; a group has a volume for data and, where wanted, one for the intent log.
 //!
 //! Each module uses those above it in this table, and none below.
@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | `layout/` | concatenated, striped, mirrored, RAID-5, and a relayout between two: values that say where an address lives, one file each |
 //! | `redundancy/` | which regions may differ between copies, in memory and on the members |
-//! | `group/` | what a group is, its labels on every member, who belongs to it and who is refused; the open members and how one leaves |
+//! | `group/` | what a group is, its labels on every member, which devices belong to it and which are refused; the open members and how one leaves |
 //! | `io/` | the data path: planning is pure, `volume_io` acts, `queue` is the list interface, `epoch` says where addresses live now; `resync` makes copies agree |
 //! | `io/raid5/` | rows of a RAID-5: written, read without a member, the parity log, made to agree |
 //! | `scrub/` | comparing copies, and asking a database's page which one is right |

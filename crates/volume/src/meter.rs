@@ -1,6 +1,6 @@
 //! Counters of what is going on, without locks and without two threads that count in the same place.
 //!
-//! Every thread adds to a shard of its own, as long as there are not more threads than shards; who asks adds the shards up. All is relaxed: the
+//! Every thread adds to a shard of its own, as long as there are not more threads than shards; a reader adds the shards up. All is relaxed: the
 //! counters order nothing.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};

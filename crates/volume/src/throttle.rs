@@ -40,7 +40,7 @@ const fn pace(chunk_kib: u64, rests: u32) -> Pace {
     Pace { chunk_bytes: chunk_kib << 10, rests }
 }
 
-/// From the fastest to the slowest. First pieces become small, because nobody waits longer than one takes; then rests become long.
+/// From the fastest to the slowest. First pieces become small, because an operation waits for one piece at most; then rests become long.
 const LADDER: [Pace; 12] = [
     pace(256, 0),
     pace(256, 1),
@@ -59,7 +59,7 @@ const LADDER: [Pace; 12] = [
 const FIRST: usize = 4;
 /// The longest rest: a device that takes seconds for a piece is not helped by minutes.
 const REST_MAX: Duration = Duration::from_secs(2);
-/// Who saw no operation for so long works at full speed.
+/// Without any operation for so long, work goes at full speed.
 const ALONE: Duration = Duration::from_millis(50);
 /// How many operations of a kind tell a p99, and how many that a pace is slow enough.
 const ENOUGH: u32 = 200;
@@ -69,7 +69,7 @@ const PROBE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mi
 const PROBES_APART: u32 = 9;
 /// How long a pace is tried before it is judged.
 const TRIAL: Duration = Duration::from_millis(50);
-/// How long one who waits for the end of a probe looks away.
+/// How long a worker that waits for the end of a probe sleeps between two looks.
 const LOOK: Duration = Duration::from_millis(2);
 /// How many judgements a pace stands, after a faster one was too fast, before that is tried again: at first and at most.
 const HOLD: (u32, u32) = (8, 128);
@@ -105,7 +105,7 @@ struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     Work(Pace),
-    /// Nobody works for a moment.
+    /// No work for a moment.
     Look(Duration),
 }
 
@@ -130,7 +130,7 @@ impl Throttle {
         self.factor_percent.store(factor_percent.into(), Relaxed);
     }
 
-    /// Returns what latency grew to, in hundredths, when that was last judged; `None` while nobody else uses the volumes.
+    /// Returns what latency grew to, in hundredths, when that was last judged; `None` while the volumes are not used.
     pub fn found_percent(&self) -> Option<u32> {
         let state = self.state.lock();
         state.found_percent.filter(|_| state.phase != Phase::Alone)
@@ -144,7 +144,7 @@ impl Throttle {
         self.state.lock().turn(&watches, (operations, busy), self.factor_percent.load(Relaxed), Instant::now())
     }
 
-    /// Waits until there is something to do for one who has a thread for it.
+    /// Waits until there is something to do: for callers with a thread of their own.
     pub fn wait(&self, ios: &[Arc<VolumeIo>]) -> Pace {
         loop {
             match self.turn(ios) {
@@ -185,7 +185,7 @@ impl State {
         let lasted = now.saturating_duration_since(self.began);
         match self.phase {
             Phase::Alone => {
-                // Who comes now may do something else than who was there before.
+                // The load that comes now may be another than the one before.
                 for (probed, worked) in pairs(watches) {
                     probed.keep_one_of(0);
                     worked.keep_one_of(0);
@@ -259,7 +259,7 @@ mod tests {
 
     use super::*;
 
-    /// What a device does that moves half a byte in a nanosecond and serves one after the other, under somebody whose operations take 100 µs.
+    /// What a device does that moves half a byte in a nanosecond and serves one after the other, under a load whose operations take 100 µs.
     const OPERATION: Duration = Duration::from_micros(100);
 
     struct Simulated {
@@ -278,7 +278,7 @@ mod tests {
             Self { now: Instant::now(), state, watch, operations: 0, copied_bytes: 0, felt }
         }
 
-        /// Somebody works for so long.
+        /// The foreground works for so long.
         fn operate(&mut self, time: Duration, first: Duration) {
             let (mut left, mut took) = (time, OPERATION + first);
             while left > Duration::ZERO {
@@ -292,7 +292,7 @@ mod tests {
             }
         }
 
-        /// Copies for so long beside one who works, at the pace that is set or at one that nobody sets.
+        /// Copies for so long beside a load, at the pace that is set or without any.
         fn copy(&mut self, seconds: u64, factor_percent: u32, fixed: Option<Pace>) {
             let end = self.now + Duration::from_secs(seconds);
             while self.now < end {
@@ -331,7 +331,7 @@ mod tests {
         let mut unlimited = Simulated::new();
         unlimited.copy(1, FOREGROUND_UNLIMITED.into(), None);
         assert_eq!(unlimited.state.turn(&[&unlimited.watch], (0, true), FOREGROUND_UNLIMITED.into(), unlimited.now), Turn::Work(LADDER[0]));
-        // What nobody throttles breaks every one of these limits.
+        // Work without a throttle breaks every one of these limits.
         let mut fixed = Simulated::new();
         fixed.copy(2, 150, Some(LADDER[1]));
         assert!(fixed.factor() > 3.0, "{}", fixed.factor());
@@ -345,13 +345,13 @@ mod tests {
             let now = simulated.now;
             simulated.state.turn(&[&simulated.watch], (operations, busy), 150, now)
         };
-        assert_eq!(turn(&mut simulated, 7, true), Turn::Look(LOOK), "somebody is there");
+        assert_eq!(turn(&mut simulated, 7, true), Turn::Look(LOOK), "there is a load");
         simulated.now += ALONE + Duration::from_millis(1);
         assert_eq!(turn(&mut simulated, 7, false), Turn::Work(LADDER[0]), "nothing has happened for a while");
         assert_eq!(simulated.state.phase, Phase::Alone);
         simulated.now += Duration::from_secs(1);
         assert_eq!(turn(&mut simulated, 8, false), Turn::Look(LOOK));
-        // One who does little is not waited for until he has done enough.
+        // A light load is not waited for until it has done enough.
         simulated.now += PROBE.1;
         assert_eq!(turn(&mut simulated, 9, true), Turn::Work(LADDER[FIRST]));
     }

@@ -74,7 +74,7 @@ pub(crate) enum Phase {
     Working = 2,
 }
 
-/// What operations of a volume took in each phase. Counted by whoever ends one; a load of one word where nobody measures.
+/// What operations of a volume took in each phase. Counted when an operation ends; a load of one word while nothing is measured.
 #[derive(Debug)]
 pub(crate) struct Watch {
     phase: AtomicU8,

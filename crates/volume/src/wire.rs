@@ -13,7 +13,7 @@ impl Fault {
     }
 }
 
-/// Takes fields off bytes that nobody vouches for.
+/// Takes fields off bytes of which none is believed.
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,

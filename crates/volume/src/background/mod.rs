@@ -1,7 +1,7 @@
 //! The thread of an open group: brings members up to date while the volumes are in use, compares them on schedule, and tidies the dirty region log.
 //!
-//! It sleeps until something is written or somebody leaves, or it is time to look whether members were overwritten (`member_check`), and copies no faster
-//! than leaves those who use the volumes the latency that was stated (`throttle`).
+//! It sleeps until something is written or a member leaves, or it is time to look whether members were overwritten (`member_check`), and copies no faster
+//! than the foreground latency limit allows (`throttle`).
 
 mod scrub_scheduler;
 
@@ -19,11 +19,11 @@ use scrub_scheduler::ScrubScheduler;
 
 /// How often the dirty region log is tidied while there is something in it.
 const TIDY: Duration = Duration::from_secs(3);
-/// How often it is looked whether members were overwritten, while the dirty region log is empty: nobody wrote for some seconds then.
+/// How often it is looked whether members were overwritten, while the dirty region log is empty: nothing was written for some seconds then.
 const LOOK_WHEN_IDLE: Duration = Duration::from_secs(60);
 /// How long a failed step rests.
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
-/// How long a step of a relayout waits for whom it did not want to wait for.
+/// How long a step of a relayout rests when operations under way did not end in time.
 const REST_WHEN_BUSY: Duration = Duration::from_millis(20);
 
 pub(crate) fn start(runtime: &Arc<GroupRuntime>) -> Result<JoinHandle<()>> {
@@ -66,7 +66,7 @@ impl Worker {
                 }
                 Ok(None) => TIDY,
                 Err(error) => {
-                    tracing::warn!(group = self.runtime.group_state.name, %error, "the members cannot be brought up to date or compared, or what they hold moved; trying again");
+                    tracing::warn!(group = self.runtime.group_state.name, %error, "background resync, scrub or relayout failed; retrying in 1 s");
                     REST_AFTER_FAILURE
                 }
             };
@@ -151,14 +151,14 @@ impl Worker {
         }
     }
 
-    /// Where the group is not whole without a member that was overwritten, that is told once, by whoever finds it.
+    /// Where the group is not whole without a member that was overwritten, that is told once, when it is found.
     fn check_members(&self) {
         if let Err(error) = self.runtime.check_members() {
             tracing::debug!(group = self.runtime.group_state.name, %error, "a member was overwritten");
         }
     }
 
-    /// Rests, long when there is nothing in the logs and nobody calls. Returns whether the group closes.
+    /// Rests, long when there is nothing in the logs and no work was asked for. Returns whether the group closes.
     fn sleep(&self, rest: Duration) -> bool {
         let due = self.scrub_scheduler.rest(&self.runtime);
         let waker = &self.runtime.group_state.waker;

@@ -1,11 +1,11 @@
-//! Scrubs by themselves: the group's background thread compares a part at a time, as fast as leaves those who use the volumes what was stated.
+//! Scheduled scrub: the background thread compares one chunk at a time, throttled to the foreground latency limit.
 //!
 //! ```text
 //!   due ──begin()──► label: under way ──step()…──► save() now and then: position and counts ──end()──► label: what it came to
 //!                      └─ the group is closed, or a power cut: it goes on from what was saved last
 //! ```
-//! What differs is first only gathered. Before a position is saved, whoever uses the volumes is asked who may judge it, while nothing is locked; so
-//! what nobody saw to is found again after a crash.
+//! Differences are first only collected. Before a position is saved, the provider is asked for a page arbiter, while nothing is locked; so
+//! differences that were not arbitrated are found again after a crash.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ const SAVE: Duration = Duration::from_secs(60);
 const GATHERED_MAX: usize = 1000;
 /// How many of them are told one by one.
 const TOLD_MAX: usize = 100;
-/// How long nobody looks at a clock that somebody may set.
+/// The longest sleep between two looks at a clock that may be set.
 const LOOK: Duration = Duration::from_secs(600);
 
 /// A scrub under way.
@@ -105,7 +105,7 @@ impl ScrubScheduler {
         })
     }
 
-    /// Asks who may judge what was found, tells of it and counts it.
+    /// Asks the provider for an arbiter of what was found, tells of it and counts it.
     fn judge_found(&mut self, runtime: &GroupRuntime, repair: bool) -> Result<Option<(ScrubRun, Vec<ScrubFinding>)>> {
         let Some(walk) = &mut self.walk else { return Ok(None) };
         let mut findings = Vec::new();
@@ -155,7 +155,7 @@ impl ScrubScheduler {
         })
     }
 
-    /// Saves the position of a scrub under way because the group closes; not past what nobody judged, which is found again then.
+    /// Saves the position of a scrub under way because the group closes; not past what was not arbitrated, which is found again then.
     pub fn stop(&mut self, runtime: &GroupRuntime) -> Result<()> {
         let judged = self.walk.as_ref().is_some_and(|walk| walk.found.differences.iter().all(|difference| difference.repaired));
         match runtime.group_state.scrub_schedule().filter(|_| judged) {

@@ -117,7 +117,7 @@ fn s_106_a_clock_that_is_set_forward_or_back_makes_one_scrub_and_holds_none_up_f
     go(&mut scrub_scheduler, &group, moment(-2 * YEAR, begun + 7200), u64::MAX);
     let (last, size) = (schedule(&group).last.unwrap(), group.volume(Role::Data).unwrap().size_bytes());
     assert_eq!((last.ended_s, last.totals.compared_bytes), ((NOON + begun + 7200).saturating_add_signed(-2 * YEAR), size));
-    // Opened anew with a clock behind its last one: nobody knows how long ago that was, so one begins at once, and only one.
+    // Opened again with a clock behind its last one: how long ago that was is not known, so one begins at once, and only one.
     drop(group);
     let (group, mut scrub_scheduler) = (fixture.import(), ScrubScheduler::default());
     assert!(
@@ -154,7 +154,7 @@ fn s_106_what_nobody_judged_is_found_again_after_a_close_and_after_a_power_cut()
     }
 }
 
-/// S-106: what it compared lies elsewhere after a relayout, so it begins anew.
+/// S-106: what it compared lies elsewhere after a relayout, so it begins again.
 #[test]
 fn s_106_a_relayout_lets_a_scrub_begin_anew() {
     let fixture = Fixture::new(4, 72);
@@ -173,7 +173,7 @@ fn s_106_a_relayout_lets_a_scrub_begin_anew() {
     assert_eq!(schedule(&group).last.unwrap().totals.compared_bytes, group.volume(Role::Data).unwrap().size_bytes());
 }
 
-/// S-106: by the group's own thread, at once, with repair, and by one whom whoever uses the volumes lends.
+/// S-106: by the group's own thread, at once, with repair, and with an arbiter from a provider.
 #[test]
 fn s_106_the_thread_of_an_open_group_carries_a_schedule_out() {
     let (fixture, group) = mirror(73);

@@ -1,4 +1,4 @@
-//! From labels to a group: which configuration counts, who belongs to it, who is refused and why. Pure.
+//! From labels to a group: which configuration counts, which devices belong to it, which are refused and why. Pure.
 
 use crate::{Config, Error, ErrorKind, Label, Member, MemberState, Result};
 
@@ -95,7 +95,7 @@ fn diverged(newest: &Found, device: &Found) -> Error {
 }
 
 /// Says whether a configuration of before knows that a member was replaced or removed: it was in the group then at the latest, and is not named.
-/// Who names it all the same, in a configuration that counts, went on from one that is older still.
+/// A device that names it all the same, in a configuration that counts, went on from one that is older still.
 fn was_let_go(before: &Config, member: &Member) -> bool {
     member.since <= before.event && before.index_of(member.id).is_none()
 }

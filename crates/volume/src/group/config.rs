@@ -87,7 +87,7 @@ pub struct Config {
     pub name: String,
     /// How often the configuration changed.
     pub event: u64,
-    /// The last event that reached every member that had not failed by then; 0 where nobody noted it.
+    /// The last event that reached every member that had not failed by then; 0 where that was not noted.
     pub common_event: u64,
     /// Whether the group was closed in order: nothing needs to be resynchronised but what failed members missed.
     pub clean: bool,

@@ -1,4 +1,4 @@
-//! What scrubs on a schedule found, place by place: a bounded part of a group's configuration, so that it is told also when nobody has the group open.
+//! What scrubs on a schedule found, place by place: a bounded part of a group's configuration, so that it is told also while the group is not open.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub struct ScrubFinding {
     pub role: Role,
     /// The volume addresses.
     pub range: Range<u64>,
-    /// What lies there: file, offset and page, as far as somebody knew.
+    /// What lies there: file, offset and page, as far as an arbiter knew.
     pub lies: Option<String>,
     /// Of a RAID-5, whether the parity was wrong.
     pub parity: bool,
@@ -55,7 +55,7 @@ impl Config {
         self.findings.iter_mut().for_each(|finding| finding.under_way = false);
     }
 
-    /// Forgets what the scrub under way found, because it begins anew.
+    /// Forgets what the scrub under way found, because it begins again.
     pub(crate) fn drop_findings(&mut self) {
         self.findings.retain(|finding| !finding.under_way);
     }

@@ -225,7 +225,7 @@ impl Label {
         COPIES.into_iter().try_for_each(|offset| Ok(write_copy(&bytes, device, offset)?))
     }
 
-    /// Takes the label off a device, so that nobody takes it for a member any more.
+    /// Takes the label off a device, so that it is not taken for a member any more.
     ///
     /// # Errors
     /// `Device`.

@@ -157,7 +157,7 @@ fn a_relayout_in_cycles_makes_the_label_one_of_version_6() {
     }
 }
 
-/// A label with a guest in room that is kept for one.
+/// A label with a relocated member in room that is kept for one.
 fn with_guest() -> Label {
     let mut label = label();
     let (was, host, other) = (Id([77; 16]), Id([5; 16]), Id([7; 16]));

@@ -21,7 +21,7 @@ pub(crate) struct MemberHandle {
     pub id: Id,
     pub device: Arc<dyn BlockDevice>,
     state: AtomicU8,
-    /// What changes with every operation lies apart from what everybody only looks at.
+    /// What changes with every operation lies apart from what is only read.
     load: Padded<Load>,
     /// How many writes completed.
     written: Padded<AtomicU64>,
@@ -134,7 +134,7 @@ impl MemberHandle {
         self.label.lock().learn(&*self.device);
     }
 
-    /// Notes what it failed with, for who asks why it left.
+    /// Notes what it failed with first.
     pub fn note_failure(&self, why: &dyn std::fmt::Display) {
         self.failure.get_or_init(|| why.to_string());
     }

@@ -1,4 +1,4 @@
-//! What a group is: its configuration, the labels that say so on every member, who belongs to it; and of an open one the members and their states.
+//! What a group is: its configuration, the labels that say so on every member, which devices belong to it; and of an open one the members and their states.
 
 mod assemble;
 mod config;

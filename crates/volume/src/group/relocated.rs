@@ -1,10 +1,10 @@
-//! Guests: members that lie in free space of other members, their *hosts*, because the device that they had failed and no spare stood in.
+//! Relocated members: members that lie in free space of other members, their *hosts*, because the device that they had failed and no spare stood in.
 //!
 //! ```text
-//!   host      │ labels, logs │ its own data                │ free │ guest: labels, logs, data of the member that failed │
-//!   free room = from the last extent and the last guest to the end
+//!   host      │ labels, logs │ its own data                │ free │ relocated member: labels, logs, data of the member that failed │
+//!   free room = from the last extent and the last relocated member to the end
 //! ```
-//! A guest is a member like any other: it has its index, its state, its own labels and logs, and is filled and read as if it had a device. Only its
+//! A relocated member is a member like any other: it has its index, its state, its own labels and logs, and is filled and read as if it had a device. Only its
 //! device is a window on others ([`window`](crate::window)), and it goes where they go.
 //!
 //! * I-GST-1: no device holds two parts of the same row, of which one stands in for the other: its loss would be the loss of both.
@@ -21,7 +21,7 @@ use crate::{Config, Id, Label, Layout, Member, MemberState};
 
 /// Where pieces begin and how long they are, but for the last: units and untorn writes stay aligned.
 const ALIGN: u64 = 1 << 20;
-/// How many pieces a guest has at most.
+/// How many pieces a relocated member has at most.
 const PIECES_MAX: usize = 8;
 
 /// Where a member without a device of its own lies.
@@ -60,7 +60,7 @@ impl Config {
         members.iter().copied().chain(relocated_members).collect()
     }
 
-    /// Returns the guests that are in use on a member.
+    /// Returns the relocated members that are in use on a member.
     pub(crate) fn relocated_on(&self, host: usize) -> Vec<usize> {
         self.with_relocated(&[host]).split_off(1)
     }
@@ -78,7 +78,7 @@ impl Config {
         Some(format!("{}: no spare stands in for it, and {refusal}", member.path))
     }
 
-    /// Returns what is wrong with the guests.
+    /// Returns what is wrong with the relocated members.
     pub(crate) fn relocated_fault(&self) -> Option<String> {
         let used = |relocated: &&Member| relocated.state != MemberState::Failed;
         let relocated_members = self.members.iter().filter(used).filter_map(|member| Some((member, member.relocated.as_ref()?)));
@@ -194,7 +194,7 @@ pub(crate) fn pieces_for(config: &Config, layout: &Layout, index: usize, usable:
     Err(format!("{needed} bytes are needed and {room_bytes} are free on other members{lie}: add a spare or a member"))
 }
 
-/// Opens the window that a guest is; nothing while one of its hosts is away.
+/// Opens the window that a relocated member is; nothing while one of its hosts is away.
 pub(crate) fn window(relocated: &Member, device: &dyn Fn(Id) -> Option<Arc<dyn BlockDevice>>) -> Option<Arc<dyn BlockDevice>> {
     let part = |piece: &Piece| Some(WindowPiece { device: device(piece.host)?, start: piece.start, len: piece.len });
     let parts = relocated.relocated.as_ref()?.pieces.iter().map(part).collect::<Option<Vec<_>>>()?;
@@ -202,19 +202,19 @@ pub(crate) fn window(relocated: &Member, device: &dyn Fn(Id) -> Option<Arc<dyn B
     fits.then(|| Window::open(relocated.path.clone(), parts) as Arc<dyn BlockDevice>)
 }
 
-/// Returns the windows of an open group's guests, each with its device for another that failed.
+/// Returns the windows of an open group's relocated members, each with its device for another that failed.
 pub(crate) fn window_on(config: &Config, handles: &Handles, relocated: &Member) -> Option<Arc<dyn BlockDevice>> {
     window(relocated, &|id| Some(Arc::clone(&handles[config.index_of(id)?].as_ref()?.device)))
 }
 
-/// Finds the guests of a group whose other members were found, as if they were devices.
+/// Finds the relocated members of a group of which the other members were found, as if they were devices.
 pub(crate) fn find(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>]) -> Vec<(Arc<dyn BlockDevice>, Found)> {
     let config = &assembly.config;
     let device = |id: Id| Some(Arc::clone(&devices[assembly.places[config.index_of(id)?]?]));
     let relocated_members = config.members.iter().enumerate().filter(|(at, member)| member.relocated.is_some() && config.volume_on(*at).is_some());
     let open = relocated_members.filter_map(|(_, member)| {
         let window = window(member, &device)?;
-        // What lies there may be an earlier guest's.
+        // What lies there may be an earlier relocated member's.
         let label = Label::read(&*window).ok().filter(|label| label.member == member.id && label.config.id == config.id)?;
         let found = Found { name: window.name().to_owned(), size_bytes: window.size_bytes(), label };
         Some((window, found))

@@ -46,7 +46,7 @@ pub struct ScrubRun {
     pub volume: u16,
     /// The region with which it goes on after a new opening of the group.
     pub region: u64,
-    /// How often it began anew because a volume got another layout.
+    /// How often it began again because a volume got another layout.
     pub restarts: u32,
     /// What it came to so far.
     pub totals: ScrubTotals,
@@ -70,7 +70,7 @@ pub struct ScrubSchedule {
 /// One moment by two clocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TimePoint {
-    /// The time of day in seconds since 1970, which somebody may set forward and back.
+    /// The time of day in seconds since 1970, which may be set forward and back.
     pub wall_s: u64,
     /// Never goes back.
     pub steady: Instant,
@@ -121,7 +121,7 @@ impl ScrubSchedule {
         same
     }
 
-    /// Lets the one that is under way begin anew: what it compared lies elsewhere now.
+    /// Lets the one that is under way begin again: what it compared lies elsewhere now.
     pub(crate) fn restart(&mut self) {
         self.run = self.run.map(|run| ScrubRun { restarts: run.restarts.wrapping_add(1), ..ScrubRun::default() });
     }
@@ -235,7 +235,7 @@ mod tests {
     /// S-106: a clock that went back makes one after half a period, or at once after a new opening; one that jumps to and fro two in half a period.
     #[test]
     fn s_106_a_clock_that_goes_back_makes_one_and_one_that_jumps_makes_few() {
-        assert_eq!(seconds(NOON - DAY), 0, "nobody knows when this process would have had one");
+        assert_eq!(seconds(NOON - DAY), 0, "when this process would have had one is not known");
         let start = Instant::now();
         let at = |wall_s: u64, passed: u64| TimePoint { wall_s, steady: start + Duration::from_secs(passed) };
         let left = |passed: u64| weekly(Some(NOON)).until_due(at(NOON - DAY, passed), Some(start)).as_secs();

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   active ──fail()──► failed ──(comes back)──► stale ──finish()──► active
-//!   spare ──relocate()──► stale            labels of all others are durable before the state changes for anybody (I-GRP-1)
+//!   spare ──relocate()──► stale            labels of all others are durable before the state changes for any operation (I-GRP-1)
 //!   active ──check_label()──► overwritten: not read from here on ──fail()──► failed, and all of it is copied if it comes back
 //! ```
 //! * I-GRP-1: a member counts as failed only once the labels of all that remain say so durably; a write that it missed is acknowledged only
-//!   after that. So whoever finds that member later knows that it is outdated.
+//!   after that. So an opening that finds that member later knows that it is outdated.
 //! * I-GRP-2: no label is written over one that is not what was written there last.
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) type Handles = Vec<Option<Arc<MemberHandle>>>;
 pub(crate) struct GroupState {
     pub name: String,
     pub read_only: bool,
-    /// Rank 2: after a dirty region log's lock, before nothing.
+    /// Rank G2: after a dirty region log's lock, before nothing.
     config: Mutex<Config>,
     /// A leaf lock.
     handles: RwLock<Arc<Handles>>,
@@ -71,13 +71,13 @@ impl GroupState {
         }
     }
 
-    /// Returns a number that changes with the open members: for one who keeps them.
+    /// Returns a number that changes with the open members: for callers that keep them.
     #[inline]
     pub fn handles_version(&self) -> u64 {
         self.handles_version.load(Ordering::Acquire)
     }
 
-    /// Lets others stand for the open members: before anybody uses them, or under the configuration's lock.
+    /// Replaces the open members: before they are used, or under the configuration's lock.
     pub fn replace_handles(&self, handles: Arc<Handles>) {
         *self.handles.write() = handles;
         self.handles_version.fetch_add(1, Ordering::Release);
@@ -115,13 +115,13 @@ impl GroupState {
     pub fn fail(&self, handle: &Arc<MemberHandle>, why: &block::Error) -> Result<()> {
         let mut config = self.config.lock();
         let Some(index) = config.index_of(handle.id).filter(|index| config.members[*index].state != MemberState::Failed) else { return Ok(()) };
-        // Who lies on it goes with it.
+        // What lies on it leaves with it.
         let leaving = config.with_relocated(&[index]);
         if leaving.iter().any(|at| config.members[*at].state == MemberState::Active) && !config.survives_without(&[index]) {
             return Err(self.broken(&config, index, why));
         }
         if self.read_only {
-            // Nothing is written: whoever opens the group for writing finds the members as they are then.
+            // Nothing is written: an opening for writing finds the members as they are then.
             for at in leaving {
                 config.set_state(at, MemberState::Failed);
                 self.handles()[at].iter().for_each(|handle| handle.set_state(MemberState::Failed));
@@ -162,7 +162,7 @@ impl GroupState {
         self.publish(&mut config, next, &self.handles())
     }
 
-    /// Changes the configuration together with the open members. Until the labels say so durably, everybody goes by the members of before: what
+    /// Changes the configuration together with the open members. Until the labels say so durably, operations go by the members of before: what
     /// they miss would count as theirs after a crash.
     pub fn change_members(&self, change: impl FnOnce(&mut Config, &mut Handles) -> Result<()>) -> Result<()> {
         let mut config = self.config.lock();
@@ -171,7 +171,7 @@ impl GroupState {
         change(&mut next, &mut handles)?;
         announce(&next, &before, &handles)?;
         self.publish(&mut config, next, &handles)?;
-        // Who goes by the members of before may still write to one that left, and its failure concerns nobody.
+        // Operations that go by the members of before may still write to one that left, and its failure concerns none of them.
         let stays = |gone: &Arc<MemberHandle>| handles.iter().flatten().any(|handle| Arc::ptr_eq(handle, gone));
         before.iter().flatten().filter(|handle| !stays(handle)).for_each(|gone| gone.set_state(MemberState::Failed));
         self.replace_handles(Arc::new(handles));
@@ -228,7 +228,7 @@ impl GroupState {
             if !next.survives_without(&failed) {
                 let (path, why) = (&next.members[*first].path, if believed { "whose label cannot be written" } else { "which was overwritten" });
                 let message = format!("group {} is not whole without {path}, {why}: {error}", self.name);
-                // Some labels may say what does not count: what is said next must be newer, and tell that nobody was let go after all.
+                // Some labels may say what does not count: what is said next must be newer, and tell that no member was let go after all.
                 config.event = next.event;
                 config.members.iter_mut().filter(|member| next.index_of(member.id).is_none()).for_each(|member| member.since = next.event + 1);
                 return Err(Error { kind: ErrorKind::Broken, message, source: error.source.clone() });
@@ -274,7 +274,7 @@ impl GroupState {
 }
 
 /// Lets members that come say where they will belong before any other names them, so that a crash never leaves a group that misses a member which
-/// nobody could bring. Such a label is older than every other: until one of the others names the member, it has no place.
+/// cannot be brought. Such a label is older than every other: until one of the others names the member, it has no place.
 fn announce(next: &Config, before: &Handles, handles: &Handles) -> Result<()> {
     let known = |new: &Arc<MemberHandle>| before.iter().flatten().any(|handle| handle.id == new.id);
     let mut coming = handles.iter().flatten().filter(|handle| !known(handle));

@@ -7,7 +7,7 @@ use crate::{Config, Error, ErrorKind, Id, Result};
 pub enum Which {
     /// The one with an index now: another when one before it is removed.
     At(usize),
-    /// The one with an identity, whoever comes and goes meanwhile.
+    /// The one with an identity, whatever its index is by then.
     Is(Id),
 }
 

@@ -13,7 +13,7 @@ const CLASSES: usize = 12;
 /// How many bytes of each length are kept.
 const KEPT_BYTES: usize = 4 << 20;
 
-/// The buffers of a volume that nobody uses now.
+/// The idle buffers of a volume.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     /// By length. A leaf lock.

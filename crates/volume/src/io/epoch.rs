@@ -1,11 +1,11 @@
-//! Where a volume's addresses live at a moment. Every operation takes the space that counts when it begins and holds it to its end; a change of
-//! the layout is another space. So nobody waits for a change, and who needs that nobody goes by the old one any more waits until it is gone.
+//! Where a volume's addresses live now. Each operation pins the current layout epoch from its beginning to its end. A layout change publishes a new
+//! epoch without blocking; whatever must retire the old one waits until no operation pins it.
 //!
 //! ```text
-//!   open ──bar()──► writes to a range wait ──install()──► open, moved           retired spaces live until their last operation ends
-//!        ──shut()─► everybody waits        ──install()──► open, of another shape
+//!   open ──bar()──► writes to a range wait ──install()──► open, moved           retired epochs live until their last operation ends
+//!        ──shut()─► all operations wait    ──install()──► open, of another shape
 //! ```
-//! * I-VSP-1: a space of another shape (size, members, regions) is installed only while no operation holds any other.
+//! * I-VSP-1: an epoch of another shape (size, members, regions) is installed only while no operation holds any other.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -19,7 +19,7 @@ use crate::layout::{Locate, Order, Run, Side};
 use crate::redundancy::Redundancy;
 use crate::{Layout, Relayout, VolumeConfig};
 
-/// How long those who wait look away.
+/// How long a waiting thread sleeps between two looks.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// Where a volume's addresses live.
@@ -40,12 +40,12 @@ pub(crate) struct LayoutEpoch {
     pub next_parity: Option<Arc<Parity>>,
     /// Writes to this range wait; in cycles it is one of the walk.
     pub barred: Option<Range<u64>>,
-    /// Everybody waits.
+    /// All operations wait.
     pub shut: bool,
 }
 
 impl LayoutEpoch {
-    /// Makes the space that a configuration describes, of whole blocks, without what redundancy needs.
+    /// Makes the epoch that a configuration describes, of whole blocks, without what redundancy needs.
     pub fn new(volume: &VolumeConfig, block: u64) -> Self {
         let size_bytes = volume.size_bytes();
         Self {
@@ -121,7 +121,7 @@ impl Locate for LayoutEpoch {
     }
 }
 
-/// The space that counts, and those that operations still hold.
+/// The epoch that counts, and those that operations still hold.
 #[derive(Debug)]
 pub(crate) struct EpochTable {
     /// A leaf lock.
@@ -137,19 +137,19 @@ impl EpochTable {
         Self { now: RwLock::new(Arc::new(epoch)), version: AtomicU64::new(0), retired: Mutex::default() }
     }
 
-    /// Returns the space that counts, even while it is shut: for who looks and does not act, and within an operation.
+    /// Returns the epoch that counts, even while it is shut: to look at it, or within an operation.
     #[inline]
     pub fn peek(&self) -> Arc<LayoutEpoch> {
         Arc::clone(&self.now.read())
     }
 
-    /// Returns a number that changes when another space counts: for one who keeps the space that he goes by, and lets go of it now and then.
+    /// Returns a number that changes when another epoch counts: for callers that keep the one they go by, and let go of it now and then.
     #[inline]
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Returns the space for an operation.
+    /// Returns the epoch for an operation.
     #[inline]
     pub fn get(&self) -> Arc<LayoutEpoch> {
         loop {
@@ -162,14 +162,14 @@ impl EpochTable {
         }
     }
 
-    /// Returns the space for writes to ranges; nothing while one of them is barred.
+    /// Returns the epoch for writes to ranges; nothing while one of them is barred.
     #[inline]
     pub fn try_for_writes(&self, mut ranges: impl Iterator<Item = (u64, u64)>) -> Option<Arc<LayoutEpoch>> {
         let epoch = self.peek();
         (!epoch.shut && !ranges.any(|(offset, len)| epoch.bars(offset, len))).then_some(epoch)
     }
 
-    /// Returns the space for a write, once its range is not barred.
+    /// Returns the epoch for a write, once its range is not barred.
     #[inline]
     pub fn get_for_write(&self, offset: u64, len: u64) -> Arc<LayoutEpoch> {
         loop {
@@ -180,7 +180,7 @@ impl EpochTable {
         }
     }
 
-    /// Lets another space count.
+    /// Lets another epoch count.
     pub fn install(&self, epoch: LayoutEpoch) {
         let mut retired = self.retired.lock();
         let before = std::mem::replace(&mut *self.now.write(), Arc::new(epoch));
@@ -190,15 +190,15 @@ impl EpochTable {
         retired.retain(|epoch| epoch.strong_count() > 0);
     }
 
-    /// Changes the space that counts.
+    /// Changes the epoch that counts.
     pub fn change(&self, change: impl FnOnce(&mut LayoutEpoch)) {
         let mut epoch = (*self.peek()).clone();
         change(&mut epoch);
         self.install(epoch);
     }
 
-    /// Waits until no operation holds a space that does not count any more. Gives up in time, because the owner of such an operation may be
-    /// one of those who wait.
+    /// Waits until no operation holds an epoch that does not count any more. Gives up in time, because the owner of such an operation may be
+    /// waiting, too.
     pub fn drain(&self, timeout: Duration) -> bool {
         let start = Instant::now();
         loop {
@@ -217,7 +217,7 @@ impl EpochTable {
         }
     }
 
-    /// Installs a space of another shape, which `make` gets ready while nobody does anything. Returns false, with everything as before, when
+    /// Installs an epoch of another shape, which `make` gets ready while no operation is under way. Returns false, with everything as before, when
     /// operations do not end in time.
     ///
     /// # Errors
@@ -228,7 +228,7 @@ impl EpochTable {
         let done = match made {
             Ok(Some(epoch)) => {
                 // I-VSP-1
-                assert!(self.drain(Duration::ZERO), "nobody goes by a space that is replaced");
+                assert!(self.drain(Duration::ZERO), "no operation pins an epoch that is replaced");
                 self.install(LayoutEpoch { shut: false, ..epoch });
                 return Ok(true);
             }
@@ -260,7 +260,7 @@ mod tests {
         assert!(write(0, 4096) && write(8192, 512) && !write(0, 4097) && !write(8191, 10));
         drop(held);
         let other = epochs.get();
-        assert!(epochs.drain(Duration::ZERO), "who came later goes by the space that counts");
+        assert!(epochs.drain(Duration::ZERO), "later operations pin the epoch that counts");
         assert!(other.barred.is_some());
     }
 
@@ -271,7 +271,7 @@ mod tests {
         let held = epochs.get();
         let larger = |epoch: &LayoutEpoch| Ok::<_, ()>(LayoutEpoch { size_bytes: 2 << 20, ..epoch.clone() });
         assert_eq!(epochs.replace(Duration::ZERO, larger), Ok(false));
-        assert!(!epochs.get().shut, "who did not get it lets the others go on");
+        assert!(!epochs.get().shut, "after a failure operations go on");
         drop(held);
         assert_eq!(epochs.replace(Duration::ZERO, |_| Err(7)), Err(7));
         assert_eq!((epochs.replace(Duration::ZERO, larger), epochs.get().size_bytes), (Ok(true), 2 << 20));

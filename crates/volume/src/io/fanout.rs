@@ -45,7 +45,7 @@ struct Lane {
     broken: bool,
 }
 
-/// Lanes that nobody borrows now.
+/// Lanes that are not borrowed now.
 #[derive(Default)]
 pub(crate) struct Lanes {
     idle: Mutex<Vec<Lane>>,
@@ -80,7 +80,7 @@ impl Lanes {
     pub fn run<T>(&self, jobs: Vec<Job>, own: impl FnOnce() -> T) -> (Vec<Done>, T) {
         let mut fanout = self.begin(jobs);
         let outcome = own();
-        let done = self.poll(&mut fanout, Wait::ForAll).expect("who waits for all gets all");
+        let done = self.poll(&mut fanout, Wait::ForAll).expect("a wait for all ends with all");
         (done, outcome)
     }
 
@@ -105,7 +105,7 @@ impl Lanes {
             if fanout.jobs.iter().any(|job| job.done.is_none()) {
                 return None;
             }
-            // After a queue failed nobody knows what is in it; a member that left meanwhile has no queue any more.
+            // After a queue failed what is in it is not known; a member that left meanwhile has no queue any more.
             let lane = fanout.lane.take().filter(|lane| !lane.broken && lane.queues.iter().all(|(_, queue)| queue.in_flight() == 0));
             self.idle.lock().extend(lane.map(Lane::without_failed));
         }

@@ -4,7 +4,7 @@
 //!   label looked at:  before every label is written · every three seconds while regions are dirty, else every minute · when status is asked for
 //!                     before one copy is written over from another, and before a copy that was made counts
 //! ```
-//! What a member holds that was overwritten is nothing that anybody wrote to the volume. So whatever was copied while one was found to be is copied again:
+//! What a member holds that was overwritten was never written to the volume. So whatever was copied while one was found to be is copied again:
 //! [`overwritten_count`](crate::group::GroupState::overwritten_count) before and after tells.
 
 use block::{ErrorKind, Operation, Result};
@@ -13,7 +13,7 @@ use super::epoch::LayoutEpoch;
 use super::volume_io::VolumeIo;
 
 impl VolumeIo {
-    /// Compares the labels of the members of a space with what was written there last; one that something else wrote over leaves.
+    /// Compares the labels of the members of an epoch with what was written there last; one that something else wrote over leaves.
     pub fn check_members(&self, epoch: &LayoutEpoch) -> Result<()> {
         let found = self.group_state.find_overwritten(&|index| epoch.members.contains(&index));
         if found.is_empty() {

@@ -88,7 +88,7 @@ pub(crate) fn handle_of(handles: &Handles, member: u16) -> Option<&Arc<MemberHan
 }
 
 /// Chooses the copy of a run to read: the least busy member, among equals the one whose head is there. `copies_agree` is false while copies
-/// may differ and nobody may make them agree: then it is always the first.
+/// may differ and must not be made to agree: then it is always the first.
 #[inline]
 pub(crate) fn choose<'a>(handles: &'a Handles, run: &Run, copies_agree: bool) -> Option<(&'a Arc<MemberHandle>, u64)> {
     let mut active =

@@ -7,7 +7,7 @@
 //! completes when all its parts have. What fails is settled from here as positioned calls settle it: a read is read again from another copy,
 //! a write waits until the member has left durably. Writes to a RAID-5 are gathered (`parity/gather.rs`).
 //!
-//! * I-QUE-1: a write is counted out of its regions exactly once, when its last part has ended.
+//! * I-VQU-1: a write is counted out of its regions exactly once, when its last part has ended.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -187,7 +187,7 @@ impl VolumeQueue {
             if !context.epoch.shut && !writes.any(|segment| context.epoch.bars(segment.offset, segment.len.into())) {
                 return Arc::clone(context);
             }
-            // Who waits for its end must not wait for one who only looks.
+            // A wait for the end of an epoch must not wait for an idle queue.
             self.context = None;
             // What is under way here may be what is waited for. A queue that fails says so when it is asked for completions.
             let _told_then = self.poll(false);
@@ -408,7 +408,7 @@ impl VolumeQueue {
             RequestKind::Flush => self.io.fail_members_or_latch(failures),
             RequestKind::Write => {
                 let result = self.io.fail_members(failures);
-                // I-QUE-1: a flight finishes once, and its regions were entered once.
+                // I-VQU-1: a request finishes once, and its regions were entered once.
                 assert_eq!(entry.open, 0, "a write leaves its regions when all parts have ended");
                 leave(&self.io, &entry.context.epoch, entry.segments());
                 result

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How long writes to a step's range wait at first for those who went by an older space.
+/// How long writes to a step's range wait at first for operations of older epochs.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// What a volume remembers between steps. A leaf lock guards it.

@@ -25,7 +25,7 @@ pub(crate) enum Synced {
     Whole,
     /// It agrees up to this byte in it.
     Part(u64),
-    /// Somebody else is at it, or writes there now.
+    /// The region is locked, or writes are under way in it.
     Busy,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn part_end(epoch: &LayoutEpoch, start: u64, from: u64, most: u64) ->
 }
 
 impl VolumeIo {
-    /// Makes one region's copies agree. Returns whether it was done; not so when somebody else is at it or writes there now.
+    /// Makes one region's copies agree. Returns whether it was done; not so while the region is locked or written to.
     pub fn sync_region(&self, epoch: &LayoutEpoch, region: u64) -> Result<bool> {
         Ok(self.sync_part(epoch, region, 0, u64::MAX)? == Synced::Whole)
     }
@@ -49,7 +49,7 @@ impl VolumeIo {
     /// Makes a part of a region's copies agree: from byte `from` in the region on, about `most` bytes of each member.
     ///
     /// After a crash every active copy is as good as another: what was durable is on all of them, what was not may be any of them. What is
-    /// chosen has to stay, so the copies are durable before anybody reads the region: such a region is done as a whole.
+    /// chosen has to stay, so the copies are durable before the region is read: such a region is done as a whole.
     pub fn sync_part(&self, epoch: &LayoutEpoch, region: u64, from: u64, most: u64) -> Result<Synced> {
         let Some(redundancy) = &epoch.redundancy else { return Ok(Synced::Whole) };
         let regions = &redundancy.regions;
@@ -63,7 +63,7 @@ impl VolumeIo {
         let needed = regions.has(region, UNSYNCED | COPYING);
         let behind = regions.has(region, COPYING);
         let result = if needed { self.copy_range(epoch, start + from..start + end, most, in_doubt, behind) } else { Ok(()) };
-        // Somebody else did it, or this was the last part.
+        // Another thread did it, or this was the last part.
         let whole = !needed || end == len;
         regions.unlock(region, if result.is_ok() && whole { UNSYNCED | COPYING } else { 0 });
         result.map(|()| if whole { Synced::Whole } else { Synced::Part(end) })
@@ -148,7 +148,7 @@ impl VolumeIo {
         Err(failure.unwrap_or_else(|| self.no_copy(Operation::Read, at)))
     }
 
-    /// Takes bits of regions back that nobody wrote to lately and whose copies are durable. Returns how many. Nothing while a member misses
+    /// Takes bits of regions back that were not written to lately and whose copies are durable. Returns how many. Nothing while a member misses
     /// writes: its bits stay.
     pub fn clean_up(&self) -> Result<u64> {
         let epoch = self.epochs.get();
@@ -233,7 +233,7 @@ impl VolumeIo {
     pub fn sync_all(&self) -> Result<()> {
         let (mut from, mut unread) = (0, std::collections::BTreeMap::new());
         loop {
-            // Taken anew for every region, so that a relayout need not wait for all.
+            // Taken again for every region, so that a relayout need not wait for all.
             let epoch = self.epochs.get();
             let Some(redundancy) = &epoch.redundancy else { break };
             let pending = |from| (from..redundancy.regions.count()).find(|at| redundancy.regions.has(*at, PENDING) && !unread.contains_key(at));

@@ -40,7 +40,7 @@ pub(crate) struct VolumeIo {
     pub ordinal: usize,
     pub name: String,
     pub geometry: Geometry,
-    /// The untorn unit that is promised to whoever opens the volume from now on; that of [`geometry`](Self::geometry) at most.
+    /// The untorn unit that is promised to later openings of the volume; that of [`geometry`](Self::geometry) at most.
     pub untorn_unit: AtomicU32,
     /// Where its addresses live.
     pub epochs: EpochTable,
@@ -139,7 +139,7 @@ impl VolumeIo {
         self.read_in(&self.epochs.get(), buf, offset)
     }
 
-    /// Reads by a space that the caller holds.
+    /// Reads by an epoch that the caller holds.
     pub fn read_in(&self, epoch: &LayoutEpoch, buf: &mut [u8], offset: u64) -> Result<()> {
         self.check(epoch, Operation::Read, offset, buf.len() as u64)?;
         self.check_buffer(Operation::Read, offset, buf)?;
@@ -270,7 +270,7 @@ impl VolumeIo {
         self.write_in(&self.epochs.get_for_write(offset, buf.len() as u64), buf, offset)
     }
 
-    /// Writes by a space that the caller holds, in which the range is not barred.
+    /// Writes by an epoch that the caller holds, in which the range is not barred.
     pub fn write_in(&self, epoch: &LayoutEpoch, buf: &[u8], offset: u64) -> Result<()> {
         self.check(epoch, Operation::Write, offset, buf.len() as u64)?;
         self.check_buffer(Operation::Write, offset, buf)?;
@@ -339,7 +339,7 @@ impl VolumeIo {
 
     /// Takes the members whose write or flush failed out of the group. Returns once that is durable, or with the error the caller gets.
     pub fn fail_members(&self, mut failures: Vec<(Arc<MemberHandle>, block::Error)>) -> Result<()> {
-        // I-PAR-2: what was written without a record is durable on the others before anybody counts as failed.
+        // I-PAR-2: what was written without a record is durable on the others before a member counts as failed.
         let epoch = self.epochs.peek();
         let mut still = Vec::new();
         for parity in epoch.parities().filter(|_| !failures.is_empty()).collect::<Vec<_>>() {
@@ -349,7 +349,7 @@ impl VolumeIo {
             if epoch.redundancy.is_none() {
                 return Err(error);
             }
-            // I-VOL-1: what the member missed is acknowledged only when nobody will ever read it from there.
+            // I-VOL-1: what the member missed is acknowledged only when it will never be read from there.
             if let Err(broken) = self.group_state.fail(&handle, &error) {
                 if error.kind == ErrorKind::NoSpace {
                     return Err(error);
@@ -368,7 +368,7 @@ impl VolumeIo {
         self.flush_in(&self.epochs.get())
     }
 
-    /// Flushes by a space that the caller holds.
+    /// Flushes by an epoch that the caller holds.
     pub fn flush_in(&self, epoch: &LayoutEpoch) -> Result<()> {
         self.check_latch()?;
         let handles = self.group_state.handles();
@@ -455,7 +455,7 @@ impl VolumeIo {
         (offset..offset + len).step_by(PART as usize).try_for_each(|at| each(at, PART.min(offset + len - at)))
     }
 
-    /// Counts a write into its regions: bits durable, copies in agreement, nobody copying.
+    /// Counts a write into its regions: bits durable, copies in agreement, no copy under way.
     pub fn enter(&self, epoch: &LayoutEpoch, offset: u64, len: u64) -> Result<()> {
         let Some(redundancy) = &epoch.redundancy else { return Ok(()) };
         if len == 0 {
@@ -500,7 +500,7 @@ impl VolumeIo {
             log.change(undone, false);
             return Err(error);
         }
-        // I-DRL-1: the bits are durable; whoever enters from now on may write.
+        // I-DRL-1: the bits are durable; writes may enter from now on.
         (first..=last).for_each(|region| redundancy.regions.set_dirty(region));
         self.group_state.waker.wake();
         assert!((first..=last).all(|region| log.is_dirty(region)), "a region that may be written is in the log");

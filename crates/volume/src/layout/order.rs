@@ -48,7 +48,7 @@ impl Order {
     /// Returns the order of a relayout that goes by one; nothing where its layouts have none.
     pub fn of(layout: &Layout, relayout: &Relayout) -> Option<Self> {
         let (span, grain) = (relayout.span_bytes(layout), relayout.grain_bytes);
-        // It begins upward: who goes downward has turned.
+        // It begins upward: a walk downward has turned.
         match relayout.direction {
             Direction::Upward => Self::find(layout, &relayout.next, span, grain),
             Direction::Downward => Self::find(&relayout.next, layout, span, grain),
@@ -64,7 +64,7 @@ impl Order {
         Some(Self::along(&followers(from, to, span, grain)?, grain))
     }
 
-    /// Makes the order from who goes where each piece is.
+    /// Makes the order from the piece that goes to the place of each piece.
     fn along(followers: &[u32], grain_bytes: u64) -> Self {
         let count = followers.len();
         let (mut pieces, mut ends, mut follows) = (Vec::with_capacity(count), Vec::new(), vec![false; count]);
@@ -271,7 +271,7 @@ mod tests {
                 places.insert(*there, *address);
             }
             way = after;
-            // I-RLY-1: whoever lives anywhere is still there.
+            // I-RLY-1: every piece that lives anywhere is still there.
             all().for_each(|address| assert_eq!(places[&at(&way, &layout, address)], address, "{:?} after {steps} steps", way.staged()));
         }
         all().for_each(|address| assert_eq!(way.next.locate(address).copies()[0].offset, at(&way, &layout, address).1));

@@ -49,7 +49,7 @@ pub struct Relayout {
     pub grain_bytes: u64,
     /// The most that one step moves.
     pub step_bytes_max: u64,
-    /// Nothing moves until somebody says so.
+    /// Nothing moves until it is resumed.
     pub paused: bool,
     /// The parity log of the layout lies where that of the next one does at first: it turned round an odd number of times.
     pub logs_swapped: bool,

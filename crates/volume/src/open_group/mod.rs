@@ -1,7 +1,7 @@
 //! An open group: import, what runs in the background, and the close that leaves nothing in doubt.
 //!
 //! ```text
-//!   labels ──assemble()──► who is here, who came back, who is missing
+//!   labels ──assemble()──► which members are here, came back, are missing
 //!     import()   labels durable: in use ─► dirty region logs joined ─► crash? their regions are unsynced ─► volumes usable at once
 //!     background unsynced and behind regions, spares, clean-up          (background.rs)
 //!     close      flush ─► logs emptied ─► labels durable: clean
@@ -34,12 +34,12 @@ pub struct SyncProgress {
     pub seconds_left: Option<u64>,
 }
 
-/// How far work in the background holds those up who use the volumes.
+/// What work in the background costs the users of the volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Foreground {
     /// What the slowest of 100 reads, writes or flushes may take, in hundredths of what it takes while nothing is copied; [`FOREGROUND_UNLIMITED`](crate::FOREGROUND_UNLIMITED): anything.
     pub limit_percent: u16,
-    /// What it took of late; `None` while nothing is copied, or nobody uses the volumes.
+    /// What it took of late; `None` while nothing is copied, or the volumes are not used.
     pub found_percent: Option<u32>,
 }
 
@@ -56,7 +56,7 @@ pub struct WeakGroup {
 }
 
 impl WeakGroup {
-    /// Returns the group while anybody else keeps it open.
+    /// Returns the group while another handle keeps it open.
     #[must_use]
     pub fn upgrade(&self) -> Option<Group> {
         self.open.upgrade().map(|open| Group { open })
@@ -177,15 +177,15 @@ impl Group {
         progress
     }
 
-    /// Returns how far work in the background may hold those up who use the volumes, and how far it does.
+    /// Returns the foreground latency limit of work in the background, and what was measured of late.
     #[must_use]
     pub fn foreground(&self) -> Foreground {
         let limit_percent = self.config().foreground_percent;
         Foreground { limit_percent, found_percent: self.open.runtime.throttle.found_percent() }
     }
 
-    /// States what resynchronisation, rebuild, relayout and scrub leave those who use the volumes: the p99 of their reads, writes and flushes stays within so
-    /// many hundredths of what it is while nothing is copied, as far as the slowest pace there is allows. Durable; counts from now on.
+    /// Sets the maximum p99 latency of reads, writes and flushes during resync, rebuild, relayout or scrub, in hundredths of the p99 without them; it is
+    /// kept as far as the slowest pace allows. Durable; counts from now on.
     ///
     /// # Errors
     /// `Invalid` below 105, which nothing could keep; `Broken`, `Device`.
@@ -227,7 +227,7 @@ impl Group {
     }
 
     /// Closes the group while clones of it or its volumes are still about, in threads that are just ending: nothing is left in doubt, and the
-    /// labels say so. The caller has made sure that nobody writes any more; whoever does so later is refused. Does nothing the second time.
+    /// labels say so. The caller has made sure that no writes are under way; later ones are refused. Does nothing the second time.
     ///
     /// # Errors
     /// `Broken` or `Device`: the next import compares what was dirty.
@@ -295,7 +295,7 @@ impl OpenGroup {
         }
         self.runtime.group_state.waker.state.lock().stop = true;
         self.runtime.group_state.waker.condvar.notify_one();
-        // Whoever judged for a scrub may have been the last user: then the thread closes the group itself, and ends.
+        // The arbiter of a scrub may have been the last user: then the background thread closes the group itself, and ends.
         let own = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
         if let Some(thread) = self.thread.lock().take().filter(|thread| !own(thread)) {
             // It reports its own failures; one that panicked leaves its regions to the next import.

@@ -8,7 +8,7 @@ use crate::scrub::{Compared, How};
 use crate::{ArbiterProvider, Error, PageArbiter, Result, ScrubReport, ScrubSchedule};
 
 impl Group {
-    /// Compares all copies, region by region, while the volumes are in use. With `repair`, copies that are known to be wrong are written anew.
+    /// Compares all copies, region by region, while the volumes are in use. With `repair`, copies that are known to be wrong are written again.
     /// `progress` gets the bytes done after each region.
     ///
     /// # Errors
@@ -29,7 +29,7 @@ impl Group {
         Ok(report)
     }
 
-    /// Compares the regions once more in which a report names what was not made good, with one who may know more: then the report says what is
+    /// Compares the regions once more in which a report names what was not made good, with an arbiter that may know more: then the report says what is
     /// known now.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl Group {
 }
 
 impl Group {
-    /// Compares all copies at regular times, the first at once, as long as somebody has the group open with its background thread; with `repair`,
+    /// Compares all copies at regular times, the first at once, while the group is open with its background thread; with `repair`,
     /// copies that are known to be wrong are made good. `None` ends that and forgets what came of it. Durable; counts from now on.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl Group {
         Ok(())
     }
 
-    /// States who lends judges to scrubs on a schedule; nobody from the beginning.
+    /// Sets the provider of page arbiters for scheduled scrubs; none at first.
     pub fn set_arbiter_provider(&self, provider: Option<Arc<ArbiterProvider>>) {
         *self.open.runtime.arbiters.0.lock() = provider;
     }

@@ -16,7 +16,7 @@ use crate::Id;
 #[derive(Debug)]
 pub(crate) struct Redundancy {
     pub regions: Regions,
-    /// Rank 1: held while bits become durable; a member that fails meanwhile leaves under it.
+    /// Rank G1: held while bits become durable; a member that fails meanwhile leaves under it.
     pub log: Mutex<Drl>,
 }
 

@@ -7,7 +7,7 @@
 //! A region that is behind is copied in parts, between which it is written to like any other: what is copied already is written on all members. When another
 //! member comes meanwhile the region is behind again, and is copied from the start.
 //!
-//! * I-REG-1: a region is locked only while no write is under way in it, so what is copied there is not older than what was written.
+//! * I-RGN-1: a region is locked only while no write is under way in it, so what is copied there is not older than what was written.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -17,13 +17,13 @@ const WRITERS: u32 = 0xffff;
 pub(crate) const DIRTY: u32 = 1 << 16;
 /// Written since the last clean-up looked.
 const TOUCHED: u32 = 1 << 17;
-/// Somebody copies the region between its members; writes wait.
+/// The region is being copied between its members; writes wait.
 const LOCKED: u32 = 1 << 18;
-/// After a crash: its copies may differ, and nobody may read it before they agree.
+/// After a crash: its copies may differ, and it is not read before they agree.
 pub(crate) const UNSYNCED: u32 = 1 << 19;
 /// A stale member does not hold it yet; the active ones agree.
 pub(crate) const BEHIND: u32 = 1 << 20;
-/// As [`BEHIND`], and somebody has begun to copy it since it was last found to be.
+/// As [`BEHIND`], and a copy of it has begun since.
 pub(crate) const COPYING: u32 = 1 << 21;
 
 /// What keeps a writer out of a region.
@@ -115,10 +115,10 @@ impl Regions {
     #[inline]
     pub fn leave(&self, region: u64) {
         let before = self.state(region).fetch_sub(1, Ordering::AcqRel);
-        assert!(before & WRITERS > 0, "who leaves a region has entered it");
+        assert!(before & WRITERS > 0, "a region that is left was entered");
     }
 
-    /// Locks a region against writers; gives up when those under way do not end in time, because their owner may be the one who waits.
+    /// Locks a region against writers; gives up when writes under way do not end in time, because their owner may be the thread that waits here.
     pub fn lock(&self, region: u64, timeout: Duration) -> bool {
         let state = self.state(region);
         if state.fetch_or(LOCKED, Ordering::AcqRel) & LOCKED != 0 {
@@ -135,7 +135,7 @@ impl Regions {
         true
     }
 
-    /// As [`lock`](Self::lock), and waits as long for one who holds the lock.
+    /// As [`lock`](Self::lock), and waits as long for another holder of the lock.
     pub fn lock_in_time(&self, region: u64, timeout: Duration) -> bool {
         let start = Instant::now();
         while !self.lock(region, timeout) {
@@ -150,8 +150,8 @@ impl Regions {
     /// Unlocks a region and takes flags off it.
     pub fn unlock(&self, region: u64, done: u32) {
         let before = self.state(region).fetch_and(!(LOCKED | done), Ordering::AcqRel);
-        // I-REG-1
-        assert!(before & LOCKED != 0 && before & WRITERS == 0, "nobody writes to a locked region");
+        // I-RGN-1
+        assert!(before & LOCKED != 0 && before & WRITERS == 0, "no write is under way in a locked region");
     }
 
     /// Says of a locked region that a copy begins. Returns whether that has to be from its first byte on.
@@ -167,7 +167,7 @@ impl Regions {
         false
     }
 
-    /// Takes a region that nobody writes to, and nobody wrote to since the last call, out of the dirty ones; its next writer marks it again.
+    /// Takes a region without writes under way, and without any since the last call, out of the dirty ones; its next writer marks it again.
     pub fn retire(&self, region: u64) -> bool {
         let state = self.state(region);
         let now = state.load(Ordering::Acquire);
@@ -181,7 +181,7 @@ impl Regions {
         state.compare_exchange(now, now & !DIRTY, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Knows of every region what others knew, but for who is under way in it.
+    /// Takes over what another table knew of every region, but for the writers under way.
     pub fn take_over(&self, others: &Self) {
         for (own, theirs) in self.states.iter().zip(&others.states) {
             let now = theirs.load(Ordering::Acquire);
@@ -206,9 +206,9 @@ impl Regions {
 mod tests {
     use super::*;
 
-    /// I-REG-1
+    /// I-RGN-1
     #[test]
-    fn i_reg_1_a_region_is_locked_only_when_nobody_writes() {
+    fn i_rgn_1_a_region_is_locked_only_when_nobody_writes() {
         let regions = Regions::new(1 << 20, 1 << 16);
         assert_eq!((regions.count(), regions.span(65_535, 2), regions.range(15)), (16, (0, 1), (983_040, 65_536)));
         assert_eq!(regions.enter(3), Err(Obstacle::Clean));
@@ -235,12 +235,12 @@ mod tests {
         assert!(!regions.retire(2) && !regions.retire(2), "what is copied by half stays in the log");
         let other = Regions::new(1 << 20, 1 << 16);
         other.take_over(&regions);
-        assert!(other.has(2, BEHIND) && !other.has(2, COPYING), "places of another layout are copied anew");
+        assert!(other.has(2, BEHIND) && !other.has(2, COPYING), "places of another layout are copied again");
         regions.set(2, BEHIND);
         assert!(regions.lock(2, Duration::ZERO) && regions.begin_copy(2));
         regions.set(2, BEHIND);
         regions.unlock(2, COPYING);
-        assert!(regions.has(2, BEHIND), "who came last is not forgotten");
+        assert!(regions.has(2, BEHIND), "the member that came last is not forgotten");
     }
 
     #[test]

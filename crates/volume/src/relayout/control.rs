@@ -12,7 +12,7 @@ use crate::redundancy::{BEHIND, Redundancy, UNSYNCED};
 use crate::runtime::{GroupRuntime, geometry};
 use crate::{Config, Error, ErrorKind, Label, MemberState, Relayout, Result, Role, ScrubSchedule, VolumeConfig};
 
-/// How long everybody waits for those who are under way when a volume takes another shape, and how often that is tried.
+/// How long operations wait for those under way when a volume takes another shape, and how often that is tried.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
 const TRIES: usize = 250;
 
@@ -21,7 +21,7 @@ const TRIES: usize = 250;
 pub enum RelayoutState {
     /// It moves, or will when the group is open.
     Running,
-    /// It waits until somebody lets it go on.
+    /// It waits until it is resumed.
     Paused,
     /// The last step failed with this; it is tried again.
     Failing(String),
@@ -132,7 +132,7 @@ impl GroupRuntime {
         let (now, then) = (io.geometry, geometry(&planned, &handles, self.group_state.read_only));
         let kept = then.logical_block_size <= now.logical_block_size
             && then.buffer_align <= now.buffer_align
-            // Who opens it later is told what holds then.
+            // Later openings are told what holds then.
             && (then.untorn_unit >= now.untorn_unit || Arc::strong_count(io) == 1)
             && (now.volatile_cache || !then.volatile_cache)
             && !then.read_only;
@@ -154,13 +154,13 @@ impl GroupRuntime {
         Ok(next)
     }
 
-    /// Lets a volume take another shape while nobody is under way in it.
+    /// Lets a volume take another shape while no operation is under way in it.
     fn reshape(&self, io: &VolumeIo, mut make: impl FnMut(&LayoutEpoch) -> Result<LayoutEpoch>) -> Result<()> {
         for _ in 0..TRIES {
             if io.epochs.replace(DRAIN_TIMEOUT, &mut make)? {
                 return Ok(());
             }
-            // Queues may have writes under way that nobody looks after now.
+            // Queues may have writes under way that their owners do not look after now.
             io.epochs.peek().parities().for_each(|parity| io.help(parity));
             std::thread::sleep(DRAIN_TIMEOUT);
         }
@@ -222,7 +222,7 @@ impl GroupRuntime {
             if let Some(old) = epoch.redundancy.as_ref().filter(|_| volume.is_redundant()) {
                 let new = Redundancy::new(config.id, ordinal, shaped.size_bytes, volume.region_bytes);
                 new.take_over(old);
-                // Nobody copied to a member that is not up to date what the volume did not have when it came.
+                // A member that is not up to date was never given what the volume did not have when the member came.
                 let stale = shaped.members.iter().any(|member| config.members[*member].state == MemberState::Stale);
                 new.doubt_from(epoch.size_bytes, if stale { UNSYNCED | BEHIND } else { UNSYNCED });
                 shaped.redundancy = Some(Arc::new(new));

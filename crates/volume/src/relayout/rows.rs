@@ -1,7 +1,7 @@
 //! RAID-5 in a relayout: which log its rows have, and how a step arrives in them.
 //!
 //! A step begins and ends between rows of both layouts, so a row is never half in one and half in the other: each layout has a parity log, locks and
-//! a gate of its own. What a step writes needs no log, because nobody goes by it before it is whole and durable; and before a range leaves a RAID-5
+//! a gate of its own. What a step writes needs no log, because nothing reads it before it is whole and durable; and before a range leaves a RAID-5
 //! nothing of it is in that log any more (I-RLY-3).
 
 use std::ops::Range;

@@ -14,7 +14,7 @@ use crate::{Layout, Relayout, Result};
 
 /// How much is copied at once.
 const CHUNK_BYTES: u64 = 4 << 20;
-/// How long writes to a step's range wait at most for those who went by an older space.
+/// How long writes to a step's range wait at most for operations of older epochs.
 const DRAIN_TIMEOUT_MAX: Duration = Duration::from_secs(1);
 
 /// How a step ended.
@@ -70,21 +70,41 @@ impl Relayout {
     }
 }
 
-/// Returns the places of a range, sorted: member, offset, length, address. In rows of a RAID-5 these are whole rows, and `elsewhere` stands for the
-/// address of each.
-fn places((layout, base): (&Layout, u64), range: &Range<u64>, elsewhere: u64) -> Vec<(u16, u64, u64, u64)> {
+/// Bytes of a member, and the address of the volume that lives there. In order: by member, then by offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    member: u16,
+    offset: u64,
+    len: u64,
+    address: u64,
+}
+
+impl Place {
+    fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+
+    /// Returns by how much addresses are ahead of offsets: the same for two places that meet where their bytes belong together.
+    fn shift(&self) -> u64 {
+        self.address.wrapping_sub(self.offset)
+    }
+}
+
+/// Returns the places of a range, sorted. In rows of a RAID-5 these are whole rows, and `elsewhere` replaces the address of each.
+fn places((layout, base): (&Layout, u64), range: &Range<u64>, elsewhere: u64) -> Vec<Place> {
     let (mut at, mut places) = (range.start, Vec::new());
     if let Layout::Raid5(raid5) = layout {
+        let len = raid5.unit_bytes();
         for row in (range.start - base) / raid5.row_bytes()..(range.end - base).div_ceil(raid5.row_bytes()) {
             let copies = (0..raid5.columns().len()).map(|column| raid5.copy(column, row));
-            places.extend(copies.map(|copy| (copy.member, copy.offset, raid5.unit_bytes(), elsewhere.wrapping_add(copy.offset))));
+            places.extend(copies.map(|copy| Place { member: copy.member, offset: copy.offset, len, address: elsewhere.wrapping_add(copy.offset) }));
         }
         places.sort_unstable();
         return places;
     }
     while at < range.end {
         let run = layout.locate(at - base).at_most(range.end - at);
-        places.extend(run.copies().iter().map(|copy| (copy.member, copy.offset, run.len, at)));
+        places.extend(run.copies().iter().map(|copy| Place { member: copy.member, offset: copy.offset, len: run.len, address: at }));
         at += run.len;
     }
     places.sort_unstable();
@@ -96,13 +116,13 @@ fn overlaps(from: (&Layout, u64), to: (&Layout, u64), range: &Range<u64>) -> boo
     // No row is a copy of another, so no place of one is the same as any.
     let (old, new) = (places(from, range, 1 << 62), places(to, range, 1 << 63));
     let mut first = 0;
-    for (member, offset, len, at) in new {
-        while first < old.len() && (old[first].0, old[first].1 + old[first].2) <= (member, offset) {
+    for place in new {
+        while first < old.len() && (old[first].member, old[first].end()) <= (place.member, place.offset) {
             first += 1;
         }
-        let meets = |place: &&(u16, u64, u64, u64)| place.0 == member && place.1 < offset + len;
+        let meets = |other: &&Place| other.member == place.member && other.offset < place.end();
         // The same address at the same place is no overlap.
-        if old[first..].iter().take_while(meets).any(|place| place.3.wrapping_sub(place.1) != at.wrapping_sub(offset)) {
+        if old[first..].iter().take_while(meets).any(|other| other.shift() != place.shift()) {
             return true;
         }
     }
@@ -127,7 +147,7 @@ impl VolumeIo {
         let layout = epoch.layout.clone();
         let order = epoch.order.clone();
         let step = relayout.choose(&layout, order.as_deref());
-        // Queues may have writes under way that nobody looks after now.
+        // Queues may have writes under way that their owners do not look after now.
         epoch.parities().for_each(|parity| self.help(parity));
         drop(epoch);
         let timeout = self.relayout_step_state.lock().timeout;
@@ -150,7 +170,7 @@ impl VolumeIo {
         moved.map(|()| Stepped::Moved(step.range.end - step.range.start))
     }
 
-    /// Copies a range that nobody writes to, and lets the labels say where it lives.
+    /// Copies a range that is barred to writes, and lets the labels say where it lives.
     fn shift(&self, step: &Step<'_>, chunk_bytes: u64) -> Result<()> {
         let epoch = self.epochs.get();
         let (start, len) = (step.range.start, step.range.end - step.range.start);
@@ -176,7 +196,7 @@ impl VolumeIo {
             self.forget_rows(parity, &step.range)?;
         }
         // I-RLY-2
-        assert!(epoch.barred.as_ref() == Some(&step.range) || is_planted(Mistake::WritesNotHeld), "nobody writes to what was copied");
+        assert!(epoch.barred.as_ref() == Some(&step.range) || is_planted(Mistake::WritesNotHeld), "nothing is written to what was copied");
         self.say(step)
     }
 

@@ -7,7 +7,7 @@ use crate::runtime::{Arrival, GroupRuntime, let_go};
 use crate::{Config, Error, ErrorKind, Id, Label, Member, MemberState, Piece, RelocatedMember, Result, Which};
 
 impl GroupRuntime {
-    /// Moves a guest to a device of its own.
+    /// Moves a relocated member to a device of its own.
     pub fn unrelocate(&self, which: Which, new: Arrival<'_>) -> Result<()> {
         let _members_stay = self.maintenance.lock();
         let config = self.group_state.config();
@@ -118,7 +118,7 @@ impl GroupRuntime {
         };
         let window = group::window_on(config, &self.group_state.handles(), &relocated);
         let window = window.ok_or_else(|| Error::invalid(format!("group {}: {} shrank", config.name, hosts.join(" or "))))?;
-        // Before the others name it, so that a crash never leaves a place that nobody finds.
+        // Before the others name it, so that a crash never leaves a place that cannot be found.
         let mut named = config.clone();
         named.members[index] = relocated.clone();
         if let Err(error) = (Label { member: relocated.id, config: named }).write(&*window) {

@@ -1,15 +1,15 @@
-//! Who may judge what scrubs on a schedule find.
+//! Where page arbiters for scheduled scrubs come from.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::PageArbiter;
 
-/// Finds one who judges what a scrub on a schedule found: whoever uses the volumes lends it. Called from the group's background thread, while
-/// nothing is locked; `None` where nobody knows anything now.
+/// Returns an arbiter for what a scheduled scrub found; the program that uses the volumes provides it. Called from the group's background thread, while
+/// nothing is locked; `None` where nothing is known of pages now.
 pub type ArbiterProvider = dyn Fn() -> Option<Box<dyn PageArbiter>> + Send + Sync;
 
-/// Who lends judges. A leaf lock.
+/// Holds the provider of arbiters. A leaf lock.
 #[derive(Default)]
 pub(crate) struct ArbiterSlot(pub parking_lot::Mutex<Option<Arc<ArbiterProvider>>>);
 

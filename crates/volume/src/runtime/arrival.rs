@@ -61,7 +61,7 @@ impl GroupRuntime {
         Ok(())
     }
 
-    /// Refuses a spare that could take nobody's place.
+    /// Refuses a spare that could take the place of no member.
     pub(crate) fn refuse_coarse_spare(&self, config: &Config, device: &dyn BlockDevice) -> Result<()> {
         let largest = self.ios.iter().map(|io| io.geometry.logical_block_size).max().unwrap_or(u32::MAX);
         let (name, has, group) = (device.name(), device.geometry().logical_block_size, &config.name);
@@ -78,7 +78,7 @@ impl GroupRuntime {
     }
 }
 
-/// Refuses a spare that could take nobody's place.
+/// Refuses a spare that could take the place of no member.
 pub(crate) fn refuse_idle_spare(config: &Config, spare: &Member) -> Result<()> {
     let needed = (0..config.members.len()).map(|index| config.needed_bytes(index)).filter(|needed| *needed > 0).min().unwrap_or(0);
     if spare.size_bytes >= needed {

@@ -70,7 +70,7 @@ impl GroupRuntime {
 
     pub fn replace(&self, which: Which, new: Arrival<'_>) -> Result<()> {
         let left = self.put_in_place(which, new)?;
-        // A guest's label is found by nobody who does not know of the guest, and its room may have another use already.
+        // The label of a relocated member lies on other members and is found only by its description; its room may have another use already.
         if let Some(left) = left {
             self.take_label_off(&left);
         }

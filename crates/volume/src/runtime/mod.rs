@@ -48,7 +48,7 @@ impl Default for ImportOptions {
 pub(crate) struct GroupRuntime {
     pub group_state: Arc<GroupState>,
     pub ios: Vec<Arc<VolumeIo>>,
-    /// Rank 0: held while members take each other's places and while it is found that one is up to date.
+    /// Rank G0: held while members take each other's places and while it is found that one is up to date.
     pub maintenance: Mutex<()>,
     /// A leaf lock.
     pub estimate: Mutex<RateEstimate>,
@@ -169,7 +169,7 @@ fn refuse_missing(assembly: &Assembly, options: &ImportOptions) -> Result<()> {
     if !older.is_empty() {
         let message = format!(
             "group {group}: {missing}: {older}; the others hold everything: connect the right device, or import degraded to go on without it; \
-             an import after that fills the older copy anew"
+             an import after that fills the older copy again"
         );
         return Err(Error::new(ErrorKind::Outdated, message));
     }

@@ -1,4 +1,4 @@
-//! Scrubs while the volumes are in use: a part at a time, at the pace that leaves those who use them what was stated.
+//! Scrubs while the volumes are in use: a part at a time, throttled to the foreground latency limit.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

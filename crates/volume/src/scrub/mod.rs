@@ -1,7 +1,7 @@
 //! Comparing the copies of everything, and making those good that differ where it can be known which is right.
 //!
 //! A copy that cannot be read is wrong. Of copies that can all be read and differ, a [`PageArbiter`] may know: the database whose page it is. Where
-//! nobody knows, the difference is told and nothing is touched. Rows of a RAID-5 are compared in `rows.rs`.
+//! none knows, the difference is told and nothing is touched. Rows of a RAID-5 are compared in `rows.rs`.
 
 mod pages;
 mod rows;
@@ -88,7 +88,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(10);
 /// What is done about what differs.
 #[derive(Clone, Copy)]
 pub(crate) struct How<'a> {
-    /// Whether copies that are known to be wrong are written anew.
+    /// Whether copies that are known to be wrong are written again.
     pub repair: bool,
     pub judge: &'a dyn PageArbiter,
 }
@@ -100,7 +100,7 @@ pub(crate) enum Compared {
     Part(u64),
     /// To its end.
     Whole,
-    /// Somebody writes there all the time.
+    /// Writes are under way there all the time.
     Busy,
     /// The volume has no such region.
     Absent,
@@ -115,9 +115,9 @@ struct CopyRead {
 }
 
 impl VolumeIo {
-    /// Compares a part of a region, from byte `from` in it on, about `most` bytes of each member, while nobody writes to the region.
+    /// Compares a part of a region, from byte `from` in it on, about `most` bytes of each member, while writes to the region wait.
     pub fn scrub_part(&self, region: u64, from: u64, most: u64, how: How<'_>, report: &mut ScrubReport) -> block::Result<Compared> {
-        // Taken anew for every part: a region that is moved meanwhile is compared where it is now.
+        // Taken again for every part: a region that is moved meanwhile is compared where it is now.
         let epoch = self.epochs.get();
         let Some(redundancy) = epoch.redundancy.as_ref().filter(|redundancy| region < redundancy.regions.count()) else {
             return Ok(Compared::Absent);
@@ -231,7 +231,7 @@ impl VolumeIo {
         })
     }
 
-    /// Asks who knows. Copies are numbered as in this run; elsewhere the copy on the same member is meant, or the one with the same number.
+    /// Asks the arbiter. Copies are numbered as in this run; elsewhere the copy on the same member is meant, or the one with the same number.
     fn ask(&self, epoch: &LayoutEpoch, judge: &dyn PageArbiter, range: &Range<u64>, held: &[CopyRead]) -> Option<usize> {
         let handles = self.group_state.handles();
         let mut read = |copy: usize, address: u64, buf: &mut [u8]| {

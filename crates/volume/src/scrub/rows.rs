@@ -81,7 +81,7 @@ impl VolumeIo {
         }
     }
 
-    /// Writes a part of a column anew, where one is named, as the rest of the row makes it. Returns whether what was wrong is gone.
+    /// Writes a part of a column again, where one is named, as the rest of the row makes it. Returns whether what was wrong is gone.
     fn make_again(&self, parity: &Parity, rows: &Rows, row: u64, column: Option<usize>, part: &Range<usize>) -> Result<bool> {
         let handles = self.group_state.handles();
         let Some((column, bytes)) = column.and_then(|column| Some((column, rows.sum(parity, column, row)?))) else { return Ok(false) };

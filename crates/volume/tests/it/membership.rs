@@ -305,3 +305,25 @@ fn the_background_thread_rebuilds_while_the_volume_is_in_use() {
     let expected: Vec<(u64, u64)> = (0..16).map(|n| (n * REGION_BYTES, round)).collect();
     check(&*group.volume(Role::Data).unwrap(), &expected);
 }
+
+/// I-VQU-1: what stays counted into a region keeps its bit in the dirty region log for ever.
+#[test]
+fn i_vqu_1_a_queued_write_is_counted_out_of_every_region_that_it_touched() {
+    let fixture = Fixture::new(2, 29);
+    fixture.create(Shape::Mirror, 2, 0);
+    let group = fixture.import();
+    let device = group.volume(Role::Data).unwrap();
+    let mut queue = device.queue(&QueueOptions::default()).unwrap();
+    for (token, at) in [(1, 0), (2, REGION_BYTES - 2048), (3, 3 * REGION_BYTES)] {
+        let first = Segment { offset: at, len: 4096 };
+        queue.push(Request { token, kind: RequestKind::Write, buf: Some(stamped(at, 4096, token)), first, rest: Vec::new() }).unwrap();
+    }
+    let mut done = Vec::new();
+    while queue.in_flight() > 0 {
+        queue.complete(1, &mut done).unwrap();
+    }
+    assert!(done.iter().all(|completion| completion.result.is_ok()), "{done:?}");
+    device.flush().unwrap();
+    assert_eq!(group.clean_up().unwrap(), 0, "the first look finds them touched");
+    assert_eq!(group.clean_up().unwrap(), 3, "regions 0, 1 and 3");
+}

@@ -1,6 +1,6 @@
-//! The gate: every batch of writes holds a pass from its plan to its end in place; who needs that nothing is under way has the gate alone.
+//! The gate: every batch of writes holds a pass from its plan to its end in place; what needs that no batch is under way has the gate alone.
 //!
-//! A pass does not belong to a thread: a queue's batch keeps it while the queue's owner does something else. So whoever waits for the gate carries out
+//! A pass does not belong to a thread: a queue's batch keeps it while the queue's owner does something else. So a thread that waits for the gate carries out
 //! what others left under way (`help`).
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// How long one who waits sleeps before it looks again for somebody to help.
+/// How long a waiting thread sleeps before it looks again for batches to carry out.
 pub(super) const RECHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Rank G1.5: after rows and a dirty region log.
@@ -22,7 +22,7 @@ pub(crate) struct Gate {
 struct State {
     passes: usize,
     alone: bool,
-    /// How many want it alone: nobody else gets a pass before they had it.
+    /// How many want it alone: no pass is given out before they had it.
     wanted: usize,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Pass(Arc<Gate>);
 pub(crate) struct Alone<'a>(&'a Gate);
 
 impl Gate {
-    /// Returns a pass, unless somebody has the gate alone or wants it.
+    /// Returns a pass, unless the gate is held alone or wanted so.
     pub(super) fn pass(self: &Arc<Self>) -> Option<Pass> {
         let mut state = self.state.lock();
         if state.alone || state.wanted > 0 {
@@ -55,7 +55,7 @@ impl Gate {
         taken
     }
 
-    /// Waits until all passes are given back; meanwhile nobody gets one.
+    /// Waits until all passes are given back; meanwhile none is given out.
     pub(super) fn alone(&self, mut help: impl FnMut()) -> Alone<'_> {
         let mut state = self.state.lock();
         state.wanted += 1;
@@ -97,7 +97,7 @@ mod tests {
         let gate = Arc::new(Gate::default());
         let mut passes = vec![gate.pass().unwrap(), gate.pass().unwrap()];
         let alone = gate.alone(|| {
-            assert!(gate.pass().is_none(), "somebody wants the gate alone");
+            assert!(gate.pass().is_none(), "the gate is wanted alone");
             passes.pop();
         });
         assert!(gate.pass().is_none());

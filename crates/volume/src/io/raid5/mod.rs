@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   write   rows locked ─► gate ─► windows ─► read what the way to the parity needs ─► partial row? log, flush ─► all members at once
-//!           a passage (passage.rs): a positioned call waits at every step, a queue looks in now and then (gather.rs)
+//!           a row write (row_write.rs): a positioned call waits at every step, a queue looks in now and then (write_batcher.rs)
 //!   read    the member ─► gone or unreadable? row locked ─► exclusive or of the others ─► written back where it was unreadable
 //!   log     full ─► gate alone: all members flushed, new head ─► from the start            import: what counts is written again
 //! ```
-//! **The write hole.** While a row is partly new its parity is of no use, and a member that is lost then takes with it bytes that nobody wrote. So what goes
+//! **The write hole.** While a row is partly new its parity is of no use, and a member that is lost then takes with it bytes that were never written. So what goes
 //! to two or more members of a row is first made durable in the log of those very members (I-PAR-1), and stays there until what was written
 //! in place is durable. After a crash either every part is there and all are written again, or none was begun in place. One lost member
 //! loses its part of the record and its part of the row: the others' parts make the row whole in its new state.
@@ -69,8 +69,8 @@ pub(crate) struct Parity {
     area: u64,
     rows: Arc<RowLocks>,
     gate: Arc<Gate>,
-    /// What queues have under way. The list is a leaf lock; each flight is locked by whoever takes it a step further, and nobody waits for that who
-    /// holds another.
+    /// What queues have under way. The list is a leaf lock; each batch is locked by the thread that takes it a step further, and is not waited for
+    /// while another is held.
     batches: Mutex<Vec<Arc<Mutex<BatchInFlight>>>>,
     /// A leaf lock.
     tail: Mutex<Tail>,
@@ -93,7 +93,7 @@ impl Parity {
 }
 
 impl VolumeIo {
-    /// Waits until rows are free and takes them. Whoever waits carries out what queues have under way and nobody looks after now.
+    /// Waits until rows are free and takes them. Meanwhile it carries out what queues have under way and their owners do not look after now.
     pub(crate) fn lock_rows(&self, parity: &Parity, first: u64, last: u64) -> RowsHeld {
         parity.rows.lock(&[(first, last)], || self.help(parity))
     }
@@ -116,7 +116,7 @@ fn parity_of(layout: &Layout, group: Id, log: usize) -> Option<Arc<Parity>> {
     }
 }
 
-/// Gives a space what its layouts keep where they are a RAID-5. The log of the next one lies where a second volume would have its own; members
+/// Gives an epoch what its layouts keep where they are a RAID-5. The log of the next one lies where a second volume would have its own; members
 /// between two layouts have none.
 pub(crate) fn with_parity(mut epoch: LayoutEpoch, group: Id, ordinal: usize) -> LayoutEpoch {
     let swapped = epoch.relayout.as_ref().is_some_and(|relayout| relayout.logs_swapped);

@@ -7,7 +7,7 @@ use crate::group::Handles;
 use crate::io::volume_io::VolumeIo;
 
 impl VolumeIo {
-    /// Makes a column's bytes from the others. The caller has locked the row, or knows that nobody writes.
+    /// Makes a column's bytes from the others. The caller has locked the row, or knows that nothing is written.
     pub(super) fn reconstruct(&self, parity: &Parity, handles: &Handles, column: usize, row: u64, within: u64, buf: &mut [u8]) -> Result<()> {
         let mut bytes = AlignedBuf::zeroed(buf.len());
         buf.fill(0);

@@ -33,7 +33,7 @@ pub(crate) struct UncertainRows {
     log_unreadable: String,
 }
 
-/// Refuses to write to a group whose rows in doubt nobody can make whole: a member is away, and the log of another cannot be read.
+/// Refuses to write to a group with rows in doubt that cannot be made whole: a member is away, and the log of another cannot be read.
 ///
 /// # Errors
 /// `Broken`; nothing was written.
@@ -49,8 +49,8 @@ pub(crate) fn refuse_unreadable_log(config: &Config, handles: &Handles) -> crate
             return Err(Error::new(
                 ErrorKind::Broken,
                 format!(
-                    "group {group} was not closed in order, {path} is away or not up to date, and the parity log of {} cannot be read ({error}): nobody \
-                     can make rows whole that were being written; nothing was written; connect {path} if it was there until then, or open the group \
+                    "group {group} was not closed in order, {path} is away or not up to date, and the parity log of {} cannot be read ({error}): rows \
+                     that were being written cannot be made whole; nothing was written; connect {path} if it was there until then, or open the group \
                      for reading only ('bedplate mount -o ro,degraded'), which serves all the rest",
                     handle.name()
                 ),

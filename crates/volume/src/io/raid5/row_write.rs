@@ -1,4 +1,4 @@
-//! The way of writes through a RAID-5, batch after batch, taken a step further by whoever looks after it.
+//! A write to rows of a RAID-5, batch after batch, taken a step further by its owner or by any thread that waits for it.
 //!
 //! ```text
 //!   go()   rows? ─► pass? ─► Batch::begin: read ─► log ─► flush ─► write ─► settle ─► next batch … all written: rows are free
@@ -14,14 +14,14 @@ use super::write::{Batch, BatchContext, Outcome};
 use crate::io::fanout::Wait;
 use crate::io::volume_io::VolumeIo;
 
-/// How far a passage is.
+/// How far a row write is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     /// Everything is written.
     Over,
     /// Members are at work.
     InFlight,
-    /// Somebody else has the rows or the gate.
+    /// The rows or the gate are taken.
     Stuck,
 }
 

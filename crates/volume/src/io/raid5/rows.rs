@@ -1,5 +1,5 @@
-//! Locks on rows: who writes a row, or needs all of it to agree, has it alone. All that a call needs are taken at once, so nobody waits in a circle.
-//! Like a pass of the gate, a lock does not belong to a thread; who waits for one carries out what others left under way.
+//! Locks on rows: a write to a row, or anything that needs all of it to agree, has it alone. All that a call needs are taken at once, so there is no circular wait.
+//! Like a pass of the gate, a lock does not belong to a thread; a thread that waits for one carries out what others left under way.
 
 use std::sync::Arc;
 

@@ -112,7 +112,7 @@ impl VolumeIo {
         };
         let mut failures = Vec::new();
         let mut write = |column: usize, row: u64, bytes: &[u8]| {
-            let handle = parity.handle(handles, column).expect("who takes part is open");
+            let handle = parity.handle(handles, column).expect("a member that takes part is open");
             match handle.write(bytes, parity.raid5.copy(column, row).offset) {
                 Ok(()) => written.push(Arc::clone(handle)),
                 Err(error) => failures.push((Arc::clone(handle), error)),

@@ -230,7 +230,7 @@ impl Batch {
     }
 
     fn job(&self, on: BatchContext<'_>, column: usize, kind: RequestKind, segments: Vec<Segment>, buf: Option<AlignedBuf>) -> Job {
-        let handle = on.parity.handle(&self.handles, column).expect("the gate keeps whoever takes part");
+        let handle = on.parity.handle(&self.handles, column).expect("the gate keeps members that take part");
         Job { handle: Arc::clone(handle), kind, buf, segments }
     }
 

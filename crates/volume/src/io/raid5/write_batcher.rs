@@ -1,4 +1,4 @@
-//! Writes that a queue has pushed go out together: neighbours fill rows, and all of a flight share the log's records and flushes. A few flights are in the
+//! Writes that a queue has pushed go out together: neighbours fill rows, and all of a batch share the log's records and flushes. A few batches are in the
 //! air at once; what is pushed meanwhile waits, and so goes out together with more.
 
 use std::collections::VecDeque;
@@ -15,13 +15,13 @@ use crate::io::epoch::{LayoutEpoch, POLL_INTERVAL};
 use crate::io::fanout::Wait;
 use crate::io::volume_io::VolumeIo;
 
-/// How many flights of one queue are in the air at once.
+/// How many batches of one queue are in flight at once.
 const BATCHES_MAX: usize = 4;
-/// A flight takes no further request once it has so many bytes, or so many requests, unless that goes on in the row where the last one ended.
+/// A batch takes no further request once it has so many bytes, or so many requests, unless that goes on in the row where the last one ended.
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_REQUESTS: usize = 32;
 
-/// Requests on their way. Rank G0.4: driven before rows are waited for; one who drives it may help others along, which he only tries to lock.
+/// Requests in flight. Rank G0.4: driven before rows are waited for; a thread that drives it may carry out others, which it only tries to lock.
 pub(crate) struct BatchInFlight {
     start: Instant,
     parity: Arc<Parity>,
@@ -66,7 +66,7 @@ impl BatchInFlight {
         if result.is_some()
             && let Some(epoch) = self.epoch.take()
         {
-            // Whoever waits that nobody goes by it need not wait for the queue's owner.
+            // Waiting until no operation holds the epoch need not mean waiting for the queue's owner.
             let segments = self.requests.iter().flat_map(segments);
             segments.for_each(|segment| io.leave(&epoch, segment.offset, segment.len.into()));
         }
@@ -86,7 +86,7 @@ impl WriteBatcher {
         self.waiting.push_back(request);
     }
 
-    /// Sends out what was pushed, as far as there is room in the air.
+    /// Sends out what was pushed, as far as there is room in flight.
     pub fn start(&mut self, io: &VolumeIo, done: &mut Vec<Completion>) {
         while let Some(next) = self.waiting.front().filter(|_| self.batches.len() < BATCHES_MAX) {
             let Some(epoch) = io.epochs.try_for_writes(segments(next).map(|segment| (segment.offset, segment.len.into()))) else { return };
@@ -109,7 +109,7 @@ impl WriteBatcher {
         }
     }
 
-    /// Takes the requests of a flight off those that wait, the oldest first.
+    /// Takes the requests of a batch off those that wait, the oldest first.
     fn next_batch(&mut self, parity: &Parity) -> Vec<Request> {
         let (mut requests, mut bytes, mut end) = (Vec::new(), 0, 0);
         while let Some(next) = self.waiting.front() {
@@ -129,12 +129,12 @@ impl WriteBatcher {
         requests
     }
 
-    /// Looks how far the flights are; told to wait, it waits until one comes a step further.
+    /// Looks how far the batches are; told to wait, it waits until one comes a step further.
     pub fn poll(&mut self, io: &VolumeIo, wait: Wait, done: &mut Vec<Completion>) {
         let (mut wait, before) = (wait, done.len());
         let mut completed = Vec::new();
         for (at, batch) in self.batches.iter().enumerate() {
-            // One that somebody helps along is left to him, unless there is nothing else to wait for.
+            // One that another thread carries out is left to it, unless there is nothing else to wait for.
             let Some(mut batch) = (if wait == Wait::ForAll { Some(batch.lock()) } else { batch.try_lock() }) else { continue };
             match batch.go(io, wait) {
                 Progress::Over => completed.push(at),
@@ -160,7 +160,7 @@ impl WriteBatcher {
         self.start(io, done);
     }
 
-    /// Takes a flight that is over apart.
+    /// Takes a batch that is over apart.
     fn complete(&mut self, io: &VolumeIo, at: usize, done: &mut Vec<Completion>) {
         let batch = self.batches.swap_remove(at);
         let parity = Arc::clone(&batch.lock().parity);
@@ -179,7 +179,7 @@ impl WriteBatcher {
 }
 
 impl VolumeIo {
-    /// Carries out what queues have under way and nobody looks after now.
+    /// Carries out what queues have under way and their owners do not look after now.
     pub(crate) fn help(&self, parity: &Parity) {
         let batches = parity.batches.lock().clone();
         for batch in batches {

@@ -17,7 +17,7 @@ fn run(transition: &Transition, seed: u64) -> Scene {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let (mut scene, group) = Scene::begin(transition, seed);
     scene.fixture.settle();
-    // The clock begins anew.
+    // The clock begins again.
     scene.history.iter_mut().for_each(|entry| (entry.begun, entry.ended) = (0, 0));
     let mut steps = 0;
     while group.relayout_progress().is_some() {
@@ -76,7 +76,7 @@ fn i_rly_2_a_label_before_the_flush_would_be_found() {
         let transition = *transitions().iter().find(|transition| transition.name == name).unwrap();
         let scene = with_mistake(Some(Mistake::LabelsBeforeFlush), || run(&transition, 60));
         let found = catch_unwind(AssertUnwindSafe(|| cut(&scene, usize::MAX)));
-        assert!(found.is_err(), "{name}: nobody noticed");
+        assert!(found.is_err(), "{name}: nothing noticed");
     }
 }
 
@@ -86,10 +86,10 @@ fn i_rly_3_a_record_of_rows_that_left_would_be_found() {
     let transition = *transitions().iter().find(|transition| transition.name == "a column more in a RAID-5").unwrap();
     let scene = with_mistake(Some(Mistake::RowsStayInLog), || run(&transition, 60));
     let found = catch_unwind(AssertUnwindSafe(|| cut(&scene, 4 * CUTS)));
-    assert!(found.is_err(), "nobody noticed");
+    assert!(found.is_err(), "nothing noticed");
 }
 
-/// A member that lets somebody else write to the volume while it is being copied to.
+/// A member that lets another thread write to the volume while it is being copied to.
 #[derive(Debug)]
 struct Meddled {
     tell: mpsc::SyncSender<bool>,
@@ -137,7 +137,7 @@ fn lost_writes(shape: Shape, columns: usize, mistake: Option<Mistake>) -> usize 
                 meddler.write_at(&stamped(at * 512, 512, number), at * 512).unwrap();
                 last[at as usize] = number;
             }
-            // Nobody may be waiting any more.
+            // The waiting copy may have gone on already.
             let _told = reply.send(());
         }
         last
@@ -157,6 +157,6 @@ fn i_rly_2_writes_wait_for_the_copy_of_their_range() {
     for (shape, columns) in [(Shape::Stripe, 3), (Shape::Concat, 2)] {
         assert_eq!(lost_writes(shape, columns, None), 0);
         // On a busy machine the writer may not come in time: it is given the chance again.
-        assert!((0..20).any(|_| lost_writes(shape, columns, Some(Mistake::WritesNotHeld)) > 0), "nobody noticed");
+        assert!((0..20).any(|_| lost_writes(shape, columns, Some(Mistake::WritesNotHeld)) > 0), "nothing noticed");
     }
 }

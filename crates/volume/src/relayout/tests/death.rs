@@ -115,7 +115,7 @@ fn dies_on_arrival(mistake: Option<Mistake>) -> bool {
 #[test]
 fn s_92_a_copy_that_is_lost_while_it_arrives_does_not_count() {
     assert!(!dies_on_arrival(None));
-    assert!(dies_on_arrival(Some(Mistake::LostCopyCounts)), "nobody noticed");
+    assert!(dies_on_arrival(Some(Mistake::LostCopyCounts)), "nothing noticed");
 }
 
 /// S-92

@@ -77,7 +77,7 @@ fn transitions() -> Vec<Transition> {
     ]
 }
 
-/// A volume that is about to be laid out anew.
+/// A volume that is about to get another layout.
 struct Scene {
     fixture: Fixture,
     transition: Transition,
@@ -153,7 +153,7 @@ fn degraded(members: &[Arc<MemoryDevice>], read_only: bool) -> crate::Result<Gro
     Group::import(&devices, &ImportOptions { degraded: true, read_only, ..quiet() })
 }
 
-/// Opens what was left and checks every sector: what is there is allowed, stays while the relayout goes to its end, and every copy has it. Who only looked
+/// Opens what was left and checks every sector: what is there is allowed, stays while the relayout goes to its end, and every copy has it. An opening that only looked
 /// before saw the same (S-109).
 fn judge(scene: &Scene, members: &[Arc<MemoryDevice>], cut: usize, to_the_end: bool, context: &str) {
     let looking = degraded(members, true).unwrap_or_else(|error| panic!("{context}, to look at: {error}"));
@@ -162,7 +162,7 @@ fn judge(scene: &Scene, members: &[Arc<MemoryDevice>], cut: usize, to_the_end: b
     let group = degraded(members, false).unwrap_or_else(|error| panic!("{context}: {error}"));
     let device = group.volume(Role::Data).unwrap();
     let before = seen(&*device, scene.used_bytes);
-    assert!(looked == before, "{context}: who only looked saw something else");
+    assert!(looked == before, "{context}: an opening that only looked saw something else");
     for (address, number) in &before {
         let allowed = allowed(&scene.history, *address, cut);
         assert!(allowed.contains(number), "{context}: sector {address} shows write {number}, allowed are {allowed:?}");

@@ -55,7 +55,7 @@ fn s_91_a_relayout_pauses_goes_on_and_turns_at_any_step() {
             assert_eq!(wrong.iter().find(|one| one.range.start < scene.used_bytes), None);
         }
     }
-    println!("relayouts: {turns} turns, {pauses} pauses, {openings} openings anew, 0 violations");
+    println!("relayouts: {turns} turns, {pauses} pauses, {openings} more openings, 0 violations");
 }
 
 /// S-94: threads and queues write all the time while the background thread moves everything.
