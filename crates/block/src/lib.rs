@@ -13,6 +13,7 @@ mod inherit;
 mod inline;
 mod interval_map;
 mod little_endian;
+mod log_scale;
 mod memory;
 mod pool;
 mod queue;
@@ -30,6 +31,7 @@ pub use file::{Backing, DeviceOptions, Engine, create_image, open};
 pub use inherit::close_descriptors_on_exec;
 pub use interval_map::{IntervalMap, RunValue};
 pub use little_endian::{LeReader, Short};
+pub use log_scale::LogScale;
 pub use memory::MemoryDevice;
 pub use queue::{Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
 pub use sim::{
