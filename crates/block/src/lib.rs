@@ -15,6 +15,7 @@ mod interval_map;
 mod little_endian;
 mod log_scale;
 mod memory;
+mod period;
 mod pool;
 mod queue;
 mod sim;
@@ -33,6 +34,7 @@ pub use interval_map::{IntervalMap, RunValue};
 pub use little_endian::{LeReader, Short};
 pub use log_scale::LogScale;
 pub use memory::MemoryDevice;
+pub use period::Period;
 pub use queue::{Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
 pub use sim::{
     CrashChoice, CrashStep, DeviceCall, Fault, FaultRule, FlushFault, FlushOutcome, Hook, HookedDevice, ReadFault, Recorded, Recording,
