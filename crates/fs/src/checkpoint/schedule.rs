@@ -7,14 +7,14 @@
 //! ```
 //!
 //! The wall clock says only whether one is due and what it is called. What is older is said by epochs alone, so a clock that is wrong never
-//! makes retention delete the wrong one. A clock that went back makes one due too, so that none is waited for until it has caught up; but not
-//! before half a period has passed on the clock that never goes back, so that one that jumps to and fro does not make many.
+//! makes retention delete the wrong one. [`Period`] says when one is due where the wall clock went back.
 
 use std::cmp::Ordering;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use block::Period;
 use serde::{Deserialize, Serialize};
 
 use crate::calendar::format_time;
@@ -32,10 +32,6 @@ const FAILURE_BYTES_MAX: usize = 1024;
 
 /// Longest name in bytes: a checkpoint's name has room for the time behind it.
 const NAME_BYTES_MAX: usize = 200;
-/// Shortest period.
-const EVERY_S_MIN: u64 = 60;
-/// Longest period: ten years.
-const EVERY_S_MAX: u64 = 3650 * DAY_S;
 const DAY_S: u64 = 86_400;
 /// 1970-01-05 was a Monday.
 const MONDAY_S: i64 = 4 * 86_400;
@@ -88,8 +84,8 @@ impl Schedule {
         if self.name.len() > NAME_BYTES_MAX {
             return wrong(format!("a name of {} bytes leaves no room for the time: {NAME_BYTES_MAX} are the most", self.name.len()));
         }
-        if !(EVERY_S_MIN..=EVERY_S_MAX).contains(&self.every_s) {
-            return wrong(format!("a period of {} seconds is not between a minute and ten years", self.every_s));
+        if let Some(what) = Period(self.every_s).fault() {
+            return wrong(what);
         }
         if !(1..=KEEP_MAX).contains(&self.keep) {
             return wrong(format!("it cannot keep {} checkpoints: 1 to {KEEP_MAX}", self.keep));
@@ -171,7 +167,7 @@ impl Schedule {
         match self.slot(now.wall).cmp(&self.slot(last)) {
             Ordering::Greater => true,
             Ordering::Equal => false,
-            Ordering::Less => ran.is_none_or(|ran| now.steady.saturating_sub(ran) >= Duration::from_secs(self.every_s) / 2),
+            Ordering::Less => Period(self.every_s).wait_after_clock_went_back(ran.map(|ran| now.steady.saturating_sub(ran))).is_zero(),
         }
     }
 
