@@ -27,6 +27,8 @@ mod lock;
 mod log;
 mod meta;
 mod mode;
+#[cfg(test)]
+mod model_locks;
 mod mount;
 mod mover;
 mod names;
