@@ -5,17 +5,13 @@
 //!   ──begun──────────────┬──── period ────►│ due        begun again ──► …
 //!     running: position, counts            last: when it ended, counts
 //! ```
-//! The wall clock says only whether one is due. One that went back makes one due too, so that none is waited for until it has caught up; but not
-//! before half a period has passed on the clock that never goes back, so that one that jumps to and fro does not make many.
+//! [`Period`] says when one is due where the wall clock went back.
 
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::wire::{Fault, Reader};
+use block::Period;
 
-/// Shortest period: a minute.
-const EVERY_S_MIN: u64 = 60;
-/// Longest period: ten years.
-const EVERY_S_MAX: u64 = 3650 * 86_400;
+use crate::wire::{Fault, Reader};
 
 /// What a scrub came to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -91,8 +87,7 @@ impl ScrubSchedule {
 
     /// Returns what is wrong with it.
     pub(crate) fn fault(&self) -> Option<String> {
-        let fits = (EVERY_S_MIN..=EVERY_S_MAX).contains(&self.every_s);
-        (!fits).then(|| format!("a period of {} seconds is not between a minute and ten years", self.every_s))
+        Period(self.every_s).fault()
     }
 
     /// Returns when the next one begins, in seconds since 1970; `None` where it is under way or due.
@@ -107,9 +102,8 @@ impl ScrubSchedule {
         if now.wall_s >= begun_s {
             return Duration::from_secs(begun_s.saturating_add(self.every_s).saturating_sub(now.wall_s));
         }
-        // The clock went back.
-        let half = Duration::from_secs(self.every_s) / 2;
-        began.map_or(Duration::ZERO, |began| half.saturating_sub(now.steady.saturating_duration_since(began)))
+        let elapsed = began.map(|began| now.steady.saturating_duration_since(began));
+        Period(self.every_s).wait_after_clock_went_back(elapsed)
     }
 
     /// Notes how far the one that is under way is, if that is still the same. Returns whether it is.
