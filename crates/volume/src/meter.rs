@@ -6,13 +6,16 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use block::RequestKind;
+use block::{LogScale, RequestKind};
 
 use crate::watch::Watch;
 use crate::{OperationStatistics, VolumeStatistics};
 
-/// Four buckets for every doubling from 1 µs on; the last holds everything slower than a minute.
-const BUCKETS: usize = 4 * 26;
+/// Four buckets for every doubling, in quarters of a microsecond; the last holds everything slower than a minute.
+const SCALE: LogScale = LogScale { sub_bits: 2, shift_max: 25 };
+/// The first buckets, below 1 µs, are not used.
+const BELOW: usize = 4;
+const BUCKETS: usize = SCALE.buckets() - BELOW;
 /// How many threads count without meeting.
 const SHARDS: usize = 8;
 
@@ -160,18 +163,17 @@ impl VolumeMeter {
     }
 }
 
-/// Returns the bucket of a time: its power of two in microseconds, and the quarter within.
+/// Returns the bucket of a time.
 #[inline]
 fn bucket(took: Duration) -> usize {
     let quarters = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).saturating_mul(4).max(4);
-    let power = quarters.ilog2() as usize - 2;
-    let quarter = (quarters >> power) as usize - 4;
-    (power * 4 + quarter).min(BUCKETS - 1)
+    SCALE.bucket_of(quarters) - BELOW
 }
 
 /// Returns the upper end of a bucket in microseconds.
 fn bucket_end_us(bucket: usize) -> u64 {
-    (5 + bucket as u64 % 4) << (bucket / 4) >> 2
+    let (start, width) = SCALE.bounds_of((bucket + BELOW) as u32);
+    (start + width) >> 2
 }
 
 #[cfg(test)]
