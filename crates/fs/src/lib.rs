@@ -33,6 +33,7 @@ mod mount;
 mod mover;
 mod names;
 mod options;
+mod pause;
 mod planted;
 mod row;
 mod salvage;
@@ -69,6 +70,10 @@ pub use names::{readable_name, split_mode_suffix};
 #[doc(hidden)]
 pub use options::{BetweenRecords, Limits};
 pub use options::{FormatOptions, InodeLockSetting, MountOptions, OpenOptions};
+#[cfg(feature = "interleave")]
+pub use pause::{Pause, PauseHook, on_pause};
+#[cfg(feature = "interleave")]
+pub use planted::inherit;
 #[cfg(any(test, feature = "planted-bugs"))]
 pub use planted::{PlantedBug, plant};
 pub use queue::{Queue, QueueCompletion};

@@ -63,12 +63,14 @@ pub enum PlantedBug {
     /// A truncation in several records does not note that it is under way.
     #[cfg(any(test, feature = "planted-bugs"))]
     TruncationNotMarked,
+    /// The images of a checkpoint that is deleted go to the oldest one that holds the file, and not to the next older.
+    ImagesToOldestHeir,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -92,6 +94,7 @@ impl PlantedBug {
         Self::LoggedOutOfOrder,
         Self::SeventhAnsweredEarly,
         Self::TruncationNotMarked,
+        Self::ImagesToOldestHeir,
     ];
 }
 
@@ -106,6 +109,19 @@ thread_local! {
 #[cfg(any(test, feature = "planted-bugs"))]
 pub fn plant(bug: Option<PlantedBug>) {
     PLANTED.set(bug);
+}
+
+/// Returns what plants this thread's mistake in another one.
+#[cfg(all(feature = "planted-bugs", feature = "interleave"))]
+pub fn inherit() -> impl FnOnce() + Send {
+    let bug = PLANTED.get();
+    move || plant(bug)
+}
+
+/// Returns what makes another thread as faultless as this one.
+#[cfg(all(not(feature = "planted-bugs"), feature = "interleave"))]
+pub fn inherit() -> impl FnOnce() + Send {
+    || ()
 }
 
 /// Returns whether this thread makes a mistake.

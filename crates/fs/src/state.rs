@@ -17,6 +17,7 @@ use crate::listed::InodeList;
 use crate::log::{Record, RecordKind};
 use crate::meta::{Committed, MetaStore};
 use crate::mover::Mover;
+use crate::pause::{Pause, pause};
 use crate::row::{RowChange, Table, inode_key};
 use crate::space::Space;
 use crate::trial::Trials;
@@ -187,12 +188,14 @@ impl Fs {
         if let Some(failure) = self.meta.failed() {
             return Err(Error { kind: ErrorKind::ReadOnly, message: format!("the file system turned read-only: {failure}"), ..failure });
         }
+        pause(Pause::Change);
         self.meta.throttle()
     }
 
     /// Logs a record that changes no extents and makes its rows visible.
     pub(crate) fn commit(&self, kind: RecordKind, rows: Vec<RowChange>) -> Lsn {
         assert!(is_covered() || !rows.iter().any(|row| is_captured(row.table)), "I-CHG-1: a freeze waits for every change of a file's rows");
+        pause(Pause::Commit);
         let committed = self.meta.commit(Record { kind, rows, exposes: None, barrier: false }, None);
         if self.meta.commit_due() {
             self.poke.wake();
@@ -286,7 +289,9 @@ impl Fs {
     /// Removes an inode that has neither names nor pins, in bounded records (the caller holds the only claim, I-INO-2, since this hold of the change lock
     /// began: a rollback before would have given the inode its name back).
     pub(crate) fn reclaim(&self, changing: &Changing<'_>, inode: &Arc<Inode>) -> Result<()> {
+        pause(Pause::Reclaim);
         crate::io::free_all(changing, self, inode)?;
+        pause(Pause::Reclaim);
         let mut rows = vec![RowChange::delete(Table::Inode, inode_key(inode.ino)), RowChange::delete(Table::Orphan, inode_key(inode.ino))];
         rows.extend(self.xattr_keys(inode.ino)?.into_iter().map(|key| RowChange::delete(Table::Xattr, key)));
         let _attr = inode.attr_lock();

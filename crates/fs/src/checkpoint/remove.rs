@@ -9,6 +9,7 @@ use super::row::{CheckpointRow, before_key, checkpoint_key};
 use super::{Checkpoint, CheckpointInfo, Others};
 use crate::log::{Record, RecordKind};
 use crate::meta::State;
+use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table, split_key};
 use crate::state::Fs;
 use crate::{Epoch, Error, ErrorKind, Result};
@@ -30,7 +31,9 @@ pub(super) fn deletion(rows: &State, checkpoints: &[Arc<Checkpoint>]) -> Result<
         visit(rows, Table::Before, epoch, |key, image| {
             let (_, table, row) = super::split_before_key(key)?;
             let ino = split_key(row)?.0;
-            if let Some(heir) = older.iter().rfind(|other| other.holds(ino)) {
+            let mut holders = older.iter().filter(|other| other.holds(ino));
+            let heir = if planted(PlantedBug::ImagesToOldestHeir) { holders.next() } else { holders.next_back() };
+            if let Some(heir) = heir {
                 let key = before_key(heir.epoch, table, row);
                 if rows.get(Table::Before, &key)?.is_none() && (checkpoints.len() == 1 || handed.insert(key.clone())) {
                     changes.push(RowChange::put(Table::Before, key, image.to_vec()));

@@ -10,6 +10,7 @@ use crate::checkpoint::Known;
 use crate::extent::{Extent, ExtentChange, ExtentMap, freed_by};
 use crate::log::{Record, RecordKind};
 use crate::meta::Committed;
+use crate::pause::{Pause, pause};
 use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table, inode_key};
 use crate::state::Fs;
@@ -96,9 +97,11 @@ impl Io<'_> {
         }
         let old = map.apply(&changes);
         let known = self.known(&changes, &old);
+        pause(Pause::Planned);
         let (readers, only_adds) = (change.readers, change.only_adds);
         let committed = self.log(&map, &changes, change, &known);
         drop(map);
+        pause(Pause::Recorded);
         let lsn = committed.lsn;
         let freed = committed.freed.unwrap_or_else(|| if only_adds { Vec::new() } else { freed_by(&changes, &old) });
         if readers {
