@@ -9,6 +9,7 @@ use fs::{
     ChangedKind, CheckpointInfo, CheckpointOptions, CheckpointScope, CloneSource, ErrorKind, File, FileKind, FileSystem, InodeNo, IoMode, NewFile,
     OpenOptions, Result, RollbackOptions, SetAttr, SpacePolicy,
 };
+use parking_lot::Mutex;
 
 use crate::model::{attribute, target};
 use crate::view::{Seen, see_checkpoint};
@@ -82,7 +83,7 @@ pub struct Wrote {
 
 impl Wrote {
     /// Any bytes of a file may have changed, and in any way.
-    fn anything(ino: InodeNo) -> Self {
+    pub(crate) fn anything(ino: InodeNo) -> Self {
         Self { ino, range: 0..u64::MAX, unit: 0 }
     }
 }
@@ -123,12 +124,25 @@ pub(crate) const AUTOMATIC: char = 'a';
 /// The mounted file system, and what is held open.
 pub(crate) struct Stage {
     pub(crate) fs: FileSystem,
-    pub(crate) held: BTreeMap<u8, File>,
+    held: Mutex<BTreeMap<u8, Arc<File>>>,
+    /// What a kernel would remember.
+    retained: Mutex<BTreeMap<u8, InodeNo>>,
 }
 
 impl Stage {
     pub(crate) fn new(fs: FileSystem) -> Self {
-        Self { fs, held: BTreeMap::new() }
+        Self { fs, held: Mutex::default(), retained: Mutex::default() }
+    }
+
+    /// Closes what is held open.
+    pub(crate) fn close_held(&self) {
+        drop(std::mem::take(&mut *self.held.lock()));
+    }
+
+    /// Closes what is held open, and unmounts.
+    pub(crate) fn unmount(self) -> Result<()> {
+        self.close_held();
+        self.fs.unmount()
     }
 
     /// What a write promises of whole units (S-58): past the caches, from block to block.
@@ -150,12 +164,16 @@ impl Stage {
     fn on<T>(&self, on: On, options: &OpenOptions, work: impl FnOnce(&File) -> Result<T>) -> Result<T> {
         match on {
             On::Name(file, dir) => work(&self.fs.open(file_path(file, dir), options)?),
-            On::Held(slot) => work(self.held.get(&slot).ok_or_else(|| fs::Error::new(fs::ErrorKind::NotFound, "nothing is held there"))?),
+            On::Held(slot) => {
+                let held = self.held.lock().get(&slot).cloned();
+                let missing = || fs::Error::new(ErrorKind::NotFound, "nothing is held there");
+                work(held.as_ref().ok_or_else(missing)?)
+            }
         }
     }
 
     /// Carries a step out, but for those that mount.
-    pub(crate) fn carry_out(&mut self, step: &Step) -> Result<Outcome> {
+    pub(crate) fn carry_out(&self, step: &Step) -> Result<Outcome> {
         let fs = &self.fs;
         let new = NewFile { mode: 0o644, uid: 0, gid: 0 };
         let plain = OpenOptions::read_write();
@@ -213,11 +231,12 @@ impl Stage {
             }
             Step::Hold(slot, file, dir, mode) => {
                 let file = fs.open(file_path(file, dir), &OpenOptions { mode: Some(mode), ..plain })?;
-                self.held.insert(slot, file);
+                let replaced = self.held.lock().insert(slot, Arc::new(file));
+                drop(replaced);
                 Ok(Outcome::default())
             }
             Step::Release(slot) => {
-                let held = self.held.remove(&slot);
+                let held = self.held.lock().remove(&slot);
                 held.map(|_| Outcome::default()).ok_or_else(|| fs::Error::new(fs::ErrorKind::NotFound, "nothing is held there"))
             }
             Step::Write(on, mode, offset, len, fill, durable) => {
@@ -241,6 +260,11 @@ impl Stage {
                     Ok(Outcome { at: Some(at), wrote, ..Outcome::promising(if durable { written } else { Promise::None }) })
                 })
             }
+            Step::AppendHeld(slot, len, fill) => self.on(On::Held(slot), &plain, |file| {
+                let end = file.size();
+                file.write_at(Bytes::of(end, len, fill).get(), end)?;
+                Ok(Outcome { at: Some(end), wrote: self.wrote(file, end..end + u64::from(len))?, ..Outcome::default() })
+            }),
             Step::Read(on, mode, offset, len) => self.on(on, &OpenOptions { mode: Some(mode), ..plain }, |file| {
                 let mut buf = AlignedBuf::zeroed(usize::try_from(len).expect("small"));
                 let len = file.read_at(&mut buf, offset)?;
@@ -250,6 +274,24 @@ impl Stage {
                 file.set_size(size)?;
                 Ok(Outcome { wrote: Some(Wrote::anything(file.ino())), ..Outcome::default() })
             }),
+            Step::Truncate(file, dir, size) => {
+                let target = self.ino(&file_path(file, dir))?;
+                fs.set_attr(target, &SetAttr { size: Some(size), ..SetAttr::default() })?;
+                Ok(Outcome { wrote: Some(Wrote::anything(target)), ..Outcome::default() })
+            }
+            Step::Retain(slot, file, dir) => {
+                let target = self.ino(&file_path(file, dir))?;
+                fs.retain(target)?;
+                let before = self.retained.lock().insert(slot, target);
+                before.into_iter().for_each(|ino| fs.forget(ino, 1));
+                Ok(Outcome::default())
+            }
+            Step::Forget(slot) => {
+                let retained = self.retained.lock().remove(&slot);
+                let ino = retained.ok_or_else(|| fs::Error::new(ErrorKind::NotFound, "nothing is remembered there"))?;
+                fs.forget(ino, 1);
+                Ok(Outcome::default())
+            }
             Step::Allocate(on, change, offset, len) => self.on(on, &plain, |file| {
                 file.allocate(change.into(), offset, len)?;
                 let moved = matches!(change, Change::Collapse | Change::Insert).then_some((file.ino(), change, offset, len));
@@ -290,7 +332,9 @@ impl Stage {
             Step::Clone(slot, file, dir, to) => self.clone_files(slot, &file_path(file, dir), &file_path(to, 0)),
             Step::CloneDirectory(slot, from, to) => self.clone_files(slot, &dir_path(from), &format!("/d{to}")),
             Step::Sync => fs.sync().map(|()| Outcome::promising(Promise::All)),
-            Step::Grow(_) | Step::Remount | Step::Kill => unreachable!("these are the recorder's"),
+            Step::Grow(_) | Step::Remount | Step::Kill | Step::Vanish(_) | Step::Return | Step::Die(..) | Step::During(..) => {
+                unreachable!("these are the recorder's")
+            }
         }
     }
 

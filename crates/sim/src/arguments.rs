@@ -42,6 +42,15 @@ pub struct Arguments {
     /// Lets every call of the directed workloads fail, one after the other, once and for ever, instead of cutting the power.
     #[arg(long, group = "of_directed")]
     pub failing: bool,
+    /// Runs random workloads of scattered files in which one step comes in the middle of another, instead of the plain ones.
+    #[arg(long, conflicts_with = "of_directed")]
+    pub interleaved: bool,
+    /// Runs random workloads of a program on a real mount of the simulated devices; nothing where that is impossible.
+    #[arg(long, conflicts_with_all = ["of_directed", "interleaved"])]
+    pub mounted: bool,
+    /// Runs each long change with each other step in the middle of it, at every so many-th point of the change; 0: not.
+    #[arg(long, value_name = "STRIDE", default_value_t = 0, conflicts_with_all = ["of_directed", "interleaved"])]
+    pub pairs: u16,
     /// With `--directed` or `--failing`: only workloads of this name, or whose names contain it; may be given several times.
     #[arg(long = "workload", value_name = "NAME", requires = "of_directed")]
     pub workloads: Vec<String>,
@@ -57,6 +66,9 @@ pub struct Arguments {
     /// With `--failing`: only every so many-th call fails.
     #[arg(long, default_value_t = 1)]
     pub stride: u64,
+    /// Goes on after a violation, tells each in one line, and makes none small.
+    #[arg(long)]
+    pub survey: bool,
     /// Prints the failing workload as it is, without making it small.
     #[arg(long)]
     pub no_shrink: bool,
@@ -68,7 +80,11 @@ pub struct Arguments {
 impl Arguments {
     /// How much is tried with one seed.
     pub fn effort(&self) -> Effort {
-        let cuts = if self.every > 0 { Cuts::Every(self.every) } else { Cuts::Random(self.cuts) };
+        let cuts = match self.every {
+            0 if self.interleaved || self.pairs > 0 || self.directed => Cuts::Around(self.cuts),
+            0 => Cuts::Random(self.cuts),
+            ways => Cuts::Every(ways),
+        };
         Effort { steps: self.steps, cuts, ..Effort::default() }
     }
 
@@ -99,7 +115,13 @@ impl Arguments {
     /// The command that runs one seed again, of a directed workload where one is named.
     pub fn again(&self, seed: u64, directed: Option<&Directed>) -> String {
         let ways = if self.every > 0 { format!("--every {}", self.every) } else { format!("--cuts {}", self.cuts) };
-        let kind = directed.map_or_else(|| format!("--steps {}", self.steps), |directed| format!("--directed --workload '{}'", directed.name));
+        let kind = match directed {
+            Some(directed) => format!("--directed --workload '{}'", directed.name),
+            None if self.pairs > 0 => format!("--pairs {}", self.pairs),
+            None if self.mounted => format!("--mounted --steps {}", self.steps),
+            None if self.interleaved => format!("--interleaved --steps {}", self.steps),
+            None => format!("--steps {}", self.steps),
+        };
         format!("{COMMAND} --seed {seed} {kind} {ways}")
     }
 

@@ -1,101 +1,144 @@
-//! What a volume lies on: one simulated device, or two with one power supply where the log has one of its own.
+//! What a volume lies on: simulated devices with one power supply: one, or a group of members, and another one where the log has a device of its own.
 //!
 //! ```text
-//!   file system ─► Wire ─► data device ─┐
-//!              └─► Wire ─► log device ──┴─► clock: operation 1, 2, 3 … of both, in the order in which they came
+//!   file system ─► (group ─►) Wire ─► data device, or members ─┐
+//!              └─────────────► Wire ─► log device ──────────────┴─► clock: operation 1, 2, 3 … of all, in the order in which they came
 //! ```
 //!
-//! A cut after operation `n` is one moment of both devices. What each of them had not flushed by then arrives or not on its own.
+//! A cut after operation `n` is one moment of all devices. What each of them had not flushed by then arrives or not on its own.
 
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+mod remains;
+mod wire;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use block::{
-    BlockDevice, CrashChoice, CrashStep, DeviceCall, DeviceQueue, Error, ErrorKind, Geometry, Hook, HookedDevice, MemoryDevice, Operation,
-    QueueOptions, Result, SimulatedDevice, SimulatedOptions, Snapshot,
-};
-use fs::{FileSystem, MountOptions};
+use block::{BlockDevice, CrashChoice, CrashStep, Geometry, SimulatedDevice, SimulatedOptions, Snapshot};
 use parking_lot::Mutex;
+
+pub use remains::Remains;
+pub(crate) use wire::Wires;
+
+use crate::workload::Ground;
 
 /// The simulated devices of a volume.
 #[derive(Debug, Clone)]
 pub struct Bed {
-    data: Arc<SimulatedDevice>,
-    log: Option<Arc<SimulatedDevice>>,
-    /// For each operation of either device, how many of those up to it were the data device's. Empty where there is one device.
-    clock: Arc<Mutex<Vec<usize>>>,
+    ground: Ground,
+    /// The data device, or the members of the group, then the log's own device.
+    devices: Vec<Arc<SimulatedDevice>>,
+    /// How many of them hold data.
+    members: usize,
+    clock: Arc<Mutex<Clock>>,
+    /// Members that do not answer.
+    away: Arc<Vec<AtomicBool>>,
+    /// How many extents or names a record of a long change takes when the volume is mounted; 0: as many as in the product.
+    per_record: u16,
 }
 
-/// What a power cut left on the devices of a volume.
-#[derive(Debug, Clone)]
-pub struct Remains {
-    /// The data device.
-    pub data: Arc<MemoryDevice>,
-    /// The log's own device.
-    pub log: Option<Arc<MemoryDevice>>,
+/// Which device each operation was on, where there are several.
+#[derive(Debug, Default)]
+struct Clock {
+    order: Vec<u8>,
+    /// How many operations of each device are in the order.
+    counts: Vec<usize>,
 }
+
+/// Contents of all devices.
+pub(crate) type Snapshots = Vec<Snapshot>;
 
 impl Bed {
-    /// Makes devices with these contents.
-    pub(crate) fn over(data: &Snapshot, log: Option<&Snapshot>, geometry: Geometry, seed: u64) -> Self {
-        let device = |content: &Snapshot| SimulatedDevice::over(content, &SimulatedOptions { geometry, seed, ..SimulatedOptions::default() });
-        Self { data: device(data), log: log.map(device), clock: Arc::default() }
+    /// Makes devices with these contents: those that hold data, and the log's own last, if it has one.
+    pub(crate) fn over(ground: Ground, contents: &[Snapshot], geometry: Geometry, seed: u64) -> Self {
+        let options = |number: u64| SimulatedOptions { geometry, seed: seed.wrapping_add(number << 32), ..SimulatedOptions::default() };
+        let devices: Vec<_> = contents.iter().zip(0..).map(|(content, number)| SimulatedDevice::over(content, &options(number))).collect();
+        let away = Arc::new(devices.iter().map(|_| AtomicBool::new(false)).collect());
+        Self { ground, members: ground.members(), devices, clock: Arc::default(), away, per_record: 0 }
+    }
+
+    /// The same, mounted so that a record of a long change takes so many extents or names.
+    pub(crate) fn logging(self, per_record: u16) -> Self {
+        Self { per_record, ..self }
     }
 
     /// Makes devices that go on with what a cut left.
     pub(crate) fn again(remains: &Remains, seed: u64) -> Self {
-        let log = remains.log.as_ref().map(|log| log.snapshot());
-        Self::over(&remains.data.snapshot(), log.as_ref(), remains.data.geometry(), seed)
+        Self::over(remains.ground, &remains.snapshots(), remains.devices[0].geometry(), seed).logging(remains.per_record)
     }
 
-    /// The device that holds the data.
+    /// The device that holds the data; of a group the first member.
     #[must_use]
     pub fn data(&self) -> &Arc<SimulatedDevice> {
-        &self.data
+        &self.devices[0]
+    }
+
+    pub(crate) fn ground(&self) -> Ground {
+        self.ground
     }
 
     /// Each device.
     pub(crate) fn devices(&self) -> impl Iterator<Item = &Arc<SimulatedDevice>> {
-        std::iter::once(&self.data).chain(&self.log)
+        self.devices.iter()
     }
 
     /// The device whose failures matter: the log's own, or the only one.
     pub(crate) fn weakest(&self) -> &Arc<SimulatedDevice> {
-        self.log.as_ref().unwrap_or(&self.data)
+        self.log().unwrap_or(&self.devices[0])
+    }
+
+    /// The log's own device.
+    pub(crate) fn log(&self) -> Option<&Arc<SimulatedDevice>> {
+        self.devices.get(self.members)
     }
 
     /// Contents as they are, caches included.
-    pub(crate) fn snapshots(&self) -> (Snapshot, Option<Snapshot>) {
-        (self.data.snapshot(), self.log.as_ref().map(|log| log.snapshot()))
+    pub(crate) fn snapshots(&self) -> Snapshots {
+        self.devices.iter().map(|device| device.snapshot()).collect()
     }
 
     /// How many operations the devices saw.
     #[must_use]
     pub fn operation_count(&self) -> usize {
-        if self.log.is_some() { self.clock.lock().len() } else { self.data.operation_count() }
+        if self.devices.len() > 1 { self.clock.lock().order.len() } else { self.devices[0].operation_count() }
+    }
+
+    /// Lets a member answer no more, or again.
+    pub(crate) fn set_away(&self, member: usize, away: bool) {
+        self.away[member].store(away, Ordering::SeqCst);
+    }
+
+    /// Whether a member does not answer.
+    pub(crate) fn is_away(&self, member: usize) -> bool {
+        self.away[member].load(Ordering::SeqCst)
     }
 
     /// How many operations each device had seen when `after` were through.
-    fn moments(&self, after: usize) -> (usize, usize) {
-        if self.log.is_none() {
-            return (after, 0);
+    fn moments(&self, after: usize) -> Vec<usize> {
+        if self.devices.len() == 1 {
+            return vec![after];
         }
-        let data = after.checked_sub(1).map_or(0, |last| self.clock.lock()[last]);
-        (data, after - data)
+        let mut moments = vec![0; self.devices.len()];
+        self.clock.lock().order[..after].iter().for_each(|device| moments[usize::from(*device)] += 1);
+        moments
     }
 
     /// Each device with its moment, and what becomes of what it had not flushed.
     fn fates(&self, after: usize, choice: &CrashChoice) -> Vec<(&Arc<SimulatedDevice>, usize, CrashChoice)> {
-        let Some(log) = &self.log else { return vec![(&self.data, after, choice.clone())] };
-        let (on_data, on_log) = self.moments(after);
-        let (data_choice, log_choice) = apart(choice);
-        let next = self.moments((after + 1).min(self.operation_count()));
-        // Without a cache only one write is on its way when the power goes, though there be two devices.
-        let on_its_way =
-            |now: usize, next: usize, choice| if self.data.geometry().volatile_cache || now < next { choice } else { CrashChoice::LoseAll };
-        vec![(&self.data, on_data, on_its_way(on_data, next.0, data_choice)), (log, on_log, on_its_way(on_log, next.1, log_choice))]
+        if self.devices.len() == 1 {
+            return vec![(&self.devices[0], after, choice.clone())];
+        }
+        let (now, next) = (self.moments(after), self.moments((after + 1).min(self.operation_count())));
+        // Without a cache only one write is on its way when the power goes, though there be several devices.
+        let fate = |(index, device): (usize, &'_ Arc<SimulatedDevice>)| {
+            let on_its_way = device.geometry().volatile_cache || now[index] < next[index];
+            (now[index], if on_its_way { apart(choice, index, index == self.members) } else { CrashChoice::LoseAll })
+        };
+        self.devices
+            .iter()
+            .enumerate()
+            .map(|(index, device)| (device, fate((index, device))))
+            .map(|(device, (at, choice))| (device, at, choice))
+            .collect()
     }
 
     /// How many writes a cut after so many operations may take back.
@@ -110,158 +153,46 @@ impl Bed {
 
     /// What a cut after so many operations leaves.
     pub(crate) fn cut(&self, after: usize, choice: &CrashChoice) -> Remains {
-        let mut left = self.fates(after, choice).into_iter().map(|(device, at, choice)| device.crash_image(at, &choice));
-        let data = left.next().expect("there is a data device");
-        Remains { data, log: left.next() }
-    }
-
-    /// Connects a process to the devices.
-    pub(crate) fn connect(&self) -> Wires {
-        let closed = Arc::new(AtomicBool::new(false));
-        let wire = |inner: &Arc<SimulatedDevice>| {
-            let wire = Wire { bed: self.clone(), closed: Arc::clone(&closed) };
-            HookedDevice::new(Arc::clone(inner) as _, wire) as Arc<dyn BlockDevice>
-        };
-        Wires { data: wire(&self.data), log: self.log.as_ref().map(wire), closed }
+        let devices = self.fates(after, choice).into_iter().map(|(device, at, choice)| device.crash_image(at, &choice)).collect();
+        Remains { ground: self.ground, devices, members: self.members, per_record: self.per_record }
     }
 
     /// Runs a call of one of the devices, and lets the clock run by the operations that it made.
     fn timed<T>(&self, call: impl FnOnce() -> T) -> T {
-        let Some(log) = &self.log else { return call() };
+        if self.devices.len() == 1 {
+            return call();
+        }
         let mut clock = self.clock.lock();
         let result = call();
-        let (data, log) = (self.data.operation_count(), log.operation_count());
-        let mut known = clock.last().copied().unwrap_or(0);
-        while clock.len() < data + log {
-            known = (known + 1).min(data);
-            clock.push(known);
+        let Clock { order, counts } = &mut *clock;
+        counts.resize(self.devices.len(), 0);
+        for (index, (device, known)) in self.devices.iter().zip(counts).enumerate() {
+            let now = device.operation_count();
+            let number = u8::try_from(index).expect("a few devices");
+            order.extend(std::iter::repeat_n(number, now - *known));
+            *known = now;
         }
         result
     }
 }
 
-/// Each device has a choice of its own; that one of them keeps all and the other nothing is what their order stands against.
-fn apart(choice: &CrashChoice) -> (CrashChoice, CrashChoice) {
-    match choice {
-        CrashChoice::Seeded(seed) => match seed % 8 {
-            0 => (CrashChoice::LoseAll, CrashChoice::KeepAll),
-            1 => (CrashChoice::KeepAll, CrashChoice::LoseAll),
-            2 => (CrashChoice::LoseAll, CrashChoice::Seeded(*seed)),
-            _ => (CrashChoice::Seeded(*seed), CrashChoice::Seeded(seed.rotate_left(32) ^ 0x9e37_79b9)),
-        },
-        other => (other.clone(), other.clone()),
-    }
-}
-
-impl Remains {
-    /// Makes others of the same content.
-    pub(crate) fn copy(&self) -> Self {
-        let copy = |device: &Arc<MemoryDevice>| MemoryDevice::from_snapshot(&device.snapshot(), device.geometry());
-        Self { data: copy(&self.data), log: self.log.as_ref().map(copy) }
-    }
-
-    /// Writes the contents as images, `volume` and, of a log's own device, `log`, into a directory.
-    ///
-    /// # Errors
-    /// Those of the files.
-    pub fn save(&self, dir: &Path) -> std::io::Result<()> {
-        std::fs::create_dir_all(dir)?;
-        save(&self.data.snapshot(), &dir.join("volume"))?;
-        self.log.as_ref().map_or(Ok(()), |log| save(&log.snapshot(), &dir.join("log")))
-    }
-
-    /// The device that holds the data.
-    pub(crate) fn device(&self) -> Arc<dyn BlockDevice> {
-        Arc::clone(&self.data) as _
-    }
-
-    /// The log's own device.
-    pub(crate) fn log(&self) -> Option<Arc<dyn BlockDevice>> {
-        self.log.as_ref().map(|log| Arc::clone(log) as _)
-    }
-
-    pub(crate) fn mount(&self, options: MountOptions) -> fs::Result<FileSystem> {
-        FileSystem::mount(self.device(), self.log(), options)
-    }
-
-    /// The first byte that differs from other contents.
-    pub(crate) fn first_difference(&self, (data, log): &(Snapshot, Option<Snapshot>)) -> Option<u64> {
-        let on_log = || self.log.as_ref().zip(log.as_ref()).and_then(|(now, then)| now.snapshot().first_difference(then));
-        self.data.snapshot().first_difference(data).or_else(on_log)
-    }
-
-    pub(crate) fn snapshots(&self) -> (Snapshot, Option<Snapshot>) {
-        (self.data.snapshot(), self.log.as_ref().map(|log| log.snapshot()))
-    }
-}
-
-/// Writes a content as a file with holes where it is zeros.
-fn save(content: &Snapshot, path: &Path) -> std::io::Result<()> {
-    let file = std::fs::File::create(path)?;
-    file.set_len(content.size_bytes())?;
-    let mut part = vec![0; 64 << 10];
-    for offset in (0..content.size_bytes()).step_by(part.len()) {
-        let len = usize::try_from(content.size_bytes() - offset).map_or(part.len(), |left| left.min(part.len()));
-        content.read(&mut part[..len], offset);
-        if part[..len].iter().any(|byte| *byte != 0) {
-            file.write_all_at(&part[..len], offset)?;
-        }
-    }
-    Ok(())
-}
-
-/// The way from one process to its devices, which ends when it dies.
-#[derive(Debug)]
-pub(crate) struct Wires {
-    pub(crate) data: Arc<dyn BlockDevice>,
-    pub(crate) log: Option<Arc<dyn BlockDevice>>,
-    closed: Arc<AtomicBool>,
-}
-
-impl Wires {
-    /// Nothing gets through any more.
-    pub(crate) fn cut(&self) {
-        self.closed.store(true, Ordering::SeqCst);
-    }
-
-    pub(crate) fn mount(&self, options: MountOptions) -> fs::Result<FileSystem> {
-        FileSystem::mount(Arc::clone(&self.data), self.log.clone(), options)
-    }
-}
-
-/// What stands on the way to one device.
-#[derive(Debug)]
-struct Wire {
-    bed: Bed,
-    closed: Arc<AtomicBool>,
-}
-
-impl Wire {
-    fn open(&self, operation: Operation) -> Result<()> {
-        if !self.closed.load(Ordering::SeqCst) {
-            return Ok(());
-        }
-        let (device, detail) = ("simulated".to_owned(), "the process is dead".to_owned());
-        Err(Error { kind: ErrorKind::Io, operation, device, offset: None, errno: None, detail })
-    }
-}
-
-impl Hook for Wire {
-    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        self.open(call.operation())?;
-        self.bed.timed(pass)
-    }
-
-    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
-        assert!(self.bed.log.is_none(), "the operations of a queue are not ordered among two devices");
-        self.open(Operation::Queue)?;
-        inner.queue(options)
+/// Each device has a choice of its own; that the log's keeps all and the others nothing, or the other way round, is what their order stands against.
+fn apart(choice: &CrashChoice, index: usize, is_log: bool) -> CrashChoice {
+    let CrashChoice::Seeded(seed) = choice else { return choice.clone() };
+    let own = || CrashChoice::Seeded(if index == 0 { *seed } else { seed.rotate_left(32) ^ 0x9e37_79b9_u64.wrapping_mul(index as u64) });
+    match (seed % 8, is_log) {
+        (0, false) | (1, true) => CrashChoice::LoseAll,
+        (0, true) | (1, false) => CrashChoice::KeepAll,
+        (2, false) => CrashChoice::LoseAll,
+        // One member had everything, the others what came.
+        (3, false) if index as u64 == (seed >> 8) % 3 => CrashChoice::KeepAll,
+        _ => own(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use block::AlignedBuf;
+    use block::{AlignedBuf, MemoryDevice};
 
     use super::*;
 
@@ -270,15 +201,15 @@ mod tests {
     fn a_cut_is_one_moment_of_both_devices() {
         let geometry = Geometry { volatile_cache: true, ..MemoryDevice::GEOMETRY };
         let empty = Snapshot::empty(1 << 20);
-        let bed = Bed::over(&empty, Some(&empty), geometry, 1);
+        let bed = Bed::over(Ground::One, &[empty.clone(), empty], geometry, 1);
         let wires = bed.connect();
-        let log = wires.log.clone().expect("it has one");
+        let log = wires.log().cloned().expect("it has one");
         let page = |fill: u8| AlignedBuf::from_slice(&[fill; 4096]);
-        wires.data.write_at(&page(1), 0).expect("it takes it");
+        wires.data().write_at(&page(1), 0).expect("it takes it");
         log.write_at(&page(2), 0).expect("it takes it");
         log.flush().expect("it flushes");
-        wires.data.write_at(&page(3), 4096).expect("it takes it");
-        wires.data.flush().expect("it flushes");
+        wires.data().write_at(&page(3), 4096).expect("it takes it");
+        wires.data().flush().expect("it flushes");
         let first = |device: &Arc<MemoryDevice>, at: u64| {
             let mut page = page(0);
             device.read_at(&mut page, at).expect("it reads");
@@ -286,7 +217,7 @@ mod tests {
         };
         let shows = |after: usize, choice: &CrashChoice| {
             let left = bed.cut(after, choice);
-            (first(&left.data, 0), first(&left.data, 4096), first(left.log.as_ref().expect("it has one"), 0))
+            (first(&left.devices[0], 0), first(&left.devices[0], 4096), first(&left.devices[1], 0))
         };
         assert_eq!(bed.operation_count(), 5);
         assert_eq!(shows(0, &CrashChoice::KeepAll), (0, 0, 0));

@@ -131,6 +131,10 @@ impl Run {
         match step {
             _ if mounts && !hopeless => return self.mount_again(step),
             Step::Grow(mib) => return self.grow(*mib),
+            Step::Die(step, _) => {
+                self.step(step)?;
+                return self.step(&Step::Kill);
+            }
             _ => {}
         }
         let step = if mounts { &Step::Sync } else { step };
@@ -237,7 +241,7 @@ impl Run {
             _ => None,
         };
         self.push(intended.view(), Promise::None, Vec::new(), moved);
-        self.stage.as_mut().expect("it is mounted").held.clear();
+        self.stage.as_ref().expect("it is mounted").close_held();
         let seen = self.healthy(|| see(self.fs())).map_err(|e| format!("S-33, S-35: what was written cannot be read after an error: {e}"))?;
         // What the step made has a number or a line that the model could not know.
         let made = matches!(step, Step::Checkpoint(..) | Step::Automatic(..));
@@ -267,7 +271,7 @@ impl Run {
     fn end(&mut self) -> Result<bool, String> {
         self.device.clear_faults();
         let Some(stage) = &mut self.stage else { return Ok(true) };
-        stage.held.clear();
+        stage.close_held();
         let fs = &stage.fs;
         let latched = fs.info().failed;
         let seen = see(fs).map_err(|e| format!("S-33, S-35: the volume cannot be read after an error: {e}"))?;

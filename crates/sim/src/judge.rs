@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
-use block::CrashChoice;
+use block::{AlignedBuf, BlockDevice, CrashChoice};
 use fs::{ErrorKind, FileKind, FileSystem, FindingKind, InodeNo, MountOptions, NewFile, OpenOptions, SpacePolicy};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -77,19 +77,38 @@ pub fn judge(history: &History, cut: &Cut) -> Result<(), String> {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let after = rng.random_range(0..=recovery_end);
     let twice = bed.cut(after, &CrashChoice::Seeded(rng.random()));
-    recover_and_compare(&history.before, false, &twice, &kept)
-        .map_err(|what| context(format!("second cut after operation {after} of the recovery: {what}")))
+    let context = |what: String| context(format!("second cut after operation {after} of the recovery: {what}"));
+    recover_and_compare(&history.before, false, &twice.copy(), &kept).map_err(context)?;
+    if !check(&twice).map_err(context)? {
+        return Ok(());
+    }
+    let copy = rng.random_range(0..2);
+    damage(&twice, copy).map_err(context)?;
+    let unreadable = |what| context(format!("copy {copy} of the superblock is unreadable: {what}"));
+    recover_and_compare(&history.before, false, &twice, &kept).map_err(unreadable)
 }
 
-/// A check that changes nothing finds nothing.
-fn check(remains: &Remains) -> Result<(), String> {
-    let report = FileSystem::check(&remains.device(), remains.log().as_ref(), false).map_err(|e| format!("check does not run: {e}"))?;
+/// A check that changes nothing finds nothing; returns whether both copies of the superblock are whole.
+fn check(remains: &Remains) -> Result<bool, String> {
+    let report = remains
+        .volume(true)
+        .and_then(|volume| FileSystem::check(&volume, remains.log().as_ref(), false))
+        .map_err(|e| format!("check does not run: {e}"))?;
     // An update of the superblock that the cut interrupted leaves one copy torn; the other one serves.
     if let Some(finding) = report.findings.iter().find(|finding| finding.kind != FindingKind::Superblock) {
         return Err(format!("check finds {:?}: {} (and {} more)", finding.kind, finding.message, report.findings.len() - 1));
     }
-    Ok(())
+    Ok(report.findings.is_empty())
 }
+
+/// S-39: makes one copy of the superblock unreadable; the other one must do.
+fn damage(remains: &Remains, copy: u64) -> Result<(), String> {
+    let Some(device) = remains.only_device() else { return Ok(()) };
+    device.write_at(&AlignedBuf::from_slice(&[0xee; 4096]), SUPERBLOCKS[usize::from(!copy.is_multiple_of(2))]).map_err(|e| e.to_string())
+}
+
+/// Where the copies of the superblock lie (docs/format.md).
+const SUPERBLOCKS: [u64; 2] = [0, 8 << 20];
 
 /// Mounts, and compares.
 fn recover(mount: impl FnOnce() -> fs::Result<FileSystem>, kept: Kept<'_>) -> Result<(FileSystem, Seen), String> {
@@ -120,7 +139,10 @@ pub(crate) fn recover_and_compare(before: &View, look_first: bool, remains: &Rem
         fs.remove("/judge").map_err(|e| format!("what was synced after recovery is lost: {e}"))?;
     }
     let again = see(&fs).map_err(|e| format!("the volume cannot be read a second time: {e}"))?;
-    difference(&again.view, &seen.view).map_or(Ok(()), |what| Err(format!("the second mount shows something else than the first: {what}")))
+    let other = difference(&again.view, &seen.view);
+    drop((fs, again));
+    other.map_or(Ok(()), |what| Err(format!("the second mount shows something else than the first: {what}")))?;
+    remains.copies_agree()
 }
 
 /// S-38: a read-only mount writes nothing; returns what it shows.

@@ -25,9 +25,12 @@
 mod act;
 mod bed;
 mod failing;
+mod interleave;
 mod judge;
 mod lost;
 mod model;
+mod mounted;
+mod pair;
 mod run;
 mod sample;
 mod shrink;
@@ -41,15 +44,19 @@ pub use bed::{Bed, Remains};
 pub use failing::{Failure, FailureTally, try_failures, try_format_cuts, try_format_failures};
 pub use judge::{Cut, Violation, judge};
 pub use lost::{LostTally, try_lost_flushes};
+pub use mounted::why_no_mount;
 pub use run::{Done, History, record};
 pub use sample::{CrashState, Pattern, Sampling, sample};
 pub use shrink::shrink;
 pub use threads::{ThreadsViolation, try_threads};
 pub use view::View;
-pub use workload::{Back, Change, DIRECTED, Directed, On, RenameKind, Setup, Step, generate};
+pub use workload::{
+    Back, Change, DIRECTED, Directed, Ground, On, RenameKind, Setup, Step, generate, generate_interleaved, generate_mounted, pair, pair_count,
+};
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 
 use block::CrashChoice;
 use rand::{RngExt, SeedableRng};
@@ -61,6 +68,9 @@ use serde::Serialize;
 pub enum Cuts {
     /// So many times, anywhere.
     Random(usize),
+    /// So many times, two in three where most is at stake: a pair of steps is under way, a process that died is followed by a mount, a superblock is
+    /// written; the others anywhere.
+    Around(usize),
     /// After every operation of the device, in so many ways: all unflushed writes lost, all kept, and seeded ones.
     Every(usize),
 }
@@ -98,6 +108,10 @@ pub struct Tally {
     pub second_lives: u64,
     /// Cuts that left a state which had been judged against the same promises.
     pub repeated: u64,
+    /// Of the states, those of a cut while one step was in the middle of another, or after that.
+    pub interleaved: u64,
+    /// Of the states, those of a group of devices.
+    pub grouped: u64,
     /// Device operations that the workload made.
     pub operations: u64,
 }
@@ -109,6 +123,8 @@ impl Tally {
         self.second_cuts += other.second_cuts;
         self.second_lives += other.second_lives;
         self.repeated += other.repeated;
+        self.interleaved += other.interleaved;
+        self.grouped += other.grouped;
         self.operations += other.operations;
     }
 }
@@ -122,17 +138,70 @@ pub fn try_seed(seed: u64, effort: &Effort) -> Result<Tally, Box<Violation>> {
     try_steps(seed, &setup, &steps, effort)
 }
 
+/// Runs one seed of the language in which one step comes in the middle of another.
+///
+/// # Errors
+/// The first violation.
+pub fn try_interleaved(seed: u64, effort: &Effort) -> Result<Tally, Box<Violation>> {
+    let (setup, steps) = generate_interleaved(seed, effort.steps);
+    try_steps(seed, &setup, &steps, effort)
+}
+
+/// Runs one seed on a real mount of the simulated devices.
+///
+/// # Errors
+/// The first violation.
+pub fn try_mounted(seed: u64, effort: &Effort) -> Result<Tally, Box<Violation>> {
+    let (setup, steps) = generate_mounted(seed, effort.steps);
+    let violation = |what| Box::new(Violation { seed, setup, steps: steps.clone(), what, states: 0 });
+    let history = mounted::record_mounted(&setup, seed, &steps).map_err(violation)?;
+    try_history(seed, &setup, &steps, &history, &Effort { second_life_every: 0, ..*effort })
+}
+
+/// Runs a pair of steps with the second at every so many-th pause of the first, which a seed places.
+///
+/// # Errors
+/// The first violation.
+pub fn try_pair(seed: u64, number: usize, setup: &Setup, stride: u16, effort: &Effort) -> Result<Tally, Box<Violation>> {
+    let stride = stride.max(1);
+    let (mut total, mut at) = (Tally::default(), 1 + u16::try_from(seed % u64::from(stride)).expect("below it"));
+    loop {
+        let steps = pair(number, &[at]);
+        let (tally, pauses) = try_recorded(seed, setup, &steps, effort).map_err(|mut violation| {
+            violation.states += total.states;
+            violation
+        })?;
+        total.add(&tally);
+        if u64::from(at) >= pauses {
+            return Ok(total);
+        }
+        at += stride;
+    }
+}
+
 /// Runs given steps under the cuts that a seed chooses.
 ///
 /// # Errors
 /// The first violation.
 pub fn try_steps(seed: u64, setup: &Setup, steps: &[Step], effort: &Effort) -> Result<Tally, Box<Violation>> {
+    try_recorded(seed, setup, steps, effort).map(|(tally, _)| tally)
+}
+
+/// As [`try_steps`]; returns also how many pauses the first step of a pair came to.
+fn try_recorded(seed: u64, setup: &Setup, steps: &[Step], effort: &Effort) -> Result<(Tally, u64), Box<Violation>> {
+    let broken = |what| Box::new(Violation { seed, setup: *setup, steps: steps.to_vec(), what, states: 0 });
+    let history = record(setup, steps).map_err(broken)?;
+    let pauses = history.pairs.first().map_or(0, |pair| pair.pauses[0]);
+    try_history(seed, setup, steps, &history, effort).map(|tally| (tally, pauses))
+}
+
+/// Cuts a recorded workload.
+fn try_history(seed: u64, setup: &Setup, steps: &[Step], history: &History, effort: &Effort) -> Result<Tally, Box<Violation>> {
     let violation = |what, states| Box::new(Violation { seed, setup: *setup, steps: steps.to_vec(), what, states });
-    let history = record(setup, steps).map_err(|what| violation(what, 0))?;
-    let mut trial = Trial { history: &history, seen: HashSet::new(), tally: Tally::default() };
+    let mut trial = Trial { history, seen: HashSet::new(), tally: Tally::default() };
     trial.tally.operations = history.operations() as u64;
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x9e37_79b9_7f4a_7c15);
-    for (number, (after, choice)) in cuts(&history, effort.cuts, &mut rng).into_iter().enumerate() {
+    for (number, (after, choice)) in cuts(history, effort.cuts, &mut rng).into_iter().enumerate() {
         let again = (effort.second_cut_every > 0 && number % effort.second_cut_every == 0).then(|| rng.random());
         let cut = Cut { after, choice, again };
         let lives = effort.second_life_every > 0 && number % effort.second_life_every == effort.second_life_every - 1;
@@ -151,6 +220,10 @@ fn cuts(history: &History, cuts: Cuts, rng: &mut Xoshiro256PlusPlus) -> Vec<(usi
     };
     match cuts {
         Cuts::Random(count) => (0..count).map(|_| (rng.random_range(moments.clone()), random(rng))).collect(),
+        Cuts::Around(count) => {
+            let spans = history.spans();
+            (0..count).map(|number| (around(&spans, history, number, rng), random(rng))).collect()
+        }
         Cuts::Every(ways) => {
             let way = |number: usize, rng: &mut Xoshiro256PlusPlus| match number {
                 0 => CrashChoice::LoseAll,
@@ -159,6 +232,14 @@ fn cuts(history: &History, cuts: Cuts, rng: &mut Xoshiro256PlusPlus) -> Vec<(usi
             };
             moments.flat_map(|after| (0..ways).map(move |number| (after, number))).map(|(after, number)| (after, way(number, rng))).collect()
         }
+    }
+}
+
+/// Where the power is cut for the so-manieth time.
+fn around(spans: &[Range<usize>], history: &History, number: usize, rng: &mut Xoshiro256PlusPlus) -> usize {
+    match spans.get(rng.random_range(0..spans.len().max(1))) {
+        Some(span) if number % 3 > 0 => rng.random_range(span.start..=span.end),
+        _ => rng.random_range(history.first_operation()..=history.operations()),
     }
 }
 
@@ -187,7 +268,11 @@ impl Trial<'_> {
             return Ok(false);
         }
         judge(self.history, cut)?;
-        self.tally.states += 1 + u64::from(cut.again.is_some());
+        let states = 1 + u64::from(cut.again.is_some());
+        self.tally.states += states;
+        self.tally.grouped += if bed.ground() == Ground::One { 0 } else { states };
+        let met = |pair: &run::Pair| pair.pauses.iter().all(|pauses| *pauses > 0) && pair.operations.start <= cut.after;
+        self.tally.interleaved += if self.history.pairs.iter().any(met) { states } else { 0 };
         self.tally.second_cuts += u64::from(cut.again.is_some());
         Ok(true)
     }
@@ -204,6 +289,8 @@ impl Trial<'_> {
             trial.cut(&Cut { after, choice, again: None }).map_err(context)?;
         }
         self.tally.second_lives += trial.tally.states;
+        self.tally.interleaved += trial.tally.interleaved;
+        self.tally.grouped += trial.tally.grouped;
         self.tally.states += trial.tally.states;
         Ok(())
     }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use sim::{
-    Directed, Effort, Failure, FailureTally, Setup, Tally, ThreadsViolation, Violation, shrink, try_failures, try_format_failures, try_seed,
-    try_steps, try_threads,
+    Directed, Effort, Failure, FailureTally, Setup, Step, Tally, ThreadsViolation, Violation, pair_count, shrink, try_failures, try_format_failures,
+    try_interleaved, try_mounted, try_pair, try_seed, try_steps, try_threads, why_no_mount,
 };
 
 use arguments::Arguments;
@@ -34,12 +34,17 @@ impl Run {
         let seeds_done = seeds > 0 && seed >= first.saturating_add(seeds);
         let time_over = seconds > 0 && self.started.elapsed() >= Duration::from_secs(seconds);
         let enough = states > 0 && self.tally.lock().expect("no thread panics with it").states >= states;
-        !(seeds_done || time_over || enough || self.failed.load(Ordering::SeqCst))
+        let failed = self.failed.load(Ordering::SeqCst) && !self.arguments.survey;
+        !(seeds_done || time_over || enough || failed)
     }
 
     /// How many parts a seed has: the directed workloads, each on one device and on two.
     fn parts(&self) -> u64 {
-        if self.arguments.directed { 2 * self.directed.len() as u64 } else { 1 }
+        match (self.arguments.directed, self.arguments.pairs) {
+            (true, _) => 2 * self.directed.len() as u64,
+            (false, 0) => 1,
+            (false, _) => 2 * pair_count() as u64,
+        }
     }
 
     fn work(&self) {
@@ -60,6 +65,7 @@ impl Run {
             }
             match self.one(seed, part, &effort) {
                 Ok(tally) => self.tally.lock().expect("no thread panics with it").add(&tally),
+                Err(violation) if self.arguments.survey => self.tell(&violation, part),
                 Err(violation) => return self.report(violation, part, &effort),
             }
             self.seeds.fetch_add(u64::from(part == 0), Ordering::SeqCst);
@@ -67,11 +73,22 @@ impl Run {
     }
 
     fn one(&self, seed: u64, part: u64, effort: &Effort) -> Result<Tally, Box<Violation>> {
+        let volatile_cache = !seed.is_multiple_of(8);
+        if self.arguments.pairs > 0 {
+            let setup = Setup { volatile_cache, separate_log: part % 2 == 1, ..Setup::SMALL };
+            return try_pair(seed, usize::try_from(part / 2).expect("some hundreds"), &setup, self.arguments.pairs, effort);
+        }
+        if self.arguments.mounted {
+            return try_mounted(seed, effort);
+        }
+        if self.arguments.interleaved {
+            return try_interleaved(seed, effort);
+        }
         if !self.arguments.directed {
             return try_seed(seed, effort);
         }
         let directed = self.directed[(part / 2) as usize];
-        let setup = Setup { volatile_cache: !seed.is_multiple_of(8), separate_log: part % 2 == 1, ..Setup::DISK };
+        let setup = Setup { volatile_cache, separate_log: part % 2 == 1, ..Setup::DISK };
         try_steps(seed, &setup, &(directed.steps)(), effort)
     }
 
@@ -85,6 +102,16 @@ impl Run {
                 Err(error) => eprintln!("the devices cannot be kept in {}: {error}", dir.display()),
             }
         }
+    }
+
+    /// Says in one line what a seed broke.
+    fn tell(&self, violation: &Violation, part: u64) {
+        self.failed.store(true, Ordering::SeqCst);
+        let (seed, state) = (violation.seed, violation.states + 1);
+        let pair = violation.steps.iter().find(|step| matches!(step, Step::During(..))).map(|step| format!("{step:?}: ")).unwrap_or_default();
+        let what = violation.what.lines().take(3).map(str::trim).collect::<Vec<_>>().join(" | ");
+        let seconds = self.started.elapsed().as_secs();
+        println!("seed {seed} part {part}, state {state}, {seconds} s: {pair}{what}");
     }
 
     fn report(&self, violation: Box<Violation>, part: u64, effort: &Effort) {
@@ -151,6 +178,10 @@ fn main() -> ExitCode {
     if arguments.failing {
         return fail_every_call(&arguments, &directed);
     }
+    if let Some(why) = why_no_mount().filter(|_| arguments.mounted) {
+        println!("skipped: {why}");
+        return ExitCode::SUCCESS;
+    }
     let (jobs, json) = (arguments.jobs.max(1), arguments.json);
     let run = Run {
         arguments,
@@ -170,10 +201,10 @@ fn main() -> ExitCode {
     if json {
         println!("{}", serde_json::json!({ "seeds": seeds, "tally": total, "minutes": minutes, "violations": 0 }));
     } else {
-        let Tally { states, second_cuts, second_lives, .. } = total;
+        let Tally { states, second_cuts, second_lives, interleaved, grouped, .. } = total;
         let rate = states as f64 / minutes;
         println!(
-            "{states} distinct crash states of {seeds} seeds ({second_cuts} during recovery, {second_lives} in a second life), {rate:.0} a minute, 0 violations"
+            "{states} distinct crash states of {seeds} seeds ({second_cuts} during recovery, {second_lives} in a second life, {interleaved} with a step in the middle of another, {grouped} of a group of devices), {rate:.0} a minute, 0 violations"
         );
     }
     ExitCode::SUCCESS

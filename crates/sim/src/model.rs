@@ -54,6 +54,8 @@ type Nodes = BTreeMap<InodeNo, Node>;
 pub(crate) struct Model {
     pub(crate) nodes: BTreeMap<InodeNo, Node>,
     held: BTreeMap<u8, InodeNo>,
+    /// Slots that remember an inode. What has lost its names is not shown, so nothing else follows from them.
+    retained: BTreeSet<u8>,
     /// The checkpoints by name.
     checkpoints: BTreeMap<String, Past>,
     /// Whether a full volume deletes the oldest of them that may go.
@@ -79,7 +81,7 @@ impl Model {
         });
         let checkpoints = checkpoints.collect();
         let ever = nodes.keys().copied().chain(used).collect();
-        Self { nodes, held: BTreeMap::new(), checkpoints, deletes_oldest, ever, block_size }
+        Self { nodes, held: BTreeMap::new(), retained: BTreeSet::new(), checkpoints, deletes_oldest, ever, block_size }
     }
 
     /// Carries a step out.
@@ -121,11 +123,34 @@ impl Model {
                 let end = content.len() as u64;
                 write(content, end, len, fill)
             }),
+            Step::AppendHeld(slot, len, fill) => self.change(On::Held(slot), |content| {
+                let end = content.len() as u64;
+                write(content, end, len, fill)
+            }),
             Step::Read(on, ..) | Step::SyncData(on) | Step::SyncAll(on) | Step::Defragment(on, _) => self.content(on).map(drop),
             Step::SetSize(on, size) => self.change(on, |content| {
                 content.resize(index(size), 0);
                 Ok(())
             }),
+            Step::Truncate(file, dir, size) => {
+                self.node(file, dir)?;
+                self.change(On::Name(file, dir), |content| {
+                    content.resize(index(size), 0);
+                    Ok(())
+                })
+            }
+            Step::Retain(slot, file, dir) => {
+                self.node(file, dir)?;
+                self.retained.insert(slot);
+                Ok(())
+            }
+            Step::Forget(slot) => {
+                if self.retained.remove(&slot) {
+                    Ok(())
+                } else {
+                    Err("nothing is remembered there")
+                }
+            }
             Step::Allocate(on, change, offset, len) => {
                 let block = self.block_size.into();
                 self.change(on, |content| allocate(content, block, change, offset, len))
@@ -143,9 +168,11 @@ impl Model {
             Step::Clone(slot, file, dir, to) => self.clone_file(slot, file, dir, &format!("f{to}"), outcome),
             Step::CloneDirectory(slot, from, to) => self.clone_directory(slot, from, &format!("d{to}"), outcome),
             Step::SyncDirectory(dir) => self.directory(dir).map(drop),
-            Step::Sync | Step::Grow(_) => Ok(()),
+            Step::Sync | Step::Grow(_) | Step::Vanish(_) | Step::Return => Ok(()),
+            Step::During(..) | Step::Die(..) => unreachable!("its steps are applied one after the other"),
             Step::Remount | Step::Kill => {
                 self.held.clear();
+                self.retained.clear();
                 self.drop_nameless();
                 Ok(())
             }
@@ -349,6 +376,14 @@ impl Model {
         entries.insert(name.to_owned(), ino);
         self.nodes.insert(ino, node);
         if self.ever.insert(ino) { Ok(()) } else { Err("S-19: the inode number was used before") }
+    }
+
+    /// The content of what a slot holds open.
+    pub(crate) fn held_content(&self, slot: u8) -> Option<&[u8]> {
+        match &self.nodes.get(self.held.get(&slot)?)?.kind {
+            Kind::File(content) => Some(content),
+            _ => None,
+        }
     }
 
     fn names(&self) -> BTreeMap<InodeNo, u32> {

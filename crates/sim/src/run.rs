@@ -5,14 +5,14 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use block::{BlockDevice, Geometry, MemoryDevice, Snapshot};
+use block::{BlockDevice, Geometry, MemoryDevice, Recorded, Snapshot};
 use fs::{ErrorKind, FileSystem, FormatOptions, InodeNo, MountOptions};
 
 use crate::act::{Outcome, Promise, Stage, Wrote};
-use crate::bed::{Bed, Wires};
+use crate::bed::{Bed, Snapshots, Wires};
 use crate::model::Model;
 use crate::view::{Seen, View, see};
-use crate::workload::{Change, On, Setup, Step};
+use crate::workload::{Change, Ground, On, Setup, Step};
 
 /// Size of a fresh volume in bytes.
 const SIZE: u64 = 48 << 20;
@@ -51,6 +51,18 @@ pub(crate) struct Floor {
     pub(crate) steps: usize,
 }
 
+/// So many operations behind a pair a cut still counts as right after it.
+const AFTER_PAIR: usize = 12;
+
+/// Two steps that were carried out at once.
+#[derive(Debug, Clone)]
+pub(crate) struct Pair {
+    /// How many pauses each of them came to.
+    pub(crate) pauses: [u64; 2],
+    /// The device operations while they were under way.
+    pub(crate) operations: Range<usize>,
+}
+
 /// A recorded workload.
 #[derive(Debug)]
 pub struct History {
@@ -63,13 +75,17 @@ pub struct History {
     pub(crate) floors: Vec<Floor>,
     first: usize,
     pub(crate) model: Model,
+    /// The device operations of mounts after the process died.
+    deaths: Vec<Range<usize>>,
+    /// The pairs of steps of which one came in the middle of the other.
+    pub(crate) pairs: Vec<Pair>,
 }
 
 impl History {
     /// Begins at a volume that was just mounted.
     pub(crate) fn new(bed: Bed, model: Model) -> Self {
         let first = bed.operation_count();
-        Self { bed, before: model.view(), done: Vec::new(), floors: Vec::new(), first, model }
+        Self { bed, before: model.view(), done: Vec::new(), floors: Vec::new(), first, model, deaths: Vec::new(), pairs: Vec::new() }
     }
 
     /// Adds a step that was carried out.
@@ -84,6 +100,21 @@ impl History {
     pub(crate) fn push_parts(&mut self, views: Vec<View>) {
         let end = self.operations();
         self.done.extend(views.into_iter().map(|view| Done { end, view, part: true, ..Done::default() }));
+    }
+
+    /// Adds what two steps did that were carried out at once.
+    pub(crate) fn push_notes(&mut self, notes: Vec<Done>) {
+        self.done.extend(notes);
+    }
+
+    /// Where a cut meets most: pairs of steps under way, mounts after a process died, and updates of the superblock of a single device.
+    pub(crate) fn spans(&self) -> Vec<Range<usize>> {
+        let pairs = self.pairs.iter().map(|pair| pair.operations.start..pair.operations.end + AFTER_PAIR);
+        let data = if self.bed.devices().count() == 1 { self.bed.data().operations() } else { Vec::new() };
+        let updates =
+            data.iter().enumerate().filter(|(_, operation)| matches!(operation, Recorded::Write { offset: 0, .. })).map(|(at, _)| at + 1..at + 4);
+        let spans = pairs.chain(updates).chain(self.deaths.iter().cloned()).map(|span| span.start.max(self.first)..span.end.min(self.operations()));
+        spans.filter(|span| span.start < span.end).collect()
     }
 
     /// How many steps were over after so many device operations; parts are no steps.
@@ -105,7 +136,7 @@ impl History {
 }
 
 /// Carries out a step that does not mount, on the file system and in the model.
-pub(crate) fn carry_out(stage: &mut Stage, history: &mut History, step: &Step) -> std::result::Result<Outcome, String> {
+pub(crate) fn carry_out(stage: &Stage, history: &mut History, step: &Step) -> std::result::Result<Outcome, String> {
     let result = stage.carry_out(step);
     let parts = history.model.lose(&stage.automatic())?;
     if let Err(error) = &result
@@ -114,22 +145,22 @@ pub(crate) fn carry_out(stage: &mut Stage, history: &mut History, step: &Step) -
         return Err(format!("S-82: it failed although checkpoints were deleted for it: {error}"));
     }
     history.push_parts(parts);
-    let model = &mut history.model;
-    let before = model.clone();
+    hold_against(&mut history.model, step, &result)?;
+    // A step that cannot be carried out changes nothing and promises nothing.
+    Ok(result.unwrap_or_default())
+}
+
+/// Carries out in the model what a step did on the file system.
+pub(crate) fn hold_against(model: &mut Model, step: &Step, result: &fs::Result<Outcome>) -> std::result::Result<(), String> {
     match result {
         Ok(outcome) => {
-            compare_outcome(model, step, &outcome)?;
-            model.apply(step, &outcome).map_err(|why| format!("it succeeded, but {why}"))?;
-            Ok(outcome)
+            compare_outcome(model, step, outcome)?;
+            model.apply(step, outcome).map_err(|why| format!("it succeeded, but {why}"))
         }
         // A full volume is no fault, and changes nothing (S-34); how full it is the model does not know.
-        Err(error) if error.kind == ErrorKind::NoSpace => Ok(Outcome::default()),
-        Err(error) => match model.apply(step, &Outcome::default()) {
-            // A step that cannot be carried out changes nothing and promises nothing.
-            Err(_) => {
-                *model = before;
-                Ok(Outcome::default())
-            }
+        Err(error) if error.kind == ErrorKind::NoSpace => Ok(()),
+        Err(error) => match model.clone().apply(step, &Outcome::default()) {
+            Err(_) => Ok(()),
             Ok(()) => Err(format!("it failed and nothing speaks against it: {error}")),
         },
     }
@@ -159,24 +190,36 @@ fn stale(size: u64) -> Snapshot {
 }
 
 /// Returns a fresh volume on devices that were full of something else, made once for each kind.
-fn fresh(setup: &Setup) -> (Snapshot, Option<Snapshot>) {
-    type Made = Mutex<HashMap<(u32, u32, bool), (Snapshot, Option<Snapshot>)>>;
+fn fresh(setup: &Setup) -> Snapshots {
+    type Made = Mutex<HashMap<(u32, u32, bool, Ground), Snapshots>>;
     static MADE: OnceLock<Made> = OnceLock::new();
     let mut made = MADE.get_or_init(Made::default).lock().unwrap_or_else(PoisonError::into_inner);
     let make = || {
         let bed = stale_bed(setup, 0);
         let wires = bed.connect();
-        FileSystem::format(&wires.data, wires.log.as_ref(), &format_options(setup)).expect("a device without a volume can be formatted");
+        wires.make_group().expect("devices that belong to no group can be members");
+        let volume = wires.volume(true).expect("a new group opens");
+        FileSystem::format(&volume, wires.log(), &format_options(setup)).expect("a device without a volume can be formatted");
+        drop(volume);
         bed.snapshots()
     };
-    made.entry((setup.sector, setup.block_size, setup.separate_log)).or_insert_with(make).clone()
+    made.entry((setup.sector, setup.block_size, setup.separate_log, setup.ground)).or_insert_with(make).clone()
 }
 
 /// Makes devices without a volume, full of something else.
 pub(crate) fn stale_bed(setup: &Setup, seed: u64) -> Bed {
-    let log = setup.separate_log.then(|| stale(LOG_SIZE));
-    let bed = Bed::over(&stale(SIZE_MAX), log.as_ref(), geometry(setup), seed);
-    bed.data().start_smaller(SIZE);
+    let data = stale(SIZE_MAX);
+    let mut contents = vec![data; setup.ground.members()];
+    contents.extend(setup.separate_log.then(|| stale(LOG_SIZE)));
+    let bed = Bed::over(setup.ground, &contents, geometry(setup), seed);
+    start_small(bed)
+}
+
+/// A single device may grow later; members of a group stay as they are.
+fn start_small(bed: Bed) -> Bed {
+    if bed.ground() == Ground::One {
+        bed.data().start_smaller(SIZE);
+    }
     bed
 }
 
@@ -187,10 +230,7 @@ pub(crate) fn format_options(setup: &Setup) -> FormatOptions {
 
 /// Makes the devices of a run, with a fresh volume on them.
 pub(crate) fn fresh_bed(setup: &Setup, seed: u64) -> Bed {
-    let (data, log) = fresh(setup);
-    let bed = Bed::over(&data, log.as_ref(), geometry(setup), seed);
-    bed.data().start_smaller(SIZE);
-    bed
+    start_small(Bed::over(setup.ground, &fresh(setup), geometry(setup), seed).logging(setup.per_record))
 }
 
 /// Runs `steps` on a fresh volume.
@@ -208,7 +248,7 @@ pub(crate) fn record_on(bed: Bed, block_size: u32, known: Option<BTreeSet<InodeN
     let seen = see(&fs).map_err(|e| format!("the volume cannot be read: {e}"))?;
     let model = Model::recovered(block_size, seen, known.unwrap_or_default());
     let history = History::new(bed, model);
-    let mut recorder = Recorder { wires, stage: Some(Stage::new(fs)), history };
+    let mut recorder = Recorder { wires, whole: true, returns: false, stage: Some(Stage::new(fs)), history };
     for (number, step) in steps.iter().enumerate() {
         recorder.step(step, number).map_err(|what| format!("step {number}, {step:?}: {what}"))?;
     }
@@ -221,6 +261,10 @@ const COMPARE_EVERY: usize = 8;
 
 struct Recorder {
     wires: Wires,
+    /// No member of the group is away or behind.
+    whole: bool,
+    /// Members that are away are there at the next mount.
+    returns: bool,
     /// `None` only between two mounts.
     stage: Option<Stage>,
     history: History,
@@ -232,7 +276,11 @@ impl Recorder {
             Step::Remount => self.remount()?,
             Step::Kill => self.kill()?,
             Step::Grow(mib) => self.grow(*mib)?,
-            _ => carry_out(self.stage.as_mut().expect("it is mounted"), &mut self.history, step)?,
+            Step::Die(step, calls) => self.die(step, *calls)?,
+            Step::Vanish(member) => self.vanish(usize::from(*member)),
+            Step::Return => self.return_all(),
+            Step::During(first, second, turns) => return self.during(first, second, turns),
+            _ => carry_out(self.stage.as_ref().expect("it is mounted"), &mut self.history, step)?,
         };
         if number.is_multiple_of(COMPARE_EVERY) {
             self.compare()?;
@@ -243,15 +291,20 @@ impl Recorder {
         Ok(())
     }
 
+    fn during(&mut self, first: &Step, second: &Step, turns: &[u16]) -> std::result::Result<(), String> {
+        assert!(!first.is_recorders() && !second.is_recorders(), "a step that mounts or changes devices is no half of a pair");
+        crate::pair::carry_out(self.stage.as_ref().expect("it is mounted"), &mut self.history, first, second, turns)
+    }
+
     fn see(&self) -> std::result::Result<Seen, String> {
         see(&self.stage.as_ref().expect("it is mounted").fs).map_err(|e| format!("a sound volume cannot be read: {e}"))
     }
 
     fn remount(&mut self) -> std::result::Result<Outcome, String> {
-        let Stage { fs, held } = self.stage.take().expect("it is mounted");
-        drop(held);
-        fs.unmount().map_err(|e| format!("nothing keeps a volume from being unmounted: {e}"))?;
-        self.mount_again()?;
+        let stage = self.stage.take().expect("it is mounted");
+        stage.unmount().map_err(|e| format!("nothing keeps a volume from being unmounted: {e}"))?;
+        self.mount_again(true)?;
+        self.whole = !self.is_one_away();
         self.history.model.apply(&Step::Remount, &Outcome::default())?;
         self.compare()?;
         Ok(Outcome { promise: Promise::All, ..Outcome::default() })
@@ -263,7 +316,8 @@ impl Recorder {
         self.wires.cut();
         drop(self.stage.take());
         self.wires = self.history.bed.connect();
-        self.mount_again()?;
+        self.mount_again(false)?;
+        self.history.deaths.push(at..self.history.operations());
         let seen = self.see()?;
         crate::judge::compare(&self.history, at, &seen.view).map_err(|what| format!("after the process died: {what}"))?;
         let used = crate::judge::used_numbers(&self.history, at);
@@ -272,13 +326,67 @@ impl Recorder {
         Ok(Outcome { promise: Promise::All, ..Outcome::default() })
     }
 
-    fn mount_again(&mut self) -> std::result::Result<(), String> {
-        let fs = self.wires.mount(quiet()).map_err(|e| format!("the volume does not mount again: {e}"))?;
+    /// The process dies in the middle of a step, or after it where that takes fewer calls.
+    fn die(&mut self, step: &Step, calls: u16) -> std::result::Result<Outcome, String> {
+        assert!(!step.is_recorders() && !step.makes(), "only a step whose outcome is known beforehand is cut short");
+        self.wires.cut_after(calls.into());
+        let stage = self.stage.as_ref().expect("it is mounted");
+        let result = stage.carry_out(step);
+        let mut done = Done { end: self.history.operations(), part: true, ..Done::default() };
+        match result {
+            Ok(outcome) if !self.wires.is_cut() => {
+                hold_against(&mut self.history.model, step, &Ok(outcome.clone()))?;
+                let Outcome { promise, touched, moved, wrote, .. } = outcome;
+                done = Done { promise, touched, moved, wrote, ..done };
+            }
+            // It had come some way: all, some or nothing of it is there.
+            _ => drop(self.history.model.apply(step, &Outcome::default())),
+        }
+        self.history.push(Done { view: self.history.model.view(), ..done });
+        self.kill()
+    }
+
+    /// Mounts; with `sync` what members are behind with is copied first.
+    fn mount_again(&mut self, sync: bool) -> std::result::Result<(), String> {
+        self.arrive();
+        let fs = self.wires.mount_synced(sync, quiet()).map_err(|e| format!("the volume does not mount again: {e}"))?;
         self.stage = Some(Stage::new(fs));
         Ok(())
     }
 
+    fn is_one_away(&self) -> bool {
+        let bed = &self.history.bed;
+        (0..bed.ground().members()).any(|member| bed.is_away(member))
+    }
+
+    /// A member answers no more, if none is away or behind.
+    fn vanish(&mut self, member: usize) -> Outcome {
+        let bed = &self.history.bed;
+        if bed.ground() != Ground::One && self.whole && !self.is_one_away() {
+            bed.set_away(member % bed.ground().members(), true);
+            self.whole = false;
+        }
+        Outcome::default()
+    }
+
+    /// Members are there again, and behind until the next mount brought them up to date. An open group does not look for them.
+    fn return_all(&mut self) -> Outcome {
+        self.returns = true;
+        Outcome::default()
+    }
+
+    /// Members that return do so while nothing is mounted.
+    fn arrive(&mut self) {
+        if std::mem::take(&mut self.returns) {
+            let bed = &self.history.bed;
+            (0..bed.ground().members()).for_each(|member| bed.set_away(member, false));
+        }
+    }
+
     fn grow(&mut self, mib: u8) -> std::result::Result<Outcome, String> {
+        if self.history.bed.ground() != Ground::One {
+            return Ok(Outcome::default());
+        }
         let device = Arc::clone(self.history.bed.data());
         let size = (device.refresh_size().map_err(|e| e.to_string())? + (u64::from(mib) << 20)).min(SIZE_MAX);
         device.grow(size);
@@ -305,8 +413,13 @@ pub(crate) fn compare_outcome(model: &mut Model, step: &Step, outcome: &Outcome)
             return Err(format!("S-20: the read differs from byte {at} on ({} bytes, {} expected)", read.len(), to - from));
         }
     }
-    if let (Step::Append(file, dir, ..), Some(at)) = (step, outcome.at) {
-        let end = model.content(On::Name(*file, *dir))?.len() as u64;
+    let appended = match step {
+        Step::Append(file, dir, ..) => Some(On::Name(*file, *dir)),
+        Step::AppendHeld(slot, ..) => Some(On::Held(*slot)),
+        _ => None,
+    };
+    if let (Some(on), Some(at)) = (appended, outcome.at) {
+        let end = model.content(on)?.len() as u64;
         if at != end {
             return Err(format!("S-32: the append went to byte {at} of {end}"));
         }

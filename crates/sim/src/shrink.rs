@@ -9,6 +9,7 @@ pub fn shrink(violation: Box<Violation>, effort: &Effort) -> Box<Violation> {
     let mut best = violation;
     let cuts = match effort.cuts {
         Cuts::Random(count) => Cuts::Random(count * 4),
+        Cuts::Around(count) => Cuts::Around(count * 4),
         every @ Cuts::Every(_) => every,
     };
     let effort = Effort { cuts, ..*effort };

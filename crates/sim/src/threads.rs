@@ -246,14 +246,14 @@ fn prepare(fs: &FileSystem, threads: u8) -> fs::Result<InodeNo> {
     Ok(shared.ino())
 }
 
-fn work(part: Part, clock: &AtomicU64, mut history: History, mut stage: Stage, steps: &[Step]) -> Result<Worked, String> {
+fn work(part: Part, clock: &AtomicU64, mut history: History, stage: Stage, steps: &[Step]) -> Result<Worked, String> {
     let mut made = Vec::new();
     for (number, step) in steps.iter().enumerate() {
         let context = |what: String| format!("thread {}, step {number}, {step:?}: {what}", part.own);
         let begun = clock.fetch_add(1, Ordering::SeqCst);
         let outcome = match step {
-            Step::Checkpoint(_, None) => whole(part, &mut stage, &mut history, step),
-            _ => carry_out(&mut stage, &mut history, step),
+            Step::Checkpoint(_, None) => whole(part, &stage, &mut history, step),
+            _ => carry_out(&stage, &mut history, step),
         };
         let mut outcome = outcome.map_err(context)?;
         let span = begun..clock.fetch_add(1, Ordering::SeqCst);
@@ -268,7 +268,7 @@ fn work(part: Part, clock: &AtomicU64, mut history: History, mut stage: Stage, s
 }
 
 /// Makes a checkpoint of everything: the model of one thread knows its own part of what that shows.
-fn whole(part: Part, stage: &mut Stage, history: &mut History, step: &Step) -> Result<Outcome, String> {
+fn whole(part: Part, stage: &Stage, history: &mut History, step: &Step) -> Result<Outcome, String> {
     let made = match stage.make_checkpoint(step) {
         Ok(made) => made,
         Err(error) if error.kind == ErrorKind::NoSpace => return Ok(Outcome::default()),

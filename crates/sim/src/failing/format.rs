@@ -20,7 +20,7 @@ pub fn try_format_failures(setup: &Setup, failure: Failure) -> Result<FailureTal
         let bed = stale_bed(setup, nth);
         bed.weakest().inject(FaultRule::new(failure.fault(), Trigger::Nth(nth)));
         let wires = bed.connect();
-        let formatted = FileSystem::format(&wires.data, wires.log.as_ref(), &format_options(setup));
+        let formatted = FileSystem::format(wires.data(), wires.log(), &format_options(setup));
         if bed.weakest().counters().errors == 0 {
             return Ok(tally);
         }
@@ -36,7 +36,7 @@ pub fn try_format_failures(setup: &Setup, failure: Failure) -> Result<FailureTal
             tally.states += 1;
         }
         let again = FormatOptions { force: true, ..format_options(setup) };
-        FileSystem::format(&wires.data, wires.log.as_ref(), &again).map_err(|e| context(format!("formatting again fails: {e}")))?;
+        FileSystem::format(wires.data(), wires.log(), &again).map_err(|e| context(format!("formatting again fails: {e}")))?;
         empty_or_none(&bed.cut(bed.operation_count(), &CrashChoice::KeepAll)).map_err(context)?;
         let fs = wires.mount(quiet()).map_err(|e| context(format!("formatted again it does not mount: {e}")))?;
         fs.unmount().map_err(|e| context(format!("formatted again it does not unmount: {e}")))?;
@@ -59,7 +59,7 @@ pub fn try_format_cuts(setup: &Setup, over_a_volume: bool, ways: u64) -> Result<
     }
     let first = bed.operation_count();
     let options = FormatOptions { force: over_a_volume, ..format_options(setup) };
-    let report = FileSystem::format(&wires.data, wires.log.as_ref(), &options).map_err(|e| e.to_string())?;
+    let report = FileSystem::format(wires.data(), wires.log(), &options).map_err(|e| e.to_string())?;
     let last = bed.operation_count();
     let mut states = 0;
     for (after, way) in (first..=last).flat_map(|after| (0..ways).map(move |way| (after, way))) {
@@ -110,7 +110,8 @@ fn after_format(remains: &Remains, uuid: &str) -> Result<Left, String> {
     }
     fs.open("/new", &OpenOptions::create()).and_then(|file| file.write_at(&OLD, 0)).map_err(broken("what mounts cannot be used"))?;
     fs.unmount().map_err(broken("what mounts cannot be unmounted"))?;
-    let report = FileSystem::check(&remains.device(), remains.log().as_ref(), false).map_err(broken("a check does not run"))?;
+    let report =
+        remains.volume(true).and_then(|volume| FileSystem::check(&volume, remains.log().as_ref(), false)).map_err(broken("a check does not run"))?;
     if let Some(finding) = report.findings.first() {
         return Err(format!("S-98: a check finds {:?}: {}", finding.kind, finding.message));
     }

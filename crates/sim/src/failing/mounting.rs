@@ -14,10 +14,10 @@ use block::BlockDevice;
 impl Run {
     /// Unmounts, or the process dies, and mounts: whatever of it fails, a mount on a device that works finds all that was promised.
     pub(super) fn mount_again(&mut self, step: &Step) -> Result<(), String> {
-        let Stage { fs, held } = self.stage.take().expect("it is mounted");
-        drop(held);
+        let stage = self.stage.take().expect("it is mounted");
+        stage.close_held();
         if *step == Step::Remount
-            && let Err(error) = fs.unmount()
+            && let Err(error) = stage.unmount()
         {
             self.expected(&error, "nothing keeps a volume from being unmounted")?;
         }

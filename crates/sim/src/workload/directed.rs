@@ -2,8 +2,8 @@
 
 use fs::IoMode;
 
-use super::past::{defragmentation, full_volume, named_files, rollbacks, untorn};
-use super::{Back, Change, On, RenameKind, Step};
+use super::past::{defragmentation, full_volume, heirs, named_files, rollbacks, untorn};
+use super::{Back, Change, On, RenameKind, Step, fill};
 
 /// A workload with a name.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +29,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "names move between directories", steps: moves },
     Directed { name: "log wrap and metadata commits", steps: full_log },
     Directed { name: "metadata outgrow their region", steps: metadata_growth },
+    Directed { name: "recovery makes the metadata grow where a file was", steps: growth_at_recovery },
     Directed { name: "log of an earlier incarnation", steps: incarnations },
     Directed { name: "growth in flight", steps: growth },
     Directed { name: "modes switch in flight", steps: mode_switches },
@@ -36,6 +37,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "checkpoints made, written after, deleted and rolled back to", steps: checkpoints },
     Directed { name: "clones written on both sides and deleted in any order", steps: clones },
     Directed { name: "what clones had is written at once", steps: given_up },
+    Directed { name: "checkpoints go from the newest and from the middle", steps: heirs },
     Directed { name: "ranges cut out and put in", steps: collapse_insert },
     Directed { name: "blocks are used again at once", steps: reuse },
     Directed { name: "checkpoints of named files and directories", steps: named_files },
@@ -262,6 +264,20 @@ fn metadata_growth() -> Vec<Step> {
     // What is free again is used again, also for data.
     steps.extend((0..40).map(|which| Step::RemoveAttribute(which % 2, 0, which)));
     steps.extend([Step::Sync, Step::Remount, write(A, 0, 131_072, 99), Step::SetAttribute(0, 0, 50, 60_000), Step::SyncAll(A)]);
+    steps
+}
+
+/// A volume that is full but for what was just removed, and a log that a recovery folds into a region that must grow for it: where the file was. Its
+/// removal is as durable as the log, whose device may not have flushed it when the process died.
+fn growth_at_recovery() -> Vec<Step> {
+    const FILLER: On = On::Name(5, 0);
+    let mut steps = vec![Step::Create(0, 0), Step::Create(1, 0), write(A, 0, 2_500_000, 1), Step::Sync];
+    steps.extend(fill(FILLER));
+    for calls in [0, 1, 2, 3, 4, 6] {
+        steps.extend((0..12).map(|which| Step::SetAttribute(1, 0, which + u8::try_from(calls).expect("small") * 12, 60_000)));
+        steps.extend([Step::SyncAll(B), Step::Unlink(0, 0), Step::Die(Box::new(Step::Sync), calls)]);
+        steps.extend([Step::Create(0, 0), write(A, 0, 1_000_000, 2), Step::SyncAll(A)]);
+    }
     steps
 }
 

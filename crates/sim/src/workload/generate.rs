@@ -4,7 +4,7 @@ use fs::IoMode;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::{Back, Change, On, RenameKind, Setup, Step, fill};
+use super::{Back, Change, Ground, On, RenameKind, Setup, Step, fill};
 
 const FILES: u8 = 5;
 /// What fills a volume; no step touches it.
@@ -46,14 +46,14 @@ fn setup(rng: &mut Xoshiro256PlusPlus) -> Setup {
     let block_size = pick(rng, &[512, 1024, 4096, 4096, 4096, 16384]).max(sector);
     let untorn_unit = pick(rng, &[sector, sector, 16384]);
     let (volatile_cache, separate_log) = (rng.random_range(0..8) != 0, rng.random_range(0..3) == 0);
-    Setup { sector, block_size, untorn_unit, volatile_cache, separate_log }
+    Setup { sector, block_size, untorn_unit, volatile_cache, separate_log, per_record: 0, ground: Ground::One }
 }
 
 pub(super) fn pick<T: Copy>(rng: &mut Xoshiro256PlusPlus, from: &[T]) -> T {
     from[rng.random_range(0..from.len())]
 }
 
-fn step(rng: &mut Xoshiro256PlusPlus, block: u64) -> Step {
+pub(super) fn step(rng: &mut Xoshiro256PlusPlus, block: u64) -> Step {
     let file = if rng.random_range(0..3) == 0 { rng.random_range(0..FILES) } else { 0 };
     let dir = if rng.random_range(0..3) == 0 { rng.random_range(0..DIRECTORIES) } else { 0 };
     let on = if rng.random_range(0..5) == 0 { On::Held(rng.random_range(0..HELD)) } else { On::Name(file, dir) };

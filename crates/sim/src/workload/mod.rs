@@ -3,15 +3,20 @@
 mod crowd;
 mod directed;
 mod generate;
+mod mounted;
+mod pairs;
 mod past;
 
 pub(crate) use crowd::{SHARED_PAGE_BYTES, SHARED_PAGES, generate_for_thread};
 pub use directed::{DIRECTED, Directed};
 pub use generate::generate;
 pub(crate) use generate::generate_setup;
+pub use mounted::generate_mounted;
+pub use pairs::{generate_interleaved, pair, pair_count};
 
 use fs::{AllocateMode, IoMode, RenameMode};
 use serde::Serialize;
+use volume::{Arrangement, Shape};
 
 /// The volume a workload runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -26,13 +31,52 @@ pub struct Setup {
     pub volatile_cache: bool,
     /// Whether the log has a device of its own.
     pub separate_log: bool,
+    /// How many extents or names one record of a long change takes; 0: as many as in the product.
+    pub per_record: u16,
+    /// What the data lie on.
+    pub ground: Ground,
 }
 
 impl Setup {
     /// A disk with 512-byte sectors and a volatile cache under blocks of 4 KiB.
-    pub const DISK: Self = Self { sector: 512, block_size: 4096, untorn_unit: 512, volatile_cache: true, separate_log: false };
+    pub const DISK: Self =
+        Self { sector: 512, block_size: 4096, untorn_unit: 512, volatile_cache: true, separate_log: false, per_record: 0, ground: Ground::One };
     /// The same, and another one for the log.
     pub const TWO_DISKS: Self = Self { separate_log: true, ..Self::DISK };
+    /// A disk with blocks of 512 bytes, on which ten extents take three records.
+    pub const SMALL: Self = Self { block_size: 512, per_record: 4, ..Self::DISK };
+}
+
+/// What a volume lies on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub enum Ground {
+    /// One device.
+    One,
+    /// A mirror of two members.
+    Mirror,
+    /// A RAID-5 of three members.
+    Raid5,
+}
+
+impl Ground {
+    /// How many devices hold data.
+    pub(crate) fn members(self) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Mirror => 2,
+            Self::Raid5 => 3,
+        }
+    }
+
+    /// How they are arranged, where there are several.
+    pub(crate) fn arrangement(self) -> Option<Arrangement> {
+        let shape = match self {
+            Self::One => return None,
+            Self::Mirror => Shape::Mirror,
+            Self::Raid5 => Shape::Raid5,
+        };
+        Some(Arrangement { shape, unit_bytes: 16 << 10, plexes: 2 })
+    }
 }
 
 /// What an operation on a file works on.
@@ -80,10 +124,18 @@ pub enum Step {
     Write(On, IoMode, u64, u32, u8, bool),
     /// Appends in a mode: length, fill; `O_DSYNC` when the last is set.
     Append(u8, u8, IoMode, u32, u8, bool),
+    /// Appends to what a slot holds open: length, fill.
+    AppendHeld(u8, u32, u8),
     /// Reads in a mode, and compares: offset, length.
     Read(On, IoMode, u64, u32),
     /// Sets the size.
     SetSize(On, u64),
+    /// Sets the size of a file by its path, which nothing need have open.
+    Truncate(u8, u8, u64),
+    /// Remembers, in a slot, an inode that a name leads to, as a kernel does that looked it up: it lives on without names until it is forgotten.
+    Retain(u8, u8, u8),
+    /// Forgets what a slot remembers.
+    Forget(u8),
     /// `fallocate`.
     Allocate(On, Change, u64, u64),
     /// `sync_data`.
@@ -121,6 +173,28 @@ pub enum Step {
     Remount,
     /// The process dies and the volume is mounted again; the device keeps what it was told.
     Kill,
+    /// The process dies in the middle of a step, after so many calls of devices, or right after it, and the volume is mounted again.
+    Die(Box<Step>, u16),
+    /// A member of the group answers no more, if all others hold everything.
+    Vanish(u8),
+    /// The member that answers no more is there again, as it was, from the next mount on.
+    Return,
+    /// Carries out a step in the middle of another, each on a thread of its own of which only one runs at a time: the first begins, and the turn goes
+    /// over after so many points at which it may, and back after so many, until the numbers are used up.
+    During(Box<Step>, Box<Step>, Vec<u16>),
+}
+
+impl Step {
+    /// Whether it mounts or changes devices, which the recorder does, or is made of other steps.
+    pub(crate) fn is_recorders(&self) -> bool {
+        matches!(self, Self::Remount | Self::Kill | Self::Die(..) | Self::Grow(_) | Self::Vanish(_) | Self::Return | Self::During(..))
+    }
+
+    /// Whether what it makes gets a number or a line that nobody knows beforehand.
+    pub(crate) fn makes(&self) -> bool {
+        let made = matches!(self, Self::Create(..) | Self::Symlink(..) | Self::MakeDirectory(_) | Self::Clone(..) | Self::CloneDirectory(..));
+        made || matches!(self, Self::Checkpoint(..) | Self::Automatic(..) | Self::Diff(_))
+    }
 }
 
 /// What is rolled back.

@@ -34,6 +34,23 @@ pub(super) fn named_files() -> Vec<Step> {
     steps
 }
 
+/// S-54, I-CKP-1: what a deleted checkpoint kept goes to the next older one, and to no other.
+pub(super) fn heirs() -> Vec<Step> {
+    let mut steps = vec![Step::Create(0, 0), write(A, 0, 9000, 1), Step::Sync];
+    for (round, order) in [[2, 1, 0], [1, 2, 0], [2, 0, 1]].into_iter().enumerate() {
+        let fill = 40 * u8::try_from(round + 1).expect("three rounds");
+        for slot in 0..3 {
+            steps.extend([
+                Step::Checkpoint(slot, None),
+                write(A, u64::from(slot % 2) * 4096, 8192, fill + slot),
+                Step::SetMode(0, 0, 0o600 + u32::from(slot)),
+            ]);
+        }
+        steps.extend(order.into_iter().flat_map(|slot| [Step::DeleteCheckpoint(slot), Step::SyncAll(A)]));
+    }
+    steps
+}
+
 /// S-56, S-57: one file, then one directory, go back while the rest stays; also under open files, and back again after what was written since.
 pub(super) fn rollbacks() -> Vec<Step> {
     let inside = On::Name(0, 1);

@@ -4,6 +4,7 @@
 #[expect(clippy::unwrap_used, reason = "its helpers are tests too")]
 mod devices;
 mod failing;
+mod interleaved;
 mod planted;
 mod threads;
 mod workloads;

@@ -111,6 +111,11 @@ fn a_write_over_what_a_clone_may_get_back() {
 }
 
 #[test]
+fn images_that_go_to_the_wrong_checkpoint() {
+    finds(PlantedBug::ImagesToOldestHeir, "checkpoints go from the newest and from the middle");
+}
+
+#[test]
 fn a_rollback_in_two_parts() {
     finds(PlantedBug::RollbackInParts, "one file and one directory are rolled back");
 }

@@ -1,0 +1,196 @@
+//! The way from one process to its devices, which ends when it dies.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use block::{
+    AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Error, ErrorKind, Hook, HookedDevice, Operation, QueueOptions, Request, Result,
+};
+use fs::{FileSystem, MountOptions};
+use volume::{Group, ImportOptions, NewGroup, Role};
+
+use super::Bed;
+use super::remains::{limits, open_group};
+use crate::workload::Ground;
+
+/// The way from one process to its devices.
+#[derive(Debug)]
+pub(crate) struct Wires {
+    bed: Bed,
+    devices: Vec<Arc<dyn BlockDevice>>,
+    closed: Arc<AtomicBool>,
+    /// How many calls of devices get through before the process dies.
+    fuse: Arc<AtomicU64>,
+}
+
+impl Bed {
+    /// Connects a process to the devices.
+    pub(crate) fn connect(&self) -> Wires {
+        let (closed, fuse) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(u64::MAX)));
+        let wire = |(index, inner): (usize, &Arc<_>)| {
+            let wire = Wire { bed: self.clone(), index, closed: Arc::clone(&closed), fuse: Arc::clone(&fuse) };
+            HookedDevice::named(name(self, index), Arc::clone(inner) as _, wire) as Arc<dyn BlockDevice>
+        };
+        Wires { bed: self.clone(), devices: self.devices.iter().enumerate().map(wire).collect(), closed, fuse }
+    }
+}
+
+/// Members need names of their own.
+fn name(bed: &Bed, index: usize) -> String {
+    match bed.ground {
+        Ground::One => "simulated".to_owned(),
+        _ => format!("member{index}"),
+    }
+}
+
+impl Wires {
+    /// Nothing gets through any more.
+    pub(crate) fn cut(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Nothing gets through any more after so many calls.
+    pub(crate) fn cut_after(&self, calls: u64) {
+        self.fuse.store(calls, Ordering::SeqCst);
+    }
+
+    /// Whether the process is dead.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// The data device, or the first member.
+    pub(crate) fn data(&self) -> &Arc<dyn BlockDevice> {
+        &self.devices[0]
+    }
+
+    /// The log's own device.
+    pub(crate) fn log(&self) -> Option<&Arc<dyn BlockDevice>> {
+        self.devices.get(self.bed.members)
+    }
+
+    /// Makes a group of the members, where there are several.
+    pub(crate) fn make_group(&self) -> std::result::Result<(), String> {
+        let Some(data) = self.bed.ground.arrangement() else { return Ok(()) };
+        let new = NewGroup {
+            name: "judge".into(),
+            data,
+            members: self.devices[..self.bed.members].to_vec(),
+            log_members: Vec::new(),
+            spares: Vec::new(),
+            region_bytes: Some(1 << 20),
+            reserve_bytes: 0,
+            force: false,
+        };
+        volume::create(&new).map(drop).map_err(|e| e.to_string())
+    }
+
+    /// Opens what the file system lies on, without the members that are away. With `sync` everything is brought up to date first.
+    pub(crate) fn volume(&self, sync: bool) -> fs::Result<Arc<dyn BlockDevice>> {
+        if self.bed.ground == Ground::One {
+            return Ok(Arc::clone(self.data()));
+        }
+        let there = (0..self.bed.members).filter(|member| !self.bed.is_away(*member)).map(|member| Arc::clone(&self.devices[member]));
+        let options = ImportOptions { degraded: true, background: false, read_only: false };
+        let group = open_group(&there.collect::<Vec<_>>(), &options)?;
+        if sync {
+            group.sync().map_err(|e| fs::Error::new(fs::ErrorKind::Io, e.to_string()))?;
+        }
+        Ok(data_of(&group))
+    }
+
+    pub(crate) fn mount(&self, options: MountOptions) -> fs::Result<FileSystem> {
+        self.mount_synced(false, options)
+    }
+
+    /// Mounts; with `sync` a group is brought up to date first.
+    pub(crate) fn mount_synced(&self, sync: bool, options: MountOptions) -> fs::Result<FileSystem> {
+        FileSystem::mount(self.volume(sync)?, self.log().cloned(), MountOptions { limits: limits(self.bed.per_record), ..options })
+    }
+}
+
+/// The data volume of a group, which keeps the group open.
+pub(super) fn data_of(group: &Group) -> Arc<dyn BlockDevice> {
+    group.volume(Role::Data).expect("every group has one")
+}
+
+/// What stands on the way to one device.
+#[derive(Debug)]
+struct Wire {
+    bed: Bed,
+    index: usize,
+    closed: Arc<AtomicBool>,
+    fuse: Arc<AtomicU64>,
+}
+
+impl Wire {
+    fn open(&self, operation: Operation) -> Result<()> {
+        if self.fuse.load(Ordering::SeqCst) != u64::MAX
+            && self.fuse.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err()
+        {
+            self.closed.store(true, Ordering::SeqCst);
+        }
+        let detail = if self.closed.load(Ordering::SeqCst) {
+            "the process is dead"
+        } else if self.bed.is_away(self.index) {
+            "the device is gone"
+        } else {
+            return Ok(());
+        };
+        Err(Error { kind: ErrorKind::Io, operation, device: name(&self.bed, self.index), offset: None, errno: None, detail: detail.to_owned() })
+    }
+}
+
+impl Hook for Wire {
+    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        crate::interleave::pause();
+        self.open(call.operation())?;
+        self.bed.timed(pass)
+    }
+
+    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
+        self.open(Operation::Queue)?;
+        let wire = Self { bed: self.bed.clone(), index: self.index, closed: Arc::clone(&self.closed), fuse: Arc::clone(&self.fuse) };
+        Ok(Box::new(TimedQueue { queue: inner.queue(options)?, wire }))
+    }
+}
+
+/// A queue whose operations are on the clock, in the order in which they reach the device.
+struct TimedQueue {
+    queue: Box<dyn DeviceQueue>,
+    wire: Wire,
+}
+
+impl DeviceQueue for TimedQueue {
+    fn depth_max(&self) -> usize {
+        self.queue.depth_max()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+
+    fn push(&mut self, request: Request) -> std::result::Result<(), Request> {
+        self.queue.push(request)
+    }
+
+    fn submit(&mut self) -> Result<()> {
+        crate::interleave::pause();
+        self.wire.open(Operation::Queue)?;
+        self.wire.bed.timed(|| self.queue.submit())
+    }
+
+    fn complete(&mut self, min: usize, out: &mut Vec<Completion>) -> Result<usize> {
+        crate::interleave::pause();
+        self.wire.open(Operation::Queue)?;
+        self.wire.bed.timed(|| self.queue.complete(min, out))
+    }
+
+    fn take_buffer(&mut self) -> Option<AlignedBuf> {
+        self.queue.take_buffer()
+    }
+
+    fn give_buffer(&mut self, buf: AlignedBuf) {
+        self.queue.give_buffer(buf);
+    }
+}

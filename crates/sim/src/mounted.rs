@@ -1,0 +1,372 @@
+//! The same language through the kernel: a real mount of a volume on simulated devices, so that the kernel's own caches of pages, sizes and names are in
+//! the run. What a program was told while it ran is held against the model, what a power cut leaves is judged as ever.
+//!
+//! Device operations of the mount come from its own threads, and some after the call that caused them: a run repeats in what is asked, not to the operation.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use fs::{ErrorKind, FileSystem, InodeNo, IoMode, Result};
+use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
+use rustix::io::ReadWriteFlags;
+use serve::control::{Answer, Request};
+use serve::fuse::{Mount, MountSettings};
+
+use crate::act::{Outcome, Promise, Stage, Wrote};
+use crate::model::{Kind, Model, attribute};
+use crate::run::{Done, History, fresh_bed, hold_against, quiet};
+use crate::view::see;
+use crate::workload::{Change, On, RenameKind, Setup, Step, dir_path, file_path, pattern};
+
+/// Says why nothing can be mounted here, if so.
+#[must_use]
+pub fn why_no_mount() -> Option<&'static str> {
+    if !Path::new("/dev/fuse").exists() {
+        Some("there is no /dev/fuse")
+    } else if !rustix::process::geteuid().is_root() {
+        Some("the judge mounts as root only")
+    } else {
+        None
+    }
+}
+
+/// Runs steps on a mount of a fresh volume.
+///
+/// # Errors
+/// What the mount did that the model does not: one sentence, and the number of the step.
+pub(crate) fn record_mounted(setup: &Setup, seed: u64, steps: &[Step]) -> std::result::Result<History, String> {
+    let bed = fresh_bed(setup, seed);
+    let wires = bed.connect();
+    let fs = wires.mount(quiet()).map_err(|e| format!("a fresh volume does not mount: {e}"))?;
+    let seen = see(&fs).map_err(|e| format!("a fresh volume cannot be read: {e}"))?;
+    let mut history = History::new(bed, Model::recovered(setup.block_size, seen, Default::default()));
+    let program = Program::start(fs)?;
+    for (number, step) in steps.iter().enumerate() {
+        let begun = |what: String| format!("step {number}, {step:?}, on a mount: {what}");
+        let result = program.carry_out(step);
+        hold_against(&mut history.model, step, &result).map_err(begun)?;
+        let Outcome { promise, touched, moved, wrote, .. } = result.unwrap_or_default();
+        let (end, view) = (history.operations(), history.model.view());
+        history.push(Done { end, view, promise, touched, moved, wrote, ..Done::default() });
+        program.compare(&history.model).map_err(begun)?;
+    }
+    program.end()?;
+    Ok(history)
+}
+
+/// A program that uses a mount.
+struct Program {
+    mount: Mount,
+    /// The same file system, past the kernel: for what only looks.
+    stage: Stage,
+    dir: tempfile::TempDir,
+    held: Mutex<BTreeMap<u8, Held>>,
+    requests: Mutex<u64>,
+}
+
+/// What is held open: to write anywhere, and to append.
+struct Held {
+    anywhere: File,
+    appends: File,
+}
+
+fn refused(error: &std::io::Error) -> fs::Error {
+    let kind = match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+        Some(rustix::io::Errno::NOSPC) => ErrorKind::NoSpace,
+        Some(rustix::io::Errno::NOENT) => ErrorKind::NotFound,
+        _ => ErrorKind::Io,
+    };
+    fs::Error::new(kind, error.to_string())
+}
+
+fn system(error: rustix::io::Errno) -> fs::Error {
+    refused(&error.into())
+}
+
+fn missing() -> fs::Error {
+    fs::Error::new(ErrorKind::NotFound, "nothing is held there")
+}
+
+impl Program {
+    fn start(fs: FileSystem) -> std::result::Result<Self, String> {
+        let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
+        let stage = Stage::new(fs.clone());
+        let mount = Mount::start(fs, dir.path(), &MountSettings::default()).map_err(|e| format!("it cannot be mounted on a directory: {e}"))?;
+        Ok(Self { mount, stage, dir, held: Mutex::default(), requests: Mutex::default() })
+    }
+
+    fn end(self) -> std::result::Result<(), String> {
+        drop(std::mem::take(&mut *self.held.lock()));
+        let Self { mount, stage, .. } = &self;
+        stage.close_held();
+        mount.unmount().map_err(|e| format!("nothing keeps it from being unmounted: {e}"))
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path.trim_start_matches('/'))
+    }
+
+    fn file(&self, file: u8, dir: u8) -> PathBuf {
+        self.path(&file_path(file, dir))
+    }
+
+    fn open(&self, file: u8, dir: u8, mode: Option<IoMode>, flags: OFlags) -> Result<File> {
+        let suffix = mode.map(|mode| format!("::{}", mode.name())).unwrap_or_default();
+        let mut path = self.file(file, dir).into_os_string();
+        path.push(suffix);
+        let flags = i32::try_from(flags.bits()).expect("flags of an open are small");
+        OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).map_err(|e| refused(&e))
+    }
+
+    fn on<T>(&self, on: On, mode: Option<IoMode>, flags: OFlags, work: impl FnOnce(&File) -> Result<T>) -> Result<T> {
+        match on {
+            On::Name(file, dir) => work(&self.open(file, dir, mode, flags)?),
+            On::Held(slot) => work(&self.held.lock().get(&slot).ok_or_else(missing)?.anywhere),
+        }
+    }
+
+    fn carry_out(&self, step: &Step) -> Result<Outcome> {
+        let ino = |path: &Path| std::fs::symlink_metadata(path).map(|meta| InodeNo(meta.ino())).map_err(|e| refused(&e));
+        let none = OFlags::empty();
+        match *step {
+            Step::Create(file, dir) => {
+                let path = self.file(file, dir);
+                let made = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&path).map_err(|e| refused(&e))?;
+                let made = InodeNo(made.metadata().map_err(|e| refused(&e))?.ino());
+                Ok(Outcome { made: Some(made), touched: vec![ino(&self.path(&dir_path(dir)))?, made], ..Outcome::default() })
+            }
+            Step::Unlink(file, dir) => {
+                let (path, parent) = (self.file(file, dir), ino(&self.path(&dir_path(dir)))?);
+                let touched = vec![parent, ino(&path)?];
+                std::fs::remove_file(&path).map_err(|e| refused(&e))?;
+                Ok(Outcome { touched, ..Outcome::default() })
+            }
+            Step::Rename(file, dir, to, to_dir, kind) => {
+                let (from, into) = (self.file(file, dir), self.file(to, to_dir));
+                let mut touched = vec![ino(&self.path(&dir_path(dir)))?, ino(&self.path(&dir_path(to_dir)))?, ino(&from)?];
+                touched.extend(ino(&into));
+                let flags = if kind == RenameKind::Exchange { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
+                rustix::fs::renameat_with(rustix::fs::CWD, &from, rustix::fs::CWD, &into, flags).map_err(system)?;
+                Ok(Outcome { touched, ..Outcome::default() })
+            }
+            Step::SetAttribute(file, dir, which, len) => {
+                let path = self.file(file, dir);
+                rustix::fs::setxattr(&path, attribute(which), &vec![b'x'; len.into()], XattrFlags::empty()).map_err(system)?;
+                Ok(Outcome { touched: vec![ino(&path)?], ..Outcome::default() })
+            }
+            Step::Hold(slot, file, dir, mode) => {
+                let held = Held { anywhere: self.open(file, dir, Some(mode), none)?, appends: self.open(file, dir, Some(mode), OFlags::APPEND)? };
+                drop(self.held.lock().insert(slot, held));
+                Ok(Outcome::default())
+            }
+            Step::Release(slot) => self.held.lock().remove(&slot).map(|_| Outcome::default()).ok_or_else(missing),
+            Step::Write(on, mode, offset, len, fill, durable) => {
+                let flags = if durable { OFlags::DSYNC } else { none };
+                self.on(on, Some(mode), flags, |file| write(file, on, &pattern(offset, len, fill), offset, durable))
+            }
+            Step::Append(file, dir, mode, len, fill, durable) => {
+                let flags = if durable { OFlags::APPEND | OFlags::DSYNC } else { OFlags::APPEND };
+                append(&self.open(file, dir, Some(mode), flags)?, len, fill, durable)
+            }
+            Step::AppendHeld(slot, len, fill) => append(&self.held.lock().get(&slot).ok_or_else(missing)?.appends, len, fill, false),
+            Step::Read(on, mode, offset, len) => self.on(on, Some(mode), none, |file| {
+                let mut bytes = vec![0; usize::try_from(len).expect("small")];
+                let len = read(file, &mut bytes, offset).map_err(|e| refused(&e))?;
+                bytes.truncate(len);
+                Ok(Outcome { read: Some(bytes), ..Outcome::default() })
+            }),
+            Step::SetSize(on, size) => self.on(on, None, none, |file| {
+                file.set_len(size).map_err(|e| refused(&e))?;
+                changed(file)
+            }),
+            Step::Truncate(file, dir, size) => {
+                let path = self.file(file, dir);
+                let target = ino(&path)?;
+                // By path: `truncate(2)` opens nothing.
+                let status = std::process::Command::new("truncate").arg(format!("--size={size}")).arg("--no-create").arg(&path).status();
+                match status {
+                    Ok(status) if status.success() => Ok(Outcome { wrote: Some(Wrote::anything(target)), ..Outcome::default() }),
+                    _ => Err(fs::Error::new(ErrorKind::Io, "truncate failed")),
+                }
+            }
+            Step::Allocate(on, change, offset, len) => self.on(on, None, none, |file| {
+                rustix::fs::fallocate(file, flags_of(change), offset, len).map_err(system)?;
+                let moved = matches!(change, Change::Collapse | Change::Insert);
+                let done = changed(file)?;
+                let ino = done.wrote.as_ref().map(|wrote| wrote.ino);
+                Ok(Outcome { moved: ino.filter(|_| moved).map(|ino| (ino, change, offset, len)), ..done })
+            }),
+            Step::SyncData(on) => self.on(on, None, none, |file| {
+                file.sync_data().map_err(|e| refused(&e))?;
+                promising(file, Promise::Data)
+            }),
+            Step::SyncAll(on) => self.on(on, None, none, |file| {
+                file.sync_all().map_err(|e| refused(&e))?;
+                promising(file, Promise::Inode)
+            }),
+            Step::SyncDirectory(dir) => {
+                let dir = File::open(self.path(&dir_path(dir))).map_err(|e| refused(&e))?;
+                dir.sync_all().map_err(|e| refused(&e))?;
+                promising(&dir, Promise::Inode)
+            }
+            Step::Checkpoint(slot, None) => {
+                self.ask(&Request::Create { name: format!("c{slot}").into_bytes(), paths: Vec::new(), keep: false, automatic: false })?;
+                let made = self.stage.fs.checkpoints().into_iter().find(|made| made.name == format!("c{slot}").as_bytes());
+                self.stage.made_checkpoint(&made.ok_or_else(|| fs::Error::new(ErrorKind::NotFound, "the checkpoint that was made is not there"))?)
+            }
+            Step::DeleteCheckpoint(slot) => {
+                self.ask(&Request::Delete { name: format!("c{slot}").into_bytes() })?;
+                Ok(Outcome { promise: Promise::Names, ..Outcome::default() })
+            }
+            Step::Rollback(slot, back, force) => {
+                let path = back.path().map(String::into_bytes);
+                self.ask(&Request::Rollback { name: format!("c{slot}").into_bytes(), path, force })?;
+                let undo = self.stage.fs.checkpoints().into_iter().filter(|other| other.automatic);
+                undo.for_each(|undo| drop(self.stage.fs.delete_checkpoint(&undo.name)));
+                Ok(Outcome { promise: Promise::All, ..Outcome::default() })
+            }
+            _ => unreachable!("a program on a mount is not asked to {step:?}"),
+        }
+    }
+
+    /// Asks the mount for something, after the kernel handed over what it holds of cached writes, as the commands do.
+    fn ask(&self, request: &Request) -> Result<()> {
+        let root = self.dir.path();
+        let dir = File::open(root).map_err(|e| refused(&e))?;
+        rustix::fs::syncfs(&dir).map_err(system)?;
+        let number = {
+            let mut requests = self.requests.lock();
+            *requests += 1;
+            *requests
+        };
+        let name = format!("user.bedplate.request.judge.{number}");
+        let text = serde_json::to_vec(request).map_err(|e| fs::Error::new(ErrorKind::Invalid, e.to_string()))?;
+        rustix::fs::setxattr(root, &name, &text, XattrFlags::empty()).map_err(system)?;
+        let mut answer = Vec::new();
+        loop {
+            let mut part = vec![0; 64 << 10];
+            let len = rustix::fs::getxattr(root, format!("{name}@{}", answer.len()), &mut part[..]).map_err(system)?;
+            if len == 0 {
+                break;
+            }
+            answer.extend_from_slice(&part[..len]);
+        }
+        match serde_json::from_slice(&answer) {
+            Ok(Answer::Done(_)) => Ok(()),
+            Ok(Answer::Failed(kind, message)) => Err(fs::Error::new(ErrorKind::Io, format!("{kind}: {message}"))),
+            Err(e) => Err(fs::Error::new(ErrorKind::Io, format!("the answer makes no sense: {e}"))),
+        }
+    }
+
+    /// What programs are told of every file, by name and by what they hold open, is what the model has (S-20, S-32, S-57).
+    fn compare(&self, model: &Model) -> std::result::Result<(), String> {
+        for (file, content) in model.root_files() {
+            let path = self.path(&file);
+            let there = File::open(&path).map_err(|e| format!("{file} cannot be opened: {e}"))?;
+            same(&there, content, &file)?;
+        }
+        for (slot, held) in &*self.held.lock() {
+            let Some(content) = model.held_content(*slot) else { continue };
+            same(&held.anywhere, content, &format!("what slot {slot} holds open"))?;
+            let size = held.appends.metadata().map_err(|e| e.to_string())?.len();
+            if size != content.len() as u64 {
+                return Err(format!("S-57: the size told of what slot {slot} holds open is {size} of {}", content.len()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Holds what a program reads of a file, and the size it is told, against a content.
+fn same(file: &File, content: &[u8], what: &str) -> std::result::Result<(), String> {
+    let size = file.metadata().map_err(|e| format!("{what}: {e}"))?.len();
+    if size != content.len() as u64 {
+        return Err(format!("S-20: a program is told that {what} has {size} bytes, it has {}", content.len()));
+    }
+    let mut read_of = vec![0; content.len()];
+    let len = read(file, &mut read_of, 0).map_err(|e| format!("{what} cannot be read: {e}"))?;
+    match read_of.iter().zip(content).position(|(found, due)| found != due) {
+        _ if len < content.len() => Err(format!("S-20: a read of {what} ends at byte {len} of {}", content.len())),
+        Some(at) => Err(format!("S-20: a program reads {:#04x} at byte {at} of {what}, due is {:#04x}", read_of[at], content[at])),
+        None => Ok(()),
+    }
+}
+
+fn read(file: &File, bytes: &mut [u8], offset: u64) -> std::io::Result<usize> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match file.read_at(&mut bytes[done..], offset + done as u64)? {
+            0 => break,
+            len => done += len,
+        }
+    }
+    Ok(done)
+}
+
+fn ino_of(file: &File) -> Result<InodeNo> {
+    file.metadata().map(|meta| InodeNo(meta.ino())).map_err(|e| refused(&e))
+}
+
+fn changed(file: &File) -> Result<Outcome> {
+    Ok(Outcome { wrote: Some(Wrote::anything(ino_of(file)?)), ..Outcome::default() })
+}
+
+fn promising(file: &File, promise: impl FnOnce(InodeNo) -> Promise) -> Result<Outcome> {
+    Ok(Outcome { promise: promise(ino_of(file)?), ..Outcome::default() })
+}
+
+/// Writes; what is held open durably by a flag of this one call (S-6).
+fn write(file: &File, on: On, bytes: &[u8], offset: u64, durable: bool) -> Result<Outcome> {
+    let by_flag = durable && matches!(on, On::Held(_));
+    let mut done = 0;
+    while done < bytes.len() {
+        let at = offset + done as u64;
+        let len = if by_flag {
+            rustix::io::pwritev2(file, &[std::io::IoSlice::new(&bytes[done..])], at, ReadWriteFlags::DSYNC).map_err(system)?
+        } else {
+            file.write_at(&bytes[done..], at).map_err(|e| refused(&e))?
+        };
+        done += len;
+    }
+    let ino = ino_of(file)?;
+    let end = offset + bytes.len() as u64;
+    Ok(Outcome { promise: if durable { Promise::Written(ino, offset, end) } else { Promise::None }, ..changed(file)? })
+}
+
+fn append(file: &File, len: u32, fill: u8, durable: bool) -> Result<Outcome> {
+    use std::io::Write;
+    let mut writer = file;
+    let end = file.metadata().map_err(|e| refused(&e))?.len();
+    writer.write_all(&pattern(end, len, fill)).map_err(|e| refused(&e))?;
+    let after = writer.seek(SeekFrom::Current(0)).map_err(|e| refused(&e))?;
+    let at = after.saturating_sub(len.into());
+    let promise = if durable { Promise::Written(ino_of(file)?, at, after) } else { Promise::None };
+    Ok(Outcome { at: Some(at), promise, ..changed(file)? })
+}
+
+fn flags_of(change: Change) -> FallocateFlags {
+    match change {
+        Change::Preallocate => FallocateFlags::empty(),
+        Change::PreallocateKeep => FallocateFlags::KEEP_SIZE,
+        Change::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        Change::Zero => FallocateFlags::ZERO_RANGE,
+        Change::Collapse => FallocateFlags::COLLAPSE_RANGE,
+        Change::Insert => FallocateFlags::INSERT_RANGE,
+    }
+}
+
+impl Model {
+    /// The files of the root by name.
+    fn root_files(&self) -> Vec<(String, &[u8])> {
+        let content = |ino: &InodeNo| match &self.nodes.get(ino)?.kind {
+            Kind::File(content) => Some(content.as_slice()),
+            _ => None,
+        };
+        let Some(Kind::Directory(entries)) = self.nodes.get(&InodeNo::ROOT).map(|node| &node.kind) else { return Vec::new() };
+        entries.iter().filter_map(|(name, ino)| Some((name.clone(), content(ino)?))).collect()
+    }
+}
