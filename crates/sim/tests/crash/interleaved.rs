@@ -1,14 +1,10 @@
 //! Long changes of a file of ten extents, on a volume where a record takes four of them, with another operation in the middle; members of groups that
 //! vanish; processes that die in the middle of a step.
 
-use fs::PlantedBug;
-use sim::{Cuts, Effort, Setup, Step, Violation, pair, try_pair};
-
-/// More crash states than this are not looked at for one mistake.
-const STATES_MAX: u64 = 2_000;
+use sim::{Back, Cuts, Effort, On, Setup, Step, pair, try_interleaved, try_pair};
 
 fn effort(steps: usize, cuts: usize) -> Effort {
-    Effort { steps, cuts: Cuts::Around(cuts), second_cut_every: 4, second_life_every: 3 }
+    Effort { steps, cuts: Cuts::Around(cuts), second_cut_every: 4, second_life_every: 0 }
 }
 
 /// The number of the first pair whose change and whose other step are these.
@@ -19,22 +15,25 @@ fn number(change: &Step, other: &Step) -> usize {
     (0..sim::pair_count()).find(is).expect("there is such a pair")
 }
 
-/// Plants a mistake and looks for a broken promise in workloads one after the other.
-fn finds(bug: PlantedBug, mut next: impl FnMut(u64) -> Result<u64, Box<Violation>>) {
-    fs::plant(Some(bug));
-    let mut states = 0;
-    for seed in 1.. {
-        match next(seed) {
-            Ok(found) => states += found,
-            Err(violation) => return println!("{bug:?}: found in state {}: {}", states + violation.states + 1, violation.what),
+/// S-11, S-50, S-56: checkpoints and rollbacks in the middle of truncations by path and of removals show and leave one state or the other.
+#[test]
+fn s_11_s_50_s_56_nothing_shows_the_middle_of_a_long_change() {
+    let everything = Step::Rollback(0, Back::Everything, true);
+    for change in [Step::Truncate(0, 0, 3000), Step::Unlink(0, 0), Step::Allocate(On::Name(0, 0), sim::Change::Punch, 512, 9000)] {
+        for other in [&Step::Checkpoint(1, None), &everything] {
+            if let Err(violation) = try_pair(1, number(&change, other), &Setup::SMALL, 4, &effort(0, 2)) {
+                panic!("{violation}");
+            }
         }
-        assert!(states < STATES_MAX, "{bug:?} went unnoticed in {states} states");
     }
 }
 
-/// S-11: a power cut between two records of a truncation leaves blocks behind the end, and what was removed is there when the file grows again.
+/// S-4, S-5, S-6, S-9, S-11, S-16, S-50, S-54, S-61: random workloads of scattered files, also on groups of devices.
 #[test]
-fn a_truncation_that_is_not_marked_is_found() {
-    let number = number(&Step::Truncate(0, 0, 3000), &Step::Sync);
-    finds(PlantedBug::TruncationNotMarked, |seed| Ok(try_pair(seed, number, &Setup::SMALL, 1, &effort(0, 6))?.states));
+fn s_4_s_5_s_11_s_50_s_54_s_61_interleaved_workloads_survive_cuts() {
+    for seed in 1..=3 {
+        if let Err(violation) = try_interleaved(seed, &effort(40, 4)) {
+            panic!("{violation}");
+        }
+    }
 }
