@@ -71,7 +71,12 @@ impl File {
     }
 
     pub(crate) fn may_write(&self) -> Result<()> {
-        if self.write { self.fs.begin_change() } else { Err(self.not_open_for("writing")) }
+        self.need_write()?;
+        self.fs.begin_change()
+    }
+
+    fn need_write(&self) -> Result<()> {
+        if self.write { Ok(()) } else { Err(self.not_open_for("writing")) }
     }
 
     #[cold]
@@ -143,7 +148,8 @@ impl File {
     /// # Errors
     /// `TooLarge`, `Io`, `ReadOnly`; `NotPermitted` when not open for writing.
     pub fn set_size(&self, size: u64) -> Result<()> {
-        self.may_write()?;
+        self.need_write()?;
+        crate::io::begin_set_size(&self.fs, &self.inode, size)?;
         self.io().with_room(&Ask::SetSize(size), || crate::io::set_size(&self.fs.change(), &self.fs, &self.inode, size))
     }
     /// Changes the allocation of a range.
@@ -152,7 +158,8 @@ impl File {
     /// `NoSpace`, `Invalid` (empty range; unaligned or past the end for collapse and insert), `TooLarge`, `Io`, `ReadOnly`; `NotPermitted` when not
     /// open for writing.
     pub fn allocate(&self, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
-        self.may_write()?;
+        self.need_write()?;
+        if mode == AllocateMode::PunchHole { self.fs.begin_removal() } else { self.fs.begin_change() }?;
         let ask = Ask::Allocate(mode, offset..offset.saturating_add(len));
         self.io().with_room(&ask, || {
             self.io().need_room(&ask)?;

@@ -32,6 +32,8 @@ use crate::superblock::{ByteRun, Found, Superblock};
 use crate::{BlockNo, Epoch, Error, ErrorKind, FileKind, InodeNo, MountOptions, RecoveryReport, Result, tune};
 
 #[cfg(test)]
+mod cramped;
+#[cfg(test)]
 mod tests;
 
 /// A volume read up to the end of its log, nothing changed on it.
@@ -113,7 +115,7 @@ pub(crate) fn begin_writing(loaded: &Loaded) -> Result<(Arc<Space>, u64)> {
     space.keep_for_metadata(superblock.metadata_len / u64::from(superblock.block_size));
     let checked = space.withhold(checked_again(loaded));
     loaded.meta.region().set_grow(grow_from(&space, superblock.block_size));
-    loaded.meta.start(loaded.log_parts.clone(), loaded.replayed.next)?;
+    loaded.meta.start(loaded.log_parts.clone(), &loaded.replayed)?;
     space.free(&checked, 0);
     Ok((space, extents))
 }
@@ -354,8 +356,10 @@ fn remove_orphans(fs: &Arc<Fs>) -> Result<()> {
     })?;
     for (ino, unfinished) in orphans {
         match remove_orphan(fs, ino, unfinished) {
-            // Nothing depends on it but the space it holds, and a check finds it.
-            Err(e) if matches!(e.kind, ErrorKind::Corrupt | ErrorKind::NotFound) => tracing::warn!("inode {} is not removed now: {e}", ino.0),
+            // Nothing depends on it but the space it holds: a check finds it, or the next mount has the room in its metadata.
+            Err(e) if matches!(e.kind, ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::NoSpace) => {
+                tracing::warn!("inode {} is not removed now: {e}", ino.0);
+            }
             other => other?,
         }
     }
@@ -373,14 +377,21 @@ fn remove_orphan(fs: &Arc<Fs>, ino: InodeNo, unfinished: bool) -> Result<()> {
     }
 }
 
-/// Makes everything durable, closes the tree and marks the volume clean.
+/// Makes everything durable, closes the tree and marks the volume clean. Where the metadata has no room to grow, the log holds the rest for the next mount.
 pub(crate) fn unmount(fs: &Fs) -> Result<()> {
     fs.sync_everything()?;
     fs.retire();
     if fs.options.read_only {
         return Ok(());
     }
-    fs.meta.metadata_commit()?;
+    match fs.meta.metadata_commit() {
+        Err(e) if e.kind == ErrorKind::NoSpace && !fs.meta.has_unwritten_records() => {
+            tracing::warn!("{} is not clean, and the next mount goes on from its log: {e}", fs.device.name());
+            fs.meta.close();
+            return Ok(());
+        }
+        other => other?,
+    }
     fs.meta.close();
     fs.meta.region().update_superblock(|superblock| superblock.clean = true)
 }

@@ -235,6 +235,12 @@ impl Space {
         }
     }
 
+    /// Returns how many blocks metadata may take, counting what is about to become free, and how many are promised to cached writes.
+    pub(crate) fn free_and_promised(&self) -> (u64, u64) {
+        let inner = self.inner.lock();
+        (inner.free + inner.kept + inner.left, inner.promised)
+    }
+
     /// Returns whether `want.blocks` would be found, also counting what is about to become free.
     pub(crate) fn would_fit(&self, blocks: u64) -> bool {
         self.lacking(blocks) == 0

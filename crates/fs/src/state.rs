@@ -15,7 +15,7 @@ use crate::io::{Grid, Limbo, Sharing};
 use crate::latency::Sampler;
 use crate::listed::InodeList;
 use crate::log::{Record, RecordKind};
-use crate::meta::{Committed, MetaStore};
+use crate::meta::{Committed, MetaStore, Outlook, Purpose};
 use crate::mover::Mover;
 use crate::pause::{Pause, pause};
 use crate::row::{RowChange, Table, inode_key};
@@ -179,6 +179,20 @@ impl Fs {
 
     /// Refuses changes on a read-only mount and after a failed write or flush; holds back a writer that outruns the metadata.
     pub(crate) fn begin_change(&self) -> Result<()> {
+        self.begin(Purpose::Change)
+    }
+
+    /// As [`begin_change`](Self::begin_change), for what frees blocks or names: it goes on for a while where the metadata has no room to grow.
+    pub(crate) fn begin_removal(&self) -> Result<()> {
+        self.begin(Purpose::Removal)
+    }
+
+    /// As [`begin_removal`](Self::begin_removal), for the deletion of a checkpoint.
+    pub(crate) fn begin_deletion(&self) -> Result<()> {
+        self.begin(Purpose::Deletion)
+    }
+
+    fn begin(&self, purpose: Purpose) -> Result<()> {
         if self.options.read_only {
             return Err(Error::new(ErrorKind::ReadOnly, format!("{} is mounted read-only", self.device.name())));
         }
@@ -189,7 +203,10 @@ impl Fs {
             return Err(Error { kind: ErrorKind::ReadOnly, message: format!("the file system turned read-only: {failure}"), ..failure });
         }
         pause(Pause::Change);
-        self.meta.throttle()
+        self.meta.throttle(purpose, || {
+            let (free_blocks, promised_blocks) = self.space.free_and_promised();
+            Outlook { free_blocks, block_bytes: self.block_size.into(), promised_blocks }
+        })
     }
 
     /// Logs a record that changes no extents and makes its rows visible.
@@ -282,7 +299,11 @@ impl Fs {
         let listed = std::mem::take(&mut *self.lazy.lock());
         for inode in listed.into_values() {
             inode.times_listed.store(false, Ordering::Relaxed);
-            self.log_times(changing, &inode);
+            if self.meta.has_room_for_times() {
+                self.log_times(changing, &inode);
+            } else {
+                self.list_lazy(&inode);
+            }
         }
     }
 

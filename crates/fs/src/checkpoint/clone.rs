@@ -191,7 +191,10 @@ impl Fs {
 /// Deletes the checkpoints that clones of the present were made from when the machine stopped.
 pub(crate) fn remove_passing(fs: &Fs) -> Result<()> {
     for passing in fs.checkpoints().into_iter().filter(|checkpoint| checkpoint.automatic && checkpoint.name.starts_with(PASSING)) {
-        fs.delete_checkpoint(&passing.name)?;
+        match fs.delete_checkpoint(&passing.name) {
+            Err(e) if e.kind == ErrorKind::NoSpace => tracing::warn!("a checkpoint of an interrupted clone is left to the next mount: {e}"),
+            other => other?,
+        }
     }
     Ok(())
 }

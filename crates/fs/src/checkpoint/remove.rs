@@ -94,7 +94,7 @@ impl Fs {
 
     /// Deletes a checkpoint; durable when it returns. Files open in its view stand in the way.
     pub(crate) fn delete_checkpoint(&self, name: &[u8]) -> Result<()> {
-        self.begin_change()?;
+        self.begin_deletion()?;
         self.remove_checkpoint(name, |_| true)
     }
 
@@ -129,6 +129,7 @@ impl Fs {
         let committed = self.meta.exclusively(|locked| {
             let rows = deletion(locked.state(), std::slice::from_ref(checkpoint))?;
             let record = Record { kind: RecordKind::Checkpoint, rows, exposes: None, barrier: false };
+            self.meta.need_log_room(&record)?;
             let committed = locked.commit(record, Others::Covered)?;
             locked.capture().checkpoints.retain(|other| other.epoch != checkpoint.epoch);
             locked.capture().going.push(Arc::clone(checkpoint));

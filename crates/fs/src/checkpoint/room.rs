@@ -164,7 +164,7 @@ impl Fs {
         if self.empty_limbo() {
             return Ok(());
         }
-        if self.begin_change().is_err() {
+        if self.begin_removal().is_err() {
             return Err(refused);
         }
         if self.keeping.policy() == SpacePolicy::Refuse {
@@ -205,14 +205,15 @@ impl Fs {
         Ok(any)
     }
 
-    /// Deletes the oldest checkpoints, where that is the policy, once metadata has eaten into what is kept for it: a metadata commit must never find
-    /// the volume full. Called with no lock held.
+    /// Deletes the oldest checkpoints, where that is the policy, once metadata has eaten into what is kept for it, or asked for more than is free.
+    /// Called with no lock held.
     pub(crate) fn relieve_metadata(&self) {
-        if self.space.would_fit(0) || self.keeping.policy() == SpacePolicy::Refuse {
+        let beyond = self.meta.blocks_wanted().saturating_sub(self.space.totals().reserve);
+        if self.space.would_fit(beyond) || self.keeping.policy() == SpacePolicy::Refuse {
             return;
         }
         let _one = self.room.lock();
-        if let Err(error) = self.delete_oldest(&|_| Ok(0)) {
+        if let Err(error) = self.delete_oldest(&|_| Ok(beyond)) {
             tracing::warn!("metadata takes the last blocks, and no checkpoint could be deleted for it: {error}");
         }
     }

@@ -119,7 +119,7 @@ impl Io<'_> {
             }
             rest.end = from;
             self.fs.options.limits.between_records("punch");
-            self.fs.begin_change()?;
+            self.fs.begin_removal()?;
         }
     }
 

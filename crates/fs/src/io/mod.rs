@@ -61,7 +61,7 @@ pub(crate) use open::{mode_changed, open};
 pub(crate) use queued::{Planned, Segments};
 pub(crate) use redirect::{Limbo, Sharing, forget_pages, read_again};
 pub(crate) use sync::{flush_aged, flush_all, flush_inode};
-pub(crate) use truncate::{free_all, resume_truncate, set_size};
+pub(crate) use truncate::{begin_set_size, free_all, resume_truncate, set_size};
 pub(crate) use untorn::ATTRIBUTE as UNTORN;
 
 use std::sync::Arc;

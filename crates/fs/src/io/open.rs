@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::cached::uses_cache;
-use super::{Io, set_size};
+use super::{Io, begin_set_size, set_size};
 use crate::inode::Inode;
 use crate::mode::{OpenClass, OpenTable, Service};
 use crate::state::Fs;
@@ -28,7 +28,8 @@ pub(crate) fn open(fs: &Arc<Fs>, inode: &Arc<Inode>, options: &OpenOptions) -> R
         _ => return Err(Error::new(ErrorKind::Invalid, format!("inode {} is not a regular file and cannot be opened as one", inode.ino.0))),
     }
     if options.write || options.append || options.truncate {
-        fs.begin_change()?;
+        // Being open for writing changes nothing yet.
+        if options.truncate { begin_set_size(fs, inode, 0) } else { fs.begin_removal() }?;
         fs.need_live(inode.ino)?;
     }
     let changing = fs.change();

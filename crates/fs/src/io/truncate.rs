@@ -17,6 +17,11 @@ use crate::inode::Inode;
 use crate::log::RecordKind;
 use crate::state::Fs;
 
+/// Begins a change of a file's size: one that frees blocks goes on where the metadata has no room to grow.
+pub(crate) fn begin_set_size(fs: &Fs, inode: &Inode, size: u64) -> Result<()> {
+    if size < inode.size.load(Ordering::Acquire) { fs.begin_removal() } else { fs.begin_change() }
+}
+
 /// Cuts or extends (with a hole).
 pub(crate) fn set_size(_changing: &Changing<'_>, fs: &Fs, inode: &Arc<Inode>, size: u64) -> Result<()> {
     if size > Grid::FILE_BYTES_MAX {
@@ -114,7 +119,7 @@ impl Io<'_> {
         let what = if last_mark == Mark::None { "reclaim" } else { "truncate" };
         assert!(last_mark == Mark::End || self.inode.names() == 0, "I-CHG-2: inode {} has a name and loses its blocks", self.inode.ino.0);
         self.fs.options.limits.between_records(what);
-        self.fs.begin_change()
+        self.fs.begin_removal()
     }
 }
 

@@ -188,6 +188,16 @@ impl Buffer {
         self.last
     }
 
+    /// Whether another batch of this length would be written.
+    pub(super) fn takes(&self, len: usize) -> bool {
+        len <= self.limits.batch && self.bytes + len <= self.limits.buffered
+    }
+
+    /// Whether a quarter is buffered of what could be.
+    pub(super) fn is_quarter_full(&self) -> bool {
+        self.bytes > self.limits.buffered / 4
+    }
+
     #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
         self.bytes as u64

@@ -23,6 +23,7 @@
 //!   record up to it has data to check: replay then takes it without reading data, so the data may be overwritten and its blocks reused.
 //! - I-LOG-6: after the first failed write or flush nothing is ever reported durable again.
 //! - I-LOG-7: replay hands over a prefix of the appended records that contains every acknowledged one.
+//! - I-LOG-8: where a log goes on in its incarnation, the rest of its ring is durably zero before the first write.
 //!
 //! Why replay never rejects an acknowledged record: it was durable together with its data; its data changes in place only after
 //! [`IntentLog::permit_overwrite`], and its blocks go to others only once the record that freed them is sealed. Both imply that the
@@ -49,14 +50,14 @@ pub(crate) use place::{LogParts, LogPlace, LogPosition};
 #[cfg(any(test, feature = "forge"))]
 pub(crate) use record::encode_record;
 pub(crate) use record::{Exposure, Record, RecordKind};
-pub(crate) use replay::{ReplayReport, replay};
+pub(crate) use replay::{Kept, ReplayReport, replay};
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::{Error, LogInfo, Lsn, Result};
+use crate::{Error, ErrorKind, LogInfo, Lsn, Result};
 
 /// How a wait for the log ended.
 #[must_use]
@@ -89,6 +90,7 @@ pub(crate) struct IntentLog {
     last: AtomicU64,
     durable: AtomicU64,
     sealed: AtomicU64,
+    used: AtomicU64,
     failed: OnceLock<Error>,
     counters: Counters,
 }
@@ -103,6 +105,19 @@ struct Counters {
 /// Buffering more than this, with nobody waiting for it, is pointless: a metadata commit is due long before.
 const BUFFERED_BYTES_MAX: u64 = 16 << 20;
 
+/// Into how many pieces the ring is shared out where the metadata has no room.
+const PIECES: u64 = 16;
+
+/// Checks the log's place, and that a write may begin at a ring byte; returns the write unit in bytes.
+fn check_place(parts: &LogParts, offset: u64) -> Result<u64> {
+    let unit = parts.check()?;
+    if !offset.is_multiple_of(unit) || offset > parts.place.len_bytes {
+        let name = parts.ring_device().name();
+        return Err(Error::corrupt(format!("{name}: the log cannot go on at ring byte {offset}: its write unit is {unit} bytes")));
+    }
+    Ok(unit)
+}
+
 impl IntentLog {
     /// Opens the log for writing at a position that a durable metadata commit holds and behind which nothing of its incarnation was written:
     /// [`LogPosition::START`] of a fresh volume, [`ReplayReport::next`] otherwise.
@@ -110,20 +125,49 @@ impl IntentLog {
     /// # Errors
     /// `Corrupt` for a place outside its device or not aligned to the device's blocks, or a position that is not.
     pub(crate) fn open(parts: LogParts, position: LogPosition) -> Result<Self> {
-        let unit = parts.check()?;
-        let place = parts.place;
-        if !position.offset.is_multiple_of(unit) || position.offset > place.len_bytes {
-            let name = parts.ring_device().name();
-            return Err(Error::corrupt(format!("{name}: the log cannot go on at ring byte {}: its write unit is {unit} bytes", position.offset)));
+        let unit = check_place(&parts, position.offset)?;
+        let ring = ring::Ring::new(parts.place, position);
+        Ok(Self::over(parts, unit, ring))
+    }
+
+    /// Goes on behind what replay found, where no metadata commit can hold it: the ring's other bytes are zeroed, so that nothing which an earlier life
+    /// left there follows (I-LOG-8), and what is there is sealed.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); `NoSpace` where the ring has no room for that.
+    pub(crate) fn resume(parts: LogParts, kept: &Kept) -> Result<Self> {
+        let ring = ring::Ring::resumed(parts.place, kept);
+        let unit = check_place(&parts, ring.head())?;
+        let free = ring.free();
+        let zeroed: u64 = free.iter().map(|(_, len)| len).sum();
+        assert_eq!(zeroed + ring.used_bytes(), parts.place.len_bytes, "I-LOG-8: what is not in use becomes zero");
+        for (offset, len) in free {
+            parts.ring_device().write_zeroes(parts.place.start_byte + offset, len)?;
         }
+        parts.ring_device().flush()?;
+        let log = Self::over(parts, unit, ring);
+        for record in &kept.rest {
+            log.append(record);
+        }
+        match log.seal(log.last_lsn())? {
+            SyncOutcome::Durable => Ok(log),
+            SyncOutcome::NeedsCommit => {
+                let name = log.parts.ring_device().name();
+                Err(Error::new(ErrorKind::NoSpace, format!("{name}: the log is full, and the metadata has no room to grow: mount read-only (-o ro)")))
+            }
+        }
+    }
+
+    fn over(parts: LogParts, unit: u64, ring: ring::Ring) -> Self {
         let as_len = |bytes: u64| usize::try_from(bytes).expect("bounded by a constant");
+        let place = parts.place;
         let limits = buffer::Limits {
             unit: as_len(unit),
             batch: as_len(batch::BATCH_BYTES_MAX.min(place.len_bytes / 4) / unit * unit),
             buffered: as_len(BUFFERED_BYTES_MAX.min(place.len_bytes / 2)),
         };
-        let applied = position.applied;
-        Ok(Self {
+        let (last, sealed) = (ring.placed(), ring.sealed());
+        Self {
             separate: place.separate,
             parts,
             unit: limits.unit,
@@ -131,14 +175,15 @@ impl IntentLog {
             seal_to: AtomicU64::new(0),
             group: group::Group::new(),
             leader: Mutex::new(commit::Leader::new(limits.unit)),
-            buffer: Mutex::new(buffer::Buffer::new(limits, applied)),
-            ring: Mutex::new(ring::Ring::new(place, position)),
-            last: AtomicU64::new(applied.0),
-            durable: AtomicU64::new(applied.0),
-            sealed: AtomicU64::new(applied.0),
+            buffer: Mutex::new(buffer::Buffer::new(limits, last)),
+            last: AtomicU64::new(last.0),
+            durable: AtomicU64::new(ring.durable().0),
+            sealed: AtomicU64::new(sealed.0),
+            used: AtomicU64::new(ring.used_bytes()),
+            ring: Mutex::new(ring),
             failed: OnceLock::new(),
             counters: Counters::default(),
-        })
+        }
     }
 
     /// Adds a record to the buffer and returns its ordinal. Memory only; never blocks on I/O and never fails.
@@ -210,6 +255,40 @@ impl IntentLog {
         Lsn(self.sealed.load(Ordering::Acquire))
     }
 
+    /// Length of the ring in bytes.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.parts.place.len_bytes
+    }
+
+    /// Bytes of the ring that replay may need, as of the last round.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the buffer holds so much that it is better written than dropped.
+    pub(crate) fn buffers_much(&self) -> bool {
+        self.buffer.lock().is_quarter_full()
+    }
+
+    /// Returns whether the ring has room for all that is buffered, and behind it for log writes of so many bytes and as many sixteenths of the ring.
+    pub(crate) fn has_room(&self, sixteenths: u64, bytes: u64) -> bool {
+        let buffer = self.buffer.lock();
+        let ring = self.ring.lock();
+        let unit = self.unit as u64;
+        let piece = self.size_bytes() / PIECES / unit * unit;
+        let pieces = sixteenths.saturating_add(bytes.div_ceil(piece));
+        let wanted = std::iter::repeat_n(piece, usize::try_from(pieces.min(PIECES + 1)).expect("a few"));
+        buffer.dropped() <= ring.durable() && ring.fits(buffer.lengths().chain(wanted))
+    }
+
+    /// Returns whether a record would be written, and not dropped for want of room.
+    pub(crate) fn holds(&self, record: &Record) -> bool {
+        let buffer = self.buffer.lock();
+        let ring = self.ring.lock();
+        let len = (record.encoded_len() + batch::HEADER_BYTES).next_multiple_of(self.unit);
+        buffer.takes(len) && ring.fits(buffer.lengths().chain([len as u64, self.size_bytes() / PIECES]))
+    }
+
     /// Returns the position to store in a metadata commit that holds all records up to `lsn`.
     pub(crate) fn position_after(&self, lsn: Lsn) -> LogPosition {
         self.ring.lock().position_after(lsn)
@@ -217,7 +296,9 @@ impl IntentLog {
 
     /// Moves the tail to a position that a metadata commit now holds durably.
     pub(crate) fn trim(&self, position: LogPosition) {
-        self.ring.lock().trim(position);
+        let mut ring = self.ring.lock();
+        ring.trim(position);
+        self.used.store(ring.used_bytes(), Ordering::Relaxed);
     }
 
     /// Takes note that a metadata commit, made after a flush of the data device, holds everything up to `lsn` durably: that much is durable and
@@ -260,6 +341,7 @@ impl IntentLog {
     fn publish_progress(&self, ring: &ring::Ring) {
         self.durable.store(ring.durable().0, Ordering::Release);
         self.sealed.store(ring.sealed().0, Ordering::Release);
+        self.used.store(ring.used_bytes(), Ordering::Relaxed);
     }
 
     /// I-LOG-6: the first failure stays.

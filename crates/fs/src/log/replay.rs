@@ -36,6 +36,20 @@ pub(crate) struct ReplayReport {
     pub(crate) checked: Vec<(u64, u32)>,
     /// The position of the next incarnation; open the log there once a durable metadata commit holds it.
     pub(crate) next: LogPosition,
+    /// What the log goes on behind where there can be no such commit.
+    pub(crate) kept: Kept,
+}
+
+/// A log as replay found it.
+#[derive(Debug, Clone)]
+pub(crate) struct Kept {
+    /// From where it was replayed.
+    pub(super) position: LogPosition,
+    /// The log writes that count in whole, in order.
+    pub(super) batches: Vec<Header>,
+    /// Records that count of the log write behind them, which does not count in whole.
+    pub(super) rest: Vec<Record>,
+    pub(super) sealed: Lsn,
 }
 
 /// Hands every record of the log after `position` to `visitor`, in order. Changes nothing on any device.
@@ -59,6 +73,7 @@ pub(crate) fn replay(parts: &LogParts, position: LogPosition, mut visitor: impl 
         damaged: chain.damaged.clone(),
         checked: Vec::new(),
         next: LogPosition { incarnation: position.incarnation + u64::from(!planted(PlantedBug::SameIncarnation)), ..LogPosition::START },
+        kept: Kept { position, batches: Vec::new(), rest: Vec::new(), sealed: chain.sealed },
     };
     let mut data = Window::new(&parts.data, 0, parts.data.size_bytes());
     let mut cursor = Cursor::new(position);
@@ -67,9 +82,12 @@ pub(crate) fn replay(parts: &LogParts, position: LogPosition, mut visitor: impl 
             let message = format!("{}: log write {} was intact and is no longer: the device is failing", ring.device.name(), cursor.sequence);
             return Err(Error::corrupt(message));
         };
+        let before = report.last;
         if !visit_batch(&mut ring, &mut data, &header, chain.sealed, &mut report, &mut visitor)? {
+            report.kept.rest = records_between(&mut ring, &header, before, report.last)?;
             break;
         }
+        report.kept.batches.push(header);
         cursor.pass(&header);
     }
     report.next.applied = report.last;
@@ -271,6 +289,19 @@ fn visit_batch(
     }
     payload.end().map_err(place)?;
     Ok(true)
+}
+
+/// Reads the records of an intact batch that come after one and not after another; all their data is there.
+fn records_between(ring: &mut Window<'_>, header: &Header, after: Lsn, upto: Lsn) -> Result<Vec<Record>> {
+    let mut payload = Reader::new(header.payload(ring.bytes(header.offset, header.len as usize)?), "the payload of a log write");
+    let mut records = Vec::new();
+    for lsn in (header.first.0..=upto.0).map(Lsn) {
+        let record = Record::decode(&mut payload)?;
+        if lsn > after {
+            records.push(Record { exposes: None, barrier: false, ..record });
+        }
+    }
+    Ok(records)
 }
 
 /// Says whether the data that a record exposes is there.

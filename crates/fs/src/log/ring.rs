@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use super::batch::Header;
+use super::replay::Kept;
 use super::{LogPlace, LogPosition};
 use crate::Lsn;
 
@@ -55,6 +57,31 @@ impl Ring {
             sealed: position.applied,
             exposing: Lsn(0),
         }
+    }
+
+    /// Goes on behind a log as replay found it. The first write is to seal what is there.
+    pub(super) fn resumed(place: LogPlace, kept: &Kept) -> Self {
+        let live = |header: &Header| Live { sequence: header.sequence, offset: header.offset, len: header.len.into(), last: header.last() };
+        let live: VecDeque<Live> = kept.batches.iter().map(live).collect();
+        let mut ring = Self::new(place, kept.position);
+        if let Some(last) = live.back().copied() {
+            (ring.head, ring.next_sequence, ring.durable_sequence) = (last.offset + last.len, last.sequence + 1, last.sequence);
+            ring.placed = last.last.max(ring.applied);
+            (ring.durable, ring.exposing) = (ring.placed, ring.placed);
+            ring.sealed = kept.sealed.min(ring.placed);
+        }
+        ring.live = live;
+        ring
+    }
+
+    /// The parts of the ring, offset and length, that no live batch is in.
+    pub(super) fn free(&self) -> Vec<(u64, u64)> {
+        let parts = match self.live.front() {
+            None => vec![(0, self.len)],
+            Some(tail) if tail.offset < self.head => vec![(self.head, self.len), (0, tail.offset)],
+            Some(tail) => vec![(self.head, tail.offset)],
+        };
+        parts.into_iter().filter(|(start, end)| start < end).map(|(start, end)| (start, end - start)).collect()
     }
 
     /// Finds room for a batch of `len` bytes behind a head, given the oldest live byte.
@@ -137,6 +164,11 @@ impl Ring {
     /// The first lsn that an empty batch may claim: the one behind what the ring holds.
     pub(super) fn placed(&self) -> Lsn {
         self.placed
+    }
+
+    /// Where the next batch goes, if it fits there.
+    pub(super) fn head(&self) -> u64 {
+        self.head
     }
 
     pub(super) fn durable(&self) -> Lsn {

@@ -12,6 +12,7 @@
 //! - I-META-3: that commit starts only after the log is durable up to that position (or, when the log is full, after those
 //!   records left the log's buffer for good).
 //! - I-META-5: a metadata commit that finds no room for the region to grow changes nothing and latches nothing.
+//! - I-META-6: what is accepted while such a commit is to be expected has room in the log (`room.rs`).
 //! - I-META-4: a reader sees every row in one of active, frozen and tree at every moment of a metadata commit.
 
 mod guard;
@@ -19,6 +20,7 @@ mod memtable;
 mod merge;
 mod read;
 mod region;
+mod room;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -26,6 +28,7 @@ mod tests;
 pub(crate) use guard::guarded;
 pub(crate) use read::State;
 pub(crate) use region::{GrowRegion, Growth, Region};
+pub(crate) use room::{Outlook, Purpose};
 #[cfg(any(test, feature = "forge"))]
 pub(crate) use store::write_rows;
 pub(crate) use store::{Committed, Locked, MetaStore, POSITION, format_tree, open_tree, stored_position, table_name};

@@ -123,6 +123,11 @@ impl Region {
         self.superblock.read().clone()
     }
 
+    /// Returns how many bytes the tree's file has.
+    pub(super) fn metadata_len(&self) -> u64 {
+        self.superblock.read().metadata_len
+    }
+
     /// Changes the superblock and makes both copies durable, if there are any yet.
     pub(crate) fn update_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let mut guard = self.superblock.write();

@@ -1,7 +1,7 @@
 //! The store: commit, read, and the metadata commit that moves rows into the tree.
 
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use block::BlockDevice;
@@ -14,7 +14,7 @@ use super::read::{Snapshot, State};
 use super::region::{Backend, Region};
 use crate::checkpoint::{Capture, Known, Others};
 use crate::extent::Run;
-use crate::log::{IntentLog, LogParts, LogPosition, Record, RecordKind, SyncOutcome};
+use crate::log::{IntentLog, LogParts, LogPosition, Record, RecordKind, ReplayReport, SyncOutcome};
 use crate::planted::{PlantedBug, logged_instead, planted};
 use crate::row::{RowChange, Table};
 use crate::{Error, ErrorKind, LogInfo, Lsn, Result};
@@ -44,7 +44,7 @@ pub(crate) const fn table_name(table: Table) -> &'static str {
 pub(crate) const POSITION: &[u8] = b"log_position";
 
 /// Bytes in the active memtable from which operations wait for a metadata commit.
-const ACTIVE_BYTES_MAX: usize = 64 << 20;
+pub(super) const ACTIVE_BYTES_MAX: usize = 64 << 20;
 /// Bytes in the active memtable from which the sync daemon starts a metadata commit.
 const ACTIVE_BYTES_DUE: usize = 16 << 20;
 
@@ -90,10 +90,10 @@ pub(crate) struct MetaStore {
     state: RwLock<State>,
     /// One metadata commit at a time; rank 4.5, never taken while `state` is held.
     committing: Mutex<()>,
-    active_bytes: AtomicUsize,
+    pub(super) active_bytes: AtomicUsize,
     metadata_commits: AtomicU64,
-    /// Whether the last metadata commit found no room for the region to grow.
-    cramped: AtomicBool,
+    /// Why the last metadata commit found no room for the region to grow, if it did not.
+    refusal: Mutex<Option<Error>>,
     failed: OnceLock<Error>,
 }
 
@@ -173,17 +173,22 @@ impl MetaStore {
             committing: Mutex::new(()),
             active_bytes: AtomicUsize::new(0),
             metadata_commits: AtomicU64::new(0),
-            cramped: AtomicBool::new(false),
+            refusal: Mutex::new(None),
             failed: OnceLock::new(),
         })
     }
 
     /// Ends recovery: what was replayed becomes durable together with the position of a new log incarnation, and the log opens there. What was
-    /// replayed is durable in the log, and so is the data that it exposes (I-REC-1): the tree may grow into what it freed.
-    pub(crate) fn start(&self, parts: LogParts, next: LogPosition) -> Result<()> {
+    /// replayed is durable in the log, and so is the data that it exposes (I-REC-1): the tree may grow into what it freed. Where it has no room to grow, the
+    /// log goes on behind what was replayed.
+    pub(crate) fn start(&self, parts: LogParts, replayed: &ReplayReport) -> Result<()> {
         let (frozen, _) = self.freeze();
-        self.write_frozen(&frozen, &next)?;
-        assert!(self.log.set(IntentLog::open(parts, next)?).is_ok(), "the log is opened once");
+        let done = self.write_frozen(&frozen, &replayed.next);
+        let log = match self.take_back_refused(&done) {
+            Some(_) => IntentLog::resume(parts, &replayed.kept)?,
+            None => done.and_then(|()| IntentLog::open(parts, replayed.next))?,
+        };
+        assert!(self.log.set(log).is_ok(), "the log is opened once");
         Ok(())
     }
 
@@ -193,7 +198,7 @@ impl MetaStore {
         *self.db.lock() = None;
     }
 
-    fn log(&self) -> &IntentLog {
+    pub(super) fn log(&self) -> &IntentLog {
         self.log.get().expect("a writable mount opened its log")
     }
 
@@ -370,28 +375,15 @@ impl MetaStore {
         self.active_bytes.load(Ordering::Relaxed) > ACTIVE_BYTES_DUE
     }
 
-    /// Returns whether the log is more than half full.
-    pub(crate) fn log_half_full(&self) -> bool {
-        let log = self.log_info();
-        log.used_bytes > log.size_bytes / 2
-    }
-
-    /// Holds an operation back while the memtable is too large. Called before an operation takes any lock. Where the region cannot grow, operations go on
-    /// while the log is less than half full, so that something can be removed; then they are refused with `NoSpace`, and nothing is changed.
-    pub(crate) fn throttle(&self) -> Result<()> {
-        let cramped = self.cramped.load(Ordering::Relaxed) && self.log_half_full();
-        if cramped || self.active_bytes.load(Ordering::Relaxed) > ACTIVE_BYTES_MAX { self.metadata_commit() } else { Ok(()) }
-    }
-
     /// Moves everything committed so far into the tree, durably, and the log's tail behind it.
     ///
     /// # Errors
     /// `NoSpace` where the region had no room to grow: then nothing has changed (I-META-5). Everything else latches.
     pub(crate) fn metadata_commit(&self) -> Result<()> {
-        let sealed_before = self.cramped.load(Ordering::Relaxed);
+        let sealed_before = self.is_cramped();
         match self.try_metadata_commit() {
             // Once more: what the last records freed is sealed first.
-            Err(e) if e.kind == ErrorKind::NoSpace && !sealed_before && self.cramped.load(Ordering::Relaxed) => self.try_metadata_commit(),
+            Err(e) if e.kind == ErrorKind::NoSpace && !sealed_before && self.is_cramped() => self.try_metadata_commit(),
             other => other,
         }
     }
@@ -402,11 +394,7 @@ impl MetaStore {
         // Under the lock: the metadata commit before this one may have been refused.
         self.open_again(&one);
         let done = self.metadata_commit_locked();
-        // The tree may hand on another error than the one it was told first.
-        let refusal = self.region.take_refusal().filter(|_| done.is_err() && self.failed().is_none());
-        self.cramped.store(refusal.is_some(), Ordering::Relaxed);
-        if let Some(refusal) = refusal {
-            self.unfreeze();
+        if let Some(refusal) = self.take_back_refused(&done) {
             return Err(refusal);
         }
         done.map_err(|e| {
@@ -416,20 +404,36 @@ impl MetaStore {
         })
     }
 
-    /// Takes a metadata commit back for which the region had no room to grow: nothing was written that a reader of the tree sees, the log's tail did not
-    /// move, and the rows stay in memory for the next one.
-    fn unfreeze(&self) {
-        let mut state = self.state.write();
-        if let Some(frozen) = state.frozen.take() {
-            state.active.absorb_older(&frozen);
+    /// Returns why the region found no room to grow, as long as that holds.
+    pub(super) fn refusal(&self) -> Option<Error> {
+        self.refusal.lock().clone()
+    }
+
+    /// Returns whether the tree holds back what the log has, because the region has no room to grow.
+    pub(crate) fn is_cramped(&self) -> bool {
+        self.refusal.lock().is_some()
+    }
+
+    /// Takes a metadata commit back for which the region had no room to grow, and returns why: nothing was written that a reader of the tree sees, the log's
+    /// tail did not move, and the rows stay in memory for the next one.
+    fn take_back_refused(&self, done: &Result<()>) -> Option<Error> {
+        // The tree may hand on another error than the one it was told first.
+        let refusal = self.region.take_refusal().filter(|_| done.is_err() && self.failed().is_none());
+        self.refusal.lock().clone_from(&refusal);
+        if refusal.is_some() {
+            let mut state = self.state.write();
+            if let Some(frozen) = state.frozen.take() {
+                state.active.absorb_older(&frozen);
+            }
+            self.active_bytes.store(state.active.bytes(), Ordering::Relaxed);
         }
-        self.active_bytes.store(state.active.bytes(), Ordering::Relaxed);
+        refusal
     }
 
     fn metadata_commit_locked(&self) -> Result<()> {
         let log = self.log();
         let (frozen, lsn) = self.freeze();
-        let outcome = if self.cramped.load(Ordering::Relaxed) { log.seal(lsn)? } else { log.sync(lsn)? };
+        let outcome = if self.is_cramped() { log.seal(lsn)? } else { log.sync(lsn)? };
         self.region.note_sealed(log.sealed_lsn());
         if outcome == SyncOutcome::NeedsCommit {
             self.device.flush()?;

@@ -12,9 +12,12 @@ impl Fs {
     }
 
     pub(crate) fn set_attr(&self, ino: InodeNo, change: &SetAttr) -> Result<Attr> {
-        self.begin_change()?;
         self.need_live(ino)?;
         let inode = self.inode(ino)?;
+        match change.size {
+            Some(size) => crate::io::begin_set_size(self, &inode, size)?,
+            None => self.begin_change()?,
+        }
         if let Some(size) = change.size {
             match inode.kind {
                 FileKind::File => Io::new(self, &inode).with_room(&Ask::SetSize(size), || {

@@ -12,7 +12,7 @@ use crate::{Error, ErrorKind, FileKind, InodeNo, Result};
 impl Fs {
     pub(crate) fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         check_name(name)?;
-        self.begin_change()?;
+        self.begin_removal()?;
         self.need_live(dir)?;
         let inode = {
             let _names = self.names.lock();
@@ -36,7 +36,7 @@ impl Fs {
 
     pub(crate) fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         check_name(name)?;
-        self.begin_change()?;
+        self.begin_removal()?;
         self.need_live(dir)?;
         let inode = {
             let _names = self.names.lock();

@@ -31,7 +31,9 @@ impl Fs {
     pub(crate) fn rename(&self, from_dir: InodeNo, from: &[u8], to_dir: InodeNo, to: &[u8], mode: RenameMode) -> Result<()> {
         check_name(from)?;
         check_name(to)?;
-        self.begin_change()?;
+        // A file that is replaced is removed.
+        let replaces = mode == RenameMode::Replace && self.find(to_dir, to)?.is_some();
+        if replaces { self.begin_removal() } else { self.begin_change() }?;
         self.need_live(from_dir).and_then(|()| self.need_live(to_dir))?;
         let replaced = {
             let _names = self.names.lock();

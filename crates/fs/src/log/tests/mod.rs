@@ -5,6 +5,7 @@ mod driver;
 mod faults;
 mod format;
 mod model;
+mod resume;
 mod ring;
 pub(crate) mod tap;
 mod threads;
