@@ -111,8 +111,8 @@ pub struct MemberStatus {
     pub statistics: Option<Statistics>,
 }
 
-/// The state of a member of an open group that something else wrote over, and that cannot leave because the group is not whole without it.
-const OVERWRITTEN: &str = "overwritten";
+/// The state of a member of an open group that was overwritten, and that cannot leave because the group is not whole without it.
+const LOST: &str = "lost";
 
 /// What an older version's answer does not say.
 fn yes() -> bool {
@@ -202,7 +202,7 @@ impl Status {
             let Some((member, why)) = status.members.iter_mut().find(|member| member.index == index).zip(why) else { continue };
             failures.push(format!("{} failed: {why}", member.path));
             if member.state == MemberState::Active.name() {
-                OVERWRITTEN.clone_into(&mut member.state);
+                LOST.clone_into(&mut member.state);
             }
         }
         status.notes.splice(0..0, failures);
@@ -316,7 +316,7 @@ impl Status {
         let state = |name: &str| self.members.iter().any(|member| member.has_data && member.state == name);
         if self.refused.is_some() {
             "refused"
-        } else if state(OVERWRITTEN) {
+        } else if state(LOST) {
             "broken"
         } else if state(MemberState::Failed.name()) {
             "degraded"

@@ -12,7 +12,7 @@ use super::written_label::WrittenLabel;
 use crate::meter::{Meter, Padded};
 use crate::{Id, Label, MemberState, MemberStatistics};
 
-/// Stands beside the state of a member whose label says that something else wrote over it: nothing is read from it any more.
+/// Stands beside the state of a member whose label is not what was written there last: nothing is read from it any more.
 const OVERWRITTEN: u8 = 0x80;
 
 /// An open member. Its state follows the configuration's and is never ahead of what the labels of the others say durably.
@@ -87,15 +87,16 @@ impl MemberHandle {
         self.state.load(Ordering::Acquire) & !OVERWRITTEN == MemberState::Failed as u8
     }
 
-    /// Says whether something else was found to have written over it: then it is not active, whatever the configuration says.
+    /// Says whether something else was found to have written over it: then it is not active, whatever the configuration says, and nothing that it holds
+    /// counts.
     pub fn is_overwritten(&self) -> bool {
         self.state.load(Ordering::Acquire) & OVERWRITTEN != 0
     }
 
-    /// Compares its label with what was written there last. One that differs is not read any more from here on.
+    /// Compares its label with what was written there last. A member whose label differs is not read any more from here on.
     ///
     /// # Errors
-    /// What stands there instead.
+    /// What stands there instead, or why neither copy can be read.
     pub fn check_label(&self) -> Result<()> {
         self.compare_label(&self.label.lock())
     }
@@ -104,13 +105,14 @@ impl MemberHandle {
         if let Some(error) = self.overwritten.get() {
             return Err(error.clone());
         }
-        let compared = last.check(&*self.device);
-        if let Err(error) = &compared {
-            self.note_failure(error);
-            self.overwritten.get_or_init(|| error.clone());
-            self.state.fetch_or(OVERWRITTEN, Ordering::AcqRel);
-        }
-        compared
+        last.check(&*self.device).map_err(|lost| {
+            if lost.overwritten {
+                self.note_failure(&lost.error);
+                self.overwritten.get_or_init(|| lost.error.clone());
+                self.state.fetch_or(OVERWRITTEN, Ordering::AcqRel);
+            }
+            lost.error
+        })
     }
 
     /// Writes its label, which the caller has compared with what was written there last. One over which something else writes meanwhile is not read
@@ -145,8 +147,8 @@ impl MemberHandle {
 
     pub fn set_state(&self, state: MemberState) {
         // All changes of it are under the configuration's lock.
-        let overwritten = self.state.load(Ordering::Acquire) & OVERWRITTEN;
-        self.state.store(state as u8 | overwritten, Ordering::Release);
+        let lost = self.state.load(Ordering::Acquire) & OVERWRITTEN;
+        self.state.store(state as u8 | lost, Ordering::Release);
     }
 
     /// Returns how little it costs to read at `offset`: the least busy member first, among equals the one whose head is there.

@@ -191,18 +191,22 @@ impl GroupState {
         found.filter_map(|(index, error)| Some((Arc::clone(handles[index].as_ref()?), error))).collect()
     }
 
-    /// Compares the labels of the members that are not failed with what was written there last. Called under the configuration's lock.
+    /// Compares the labels of the members that are not failed with what was written there last, and returns those that are to leave: one that was
+    /// overwritten in any case; one whose label cannot be read, and that may answer later, if the group is whole without it. Called under the
+    /// configuration's lock.
     fn check_labels(&self, config: &Config, handles: &Handles) -> Vec<(usize, block::Error)> {
-        let mut overwritten = Vec::new();
+        let mut lost = Vec::new();
         for (index, handle) in handles.iter().enumerate() {
             let Some(handle) = handle.as_ref().filter(|_| config.members[index].state != MemberState::Failed) else { continue };
             let known = handle.is_overwritten();
-            if let Err(error) = handle.check_label() {
+            if let Err(error) = handle.check_label()
+                && (handle.is_overwritten() || config.survives_without(&[index]))
+            {
                 self.count_overwritten(handle, known, &error);
-                overwritten.push((index, error));
+                lost.push((index, error));
             }
         }
-        overwritten
+        lost
     }
 
     fn count_overwritten(&self, handle: &MemberHandle, known: bool, error: &dyn std::fmt::Display) {
@@ -226,7 +230,8 @@ impl GroupState {
             let believed = lost.iter().all(|(index, _)| handles[*index].as_ref().is_none_or(|handle| !handle.is_overwritten()));
             let failed = next.with_relocated(&lost.iter().map(|(index, _)| *index).collect::<Vec<_>>());
             if !next.survives_without(&failed) {
-                let (path, why) = (&next.members[*first].path, if believed { "whose label cannot be written" } else { "which was overwritten" });
+                let (path, why) =
+                    (&next.members[*first].path, if believed { "whose label cannot be read or written" } else { "which was overwritten" });
                 let message = format!("group {} is not whole without {path}, {why}: {error}", self.name);
                 // Some labels may say what does not count: what is said next must be newer, and tell that no member was let go after all.
                 config.event = next.event;

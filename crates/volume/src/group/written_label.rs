@@ -2,14 +2,24 @@
 //! that: a device that something else wrote over while the group is open is no copy of anything any more (S-130).
 //!
 //! ```text
-//!   copy on the device      as written   damaged, the other as written   absent, or another label   unreadable
-//!   what follows            nothing      it is written again             the member leaves          nothing: other calls fail on such a device
+//!   copy on the device      as written   damaged, or unreadable,         absent, or another label       both unreadable
+//!                                        the other as written
+//!   what follows            nothing      it is written again             the member leaves as one       it leaves as one that fails
+//!                                                                        that holds nothing that counts
 //! ```
 
 use block::{AlignedBuf, BlockDevice, Error, ErrorKind, Operation};
 
 use super::label::{self, COPIES, SLOT_BYTES};
 use crate::{Label, Result};
+
+/// Why a member cannot be used any more.
+#[derive(Debug, Clone)]
+pub(crate) struct Lost {
+    pub error: Error,
+    /// Whether something else wrote over it; else its label cannot be read.
+    pub overwritten: bool,
+}
 
 /// The bytes of both copies; `None` for one that could not be read, or whose last write failed.
 #[derive(Debug, Default)]
@@ -43,14 +53,14 @@ impl WrittenLabel {
     /// Compares the copies on a device with what they held last.
     ///
     /// # Errors
-    /// Where one of them holds something else.
-    pub fn check(&self, device: &dyn BlockDevice) -> block::Result<()> {
-        let mut damaged = Vec::new();
+    /// Where one of them holds something else, or none can be read.
+    pub fn check(&self, device: &dyn BlockDevice) -> std::result::Result<(), Lost> {
+        let (mut damaged, mut unreadable) = (Vec::new(), Vec::new());
         let mut as_written = 0;
         for (written, offset) in self.copies.iter().zip(COPIES).filter_map(|(copy, offset)| Some((copy.as_ref()?, offset))) {
             let mut found = AlignedBuf::zeroed(written.len());
-            // A copy that cannot be read says nothing: the member's own reads and writes fail soon enough.
-            if device.read_at(&mut found, offset).is_err() {
+            if let Err(error) = device.read_at(&mut found, offset) {
+                unreadable.push(error);
                 continue;
             }
             if found[..] == written[..] {
@@ -74,12 +84,13 @@ impl WrittenLabel {
                 errno: None,
             };
             if !label::is_damaged(&found, written) {
-                return Err(error);
+                return Err(Lost { error, overwritten: true });
             }
             damaged.push(error);
         }
-        match damaged.pop() {
-            Some(error) if as_written == 0 => Err(error),
+        match (damaged.pop(), unreadable.pop()) {
+            (Some(error), _) if as_written == 0 => Err(Lost { error, overwritten: true }),
+            (None, Some(error)) if as_written == 0 => Err(Lost { error, overwritten: false }),
             _ => Ok(()),
         }
     }
@@ -109,7 +120,9 @@ mod tests {
     }
 
     fn detail(written: &WrittenLabel, device: &SimulatedDevice) -> String {
-        written.check(device).unwrap_err().detail
+        let lost = written.check(device).unwrap_err();
+        assert!(lost.overwritten);
+        lost.error.detail
     }
 
     /// S-130
@@ -142,6 +155,8 @@ mod tests {
             let (device, written, _) = super::tests::written();
             device.inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Always).within(offset..offset + 4096));
             assert!(written.check(&*device).is_ok());
+            device.die();
+            assert!(!written.check(&*device).unwrap_err().overwritten);
         }
     }
 }

@@ -23,11 +23,11 @@ impl VolumeIo {
             let left = found.iter().try_for_each(|(handle, error)| self.group_state.fail(handle, error));
             return left.map_err(|broken| self.error(ErrorKind::Io, Operation::Read, None, broken.message));
         }
-        let settled = self.fail_members(found);
-        if let Err(error) = &settled {
+        let left = self.fail_members(found);
+        if let Err(error) = &left {
             self.latch(error);
         }
-        settled
+        left
     }
 
     /// Returns whether a member was found overwritten since so many were: then what was read meanwhile may be from it.

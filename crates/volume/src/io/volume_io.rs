@@ -124,12 +124,12 @@ impl VolumeIo {
 
     fn error_without(&self, config: &Config, operation: Operation, offset: u64) -> block::Error {
         let handles = self.group_state.handles();
-        let overwritten = |index: usize| handles.get(index).and_then(Option::as_ref).is_some_and(|handle| handle.is_overwritten());
+        let is_lost = |index: usize| handles.get(index).and_then(Option::as_ref).is_some_and(|handle| handle.is_overwritten());
         let lost: Vec<String> = config
             .members
             .iter()
             .enumerate()
-            .filter(|(index, member)| (member.state != MemberState::Active || overwritten(*index)) && !member.is_vacant())
+            .filter(|(index, member)| (member.state != MemberState::Active || is_lost(*index)) && !member.is_vacant())
             .map(|(_, member)| member.path.clone())
             .collect();
         self.error(ErrorKind::Io, operation, Some(offset), format!("no copy is left: {} failed", lost.join(" and ")))

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use block::{
-    AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Hook, HookedDevice, QueueOptions, Request, Result, SimulatedDevice,
-    SimulatedOptions,
+    AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Fault, FaultRule, Hook, HookedDevice, QueueOptions, ReadFault, Request, Result,
+    SimulatedDevice, SimulatedOptions, Trigger,
 };
 use volume::{ErrorKind, Group, ImportOptions, Label, MemberState, NewGroup, PageArbiter, Role, Shape, Target, Undecided};
 
@@ -522,4 +522,27 @@ fn s_130_a_group_that_is_open_for_reading_only_notices_when_it_is_asked() {
     assert!(state(&group, 1) == MemberState::Failed && group.failures()[1].is_some());
     check(&group, 1, "read-only");
     assert_eq!(scene.fixture.members[0].operation_count(), operations, "nothing was written");
+}
+
+/// S-130: a member that does not answer leaves as one that fails, while the volume is not used; where the group is not whole without it nothing is latched,
+/// because it may answer again.
+#[test]
+fn s_130_a_member_whose_label_cannot_be_read_leaves_if_the_group_is_whole_without_it() {
+    for shape in [Shape::Mirror, Shape::Stripe] {
+        let scene = Scene::of(shape, 2, 0, 1);
+        let group = scene.open();
+        fill(&*data(&group), 1);
+        let unreadable = FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Always).within(0..2 << 20);
+        scene.fixture.members[1].inject(unreadable);
+        group.check_members().unwrap();
+        let failed = shape == Shape::Mirror;
+        assert_eq!((state(&group, 1) == MemberState::Failed, group.failures()[1].is_some()), (failed, failed), "{shape:?}");
+        fill(&*data(&group), 2);
+        check(&group, 2, &format!("{shape:?}"));
+        drop(group);
+        scene.fixture.members[1].clear_faults();
+        let group = scene.open();
+        assert_eq!(state(&group, 1), MemberState::Active, "{shape:?}: it is back");
+        check(&group, 2, &format!("{shape:?}, opened again"));
+    }
 }
