@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::daemon::Daemon;
 use crate::io::Fragmentation;
+use crate::planted::{PlantedBug, planted};
 use crate::row::{ExtentRow, Table, split_extent_key};
 use crate::state::Fs;
 use crate::{ErrorKind, InodeNo, MountOptions, Result};
@@ -177,7 +178,7 @@ impl Work {
             fs.mover.set(MoverState::Off);
             return OFF;
         }
-        if self.is_busy(fs, load) {
+        if self.is_busy(fs, load) && !planted(PlantedBug::MoverNeverWaits) {
             fs.mover.set(MoverState::Waiting);
             return MOMENT;
         }
@@ -325,7 +326,8 @@ impl Survey {
         }
         let Some((_, runs, blocks, file_end, end)) = self.file.as_mut() else { return };
         // A hole in between is no seek: what lies behind it on the volume goes on where it was.
-        let joins = *end == extent.start.0 || *end != u64::MAX && extent.start.0.checked_sub(*end) == at.checked_sub(*file_end);
+        let joins = *end == extent.start.0
+            || !planted(PlantedBug::HolesCountAsSeeks) && *end != u64::MAX && extent.start.0.checked_sub(*end) == at.checked_sub(*file_end);
         *runs += u64::from(!joins);
         *blocks += u64::from(extent.len);
         (*file_end, *end) = (at + u64::from(extent.len), extent.start.0 + u64::from(extent.len));

@@ -19,6 +19,7 @@ use super::left::Left;
 use super::row::{CheckpointRow, before_key, image_extent, is_captured, put_image, split_before_key};
 use super::shares::{Deltas, Others, Row, Shares, Uncovered};
 use crate::extent::Run;
+use crate::planted::{PlantedBug, planted};
 use crate::row::{ExtentRow, RowChange, Table, split_key};
 use crate::{Epoch, Error, InodeNo, Lsn, Result};
 
@@ -35,7 +36,8 @@ pub(crate) struct Checkpoint {
 impl Checkpoint {
     /// Returns whether the checkpoint keeps the past of an inode's rows.
     pub(crate) fn holds(&self, ino: InodeNo) -> bool {
-        ino < self.row.ino_end && self.members.as_ref().is_none_or(|members| members.contains(&ino))
+        let existed = ino < self.row.ino_end || planted(PlantedBug::LaterInodesHeld);
+        existed && (self.members.as_ref().is_none_or(|members| members.contains(&ino)) || planted(PlantedBug::NamedHoldsAll))
     }
 }
 
@@ -95,6 +97,9 @@ impl Capture {
 
     /// Returns the newest checkpoint that holds an inode.
     pub(crate) fn newest(&self, ino: InodeNo) -> Option<&Arc<Checkpoint>> {
+        if planted(PlantedBug::ImageForOldest) {
+            return self.checkpoints.iter().find(|checkpoint| checkpoint.holds(ino));
+        }
         self.checkpoints.iter().rev().find(|checkpoint| checkpoint.holds(ino))
     }
 
@@ -127,7 +132,8 @@ impl Capture {
 
     fn keep(&self, row: &RowChange, captured: &mut Captured, get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>) -> Result<()> {
         let Some(checkpoint) = self.newest(split_key(&row.key)?.0) else { return Ok(()) };
-        if get(Table::Before, &before_key(checkpoint.epoch, row.table, &row.key))?.is_none() {
+        let absent = get(Table::Before, &before_key(checkpoint.epoch, row.table, &row.key))?.is_none();
+        if (absent || planted(PlantedBug::ImageOverwritten)) && !planted(PlantedBug::ImageForgotten) {
             let old = get(row.table, &row.key)?;
             captured.images.push(put_image(checkpoint.epoch, row.table, &row.key, old.as_deref()));
         }
@@ -163,7 +169,7 @@ impl Capture {
                     }
                     _ => has_image()?,
                 };
-                Some(epoch).filter(|_| !imaged)
+                Some(epoch).filter(|_| !imaged && !planted(PlantedBug::ExtentImageForgotten))
             }
             None => None,
         };
@@ -213,7 +219,11 @@ impl Capture {
 
     /// As [`held`](Self::held), were the checkpoints of some epochs gone.
     pub(crate) fn held_without(&self, ino: InodeNo, without: &[Epoch]) -> Epoch {
-        let all = self.checkpoints.iter().filter(|checkpoint| !without.contains(&checkpoint.epoch)).chain(&self.going);
+        let all = self
+            .checkpoints
+            .iter()
+            .filter(|checkpoint| !without.contains(&checkpoint.epoch))
+            .chain(self.going.iter().filter(|_| !planted(PlantedBug::DeletedWrittenAtOnce)));
         all.filter(|checkpoint| checkpoint.holds(ino)).map(|checkpoint| checkpoint.epoch).max().unwrap_or(Epoch(0))
     }
 }

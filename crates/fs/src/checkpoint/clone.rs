@@ -25,6 +25,7 @@ use crate::inode::Inode;
 use crate::log::{Record, RecordKind};
 use crate::meta::Locked;
 use crate::names::check_name;
+use crate::planted::{PlantedBug, planted};
 use crate::row::{DentryRow, ExtentRow, InodeRow, RowChange, Table, extent_key, inode_key, pair_key, split_extent_key, split_key};
 use crate::state::Fs;
 use crate::{Epoch, Error, ErrorKind, FileBlock, FileKind, InodeNo, Lsn, Result};
@@ -90,7 +91,7 @@ impl Fs {
         let held = self.looking_into(&name)?;
         let cloned = self.clone_of(passing.epoch, root.ino, target);
         drop(held);
-        let deleted = self.delete_checkpoint(&name);
+        let deleted = if planted(PlantedBug::PassingCheckpointStays) { Ok(()) } else { self.delete_checkpoint(&name) };
         cloned.and_then(|report| deleted.map(|()| report))
     }
 
@@ -127,7 +128,9 @@ impl Fs {
         match done {
             Ok(lsn) => {
                 self.sharing.changed();
-                self.meta.sync(lsn)?;
+                if !planted(PlantedBug::CloneNotSynced) {
+                    self.meta.sync(lsn)?;
+                }
                 Ok(builder.report)
             }
             Err(error) => {
@@ -404,6 +407,10 @@ fn share_some(
         }
         seen += 1;
         last = (seen == fs.options.limits.extents_per_record).then(|| key.to_vec());
+        if last.is_some() && planted(PlantedBug::CloneEndsEarly) {
+            last = None;
+            return Ok(ControlFlow::Break(()));
+        }
         Ok(if last.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
     if rows.is_empty() {
@@ -411,11 +418,18 @@ fn share_some(
     }
     report.extents += rows.len() as u64;
     rows.push(RowChange::put(Table::Inode, inode_key(file.ino), file.row.encode()));
-    let _lsn = locked.commit(Record { kind: RecordKind::Checkpoint, rows, exposes: None, barrier: false }, Others::Covered)?;
+    let _lsn = locked.commit(
+        Record { kind: RecordKind::Checkpoint, rows, exposes: None, barrier: false },
+        if planted(PlantedBug::CloneUncounted) { Others::Free } else { Others::Covered },
+    )?;
     // Before anybody may write one of the two in place.
     let capture = locked.capture();
-    capture.cloned.extend([file.of, file.ino]);
-    capture.cloned_upto = capture.cloned_upto.max(epoch);
+    if !planted(PlantedBug::CloneWrittenInPlace) {
+        capture.cloned.extend([file.of, file.ino]);
+    }
+    if !planted(PlantedBug::ClonedUptoStays) {
+        capture.cloned_upto = capture.cloned_upto.max(epoch);
+    }
     Ok(last)
 }
 

@@ -10,6 +10,7 @@ use super::{Checkpoint, CheckpointInfo, CheckpointOptions, CheckpointScope, Othe
 use crate::inode::Inode;
 use crate::log::{Record, RecordKind};
 use crate::names::check_name;
+use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table, inode_key, pair_key};
 use crate::state::{EPOCH, Fs};
 use crate::{Epoch, Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
@@ -42,7 +43,9 @@ impl Fs {
             self.commit_checkpoint(name, options, members, created, notes)
         };
         let (checkpoint, lsn) = self.with_room(|| self.frozen(make))?;
-        self.meta.sync(lsn)?;
+        if !planted(PlantedBug::CheckpointNotSynced) {
+            self.meta.sync(lsn)?;
+        }
         self.keeper.wake();
         Ok(checkpoint.info())
     }
@@ -74,20 +77,27 @@ impl Fs {
             RowChange::put(Table::Checkpoint, checkpoint_key(epoch), row.encode()),
             RowChange::put(Table::Setting, EPOCH.to_vec(), next.to_le_bytes().to_vec()),
         ];
+        if planted(PlantedBug::EpochNotCommitted) {
+            rows.truncate(1);
+        }
         rows.extend_from_slice(notes);
         if let Some(members) = &members {
             rows.extend(members.inodes.iter().map(|ino| RowChange::put(Table::Scope, scope_key(epoch, *ino), Vec::new())));
-            rows.extend(self.images_of_ways(epoch, members)?);
+            if !planted(PlantedBug::WaysForgotten) {
+                rows.extend(self.images_of_ways(epoch, members)?);
+            }
         }
         let checkpoint = Arc::new(Checkpoint { epoch, row, members: members.map(|members| members.inodes) });
         let lsn = self.meta.exclusively(|locked| {
             // The barrier: what was written in place before reaches the device before the record does.
-            let record = Record { kind: RecordKind::Checkpoint, rows, exposes: None, barrier: true };
+            let record = Record { kind: RecordKind::Checkpoint, rows, exposes: None, barrier: !planted(PlantedBug::CheckpointWithoutBarrier) };
             let committed = locked.commit(record, Others::Free)?;
             let newest = locked.capture().checkpoints.last().map_or(Epoch(0), |last| last.epoch);
             assert!(newest < epoch, "I-CKP-1: newer checkpoints have larger epochs");
             locked.capture().checkpoints.push(Arc::clone(&checkpoint));
-            self.sharing.epoch.store(next, Ordering::Release);
+            if !planted(PlantedBug::EpochStays) {
+                self.sharing.epoch.store(next, Ordering::Release);
+            }
             self.sharing.changed();
             Ok(committed.lsn)
         })?;

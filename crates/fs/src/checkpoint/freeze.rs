@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use crate::Result;
 use crate::inode::Inode;
+use crate::planted::{PlantedBug, planted};
 use crate::state::Fs;
 
 impl Fs {
@@ -38,10 +39,12 @@ impl Fs {
         let _names = self.names.lock();
         let files = self.open_files.all();
         let orders: Vec<_> = files.iter().map(|inode| inode.data.order.exclusive(self)).collect();
-        crate::io::flush_all(self)?;
+        if !planted(PlantedBug::FreezeLeavesDirty) {
+            crate::io::flush_all(self)?;
+        }
         self.commit_all_times(&unchanging.changing());
         // Before the inode locks: who fills a page holds one.
-        let mut with_pages = if pages == Pages::Forgotten { self.cached_files.all() } else { Vec::new() };
+        let mut with_pages = if pages == Pages::Forgotten && !planted(PlantedBug::RollbackKeepsPages) { self.cached_files.all() } else { Vec::new() };
         with_pages.retain(|inode| !self.is_past(inode.ino));
         let changes = with_pages.iter().map(|inode| crate::io::forget_pages(self, inode)).collect::<Result<Vec<_>>>()?;
         let locks: Vec<_> = files.iter().map(|inode| inode.data.lock.exclusive(self)).collect();

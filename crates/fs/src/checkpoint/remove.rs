@@ -31,11 +31,13 @@ pub(super) fn deletion(rows: &State, checkpoints: &[Arc<Checkpoint>]) -> Result<
         visit(rows, Table::Before, epoch, |key, image| {
             let (_, table, row) = super::split_before_key(key)?;
             let ino = split_key(row)?.0;
-            let mut holders = older.iter().filter(|other| other.holds(ino));
+            let mut holders = older.iter().filter(|other| other.holds(ino) && !planted(PlantedBug::ImagesNotHandedOn));
             let heir = if planted(PlantedBug::ImagesToOldestHeir) { holders.next() } else { holders.next_back() };
             if let Some(heir) = heir {
                 let key = before_key(heir.epoch, table, row);
-                if rows.get(Table::Before, &key)?.is_none() && (checkpoints.len() == 1 || handed.insert(key.clone())) {
+                if (rows.get(Table::Before, &key)?.is_none() || planted(PlantedBug::HeirOverwritten))
+                    && (checkpoints.len() == 1 || handed.insert(key.clone()))
+                {
                     changes.push(RowChange::put(Table::Before, key, image.to_vec()));
                 }
             }
@@ -106,7 +108,7 @@ impl Fs {
                 return Err(Error::new(ErrorKind::NotFound, format!("checkpoint '{}' is another one by now", name.escape_ascii())));
             }
             let of_it = self.inodes.loaded(|inode| self.is_of(inode.ino, checkpoint.epoch));
-            if self.is_looked_into(checkpoint.epoch) {
+            if self.is_looked_into(checkpoint.epoch) && !planted(PlantedBug::DeletedWhileOpen) {
                 return Err(Error::new(
                     ErrorKind::Busy,
                     format!("checkpoint '{}' is mounted, or files of it are open: unmount it and close them first", name.escape_ascii()),
@@ -117,7 +119,9 @@ impl Fs {
             self.inodes.drop_all(&of_it);
             Ok((checkpoint.epoch, lsn))
         })?;
-        self.meta.sync(lsn)?;
+        if !planted(PlantedBug::DeletionNotSynced) {
+            self.meta.sync(lsn)?;
+        }
         self.meta.exclusively(|locked| {
             locked.capture().going.retain(|gone| gone.epoch != epoch);
             self.sharing.changed();
@@ -136,8 +140,9 @@ impl Fs {
             self.sharing.changed();
             Ok(committed)
         })?;
-        for run in committed.freed.unwrap_or_default() {
-            self.space.release_after(committed.lsn, run);
+        let lsn = if planted(PlantedBug::DeletionFreesAtOnce) { crate::Lsn(0) } else { committed.lsn };
+        for run in committed.freed.unwrap_or_default().into_iter().filter(|_| !planted(PlantedBug::DeletionFreesNothing)) {
+            self.space.release_after(lsn, run);
         }
         Ok(committed.lsn)
     }

@@ -56,12 +56,16 @@ impl Fs {
             let existed = subtree.as_ref().is_none_or(Subtree::exists);
             let undo = format!("before-rollback-{}", self.epoch().0);
             let automatic = CheckpointOptions { scope: CheckpointScope::Everything, automatic: true, kept: false };
-            self.commit_checkpoint(undo.as_bytes(), &automatic, None, Timestamp::now(), &[])?;
+            if !planted(PlantedBug::RollbackWithoutUndo) {
+                self.commit_checkpoint(undo.as_bytes(), &automatic, None, Timestamp::now(), &[])?;
+            }
             self.commit_rollback(undo, existed, changes)
         };
         let (report, lsn) = self.with_room(|| self.frozen_and_forgetting(put_back))?;
         drop(held);
-        self.meta.sync(lsn)?;
+        if !planted(PlantedBug::RollbackNotSynced) {
+            self.meta.sync(lsn)?;
+        }
         self.remove_nameless(&report.inodes);
         Ok(report)
     }
@@ -82,7 +86,7 @@ impl Fs {
     fn refuse_open(&self, files: &[Arc<Inode>], subtree: Option<&Subtree>, force: bool) -> Result<BTreeSet<InodeNo>> {
         let meets = |inode: &&Arc<Inode>| !self.is_past(inode.ino) && subtree.is_none_or(|subtree| subtree.holds(inode.ino));
         let open: BTreeSet<InodeNo> = files.iter().filter(meets).map(|inode| inode.ino).collect();
-        if open.is_empty() || force {
+        if open.is_empty() || force || planted(PlantedBug::RollbackUnderOpenFiles) {
             return Ok(open);
         }
         let shown: Vec<String> = open.iter().take(3).map(|ino| self.path_of(*ino, None)).collect::<Result<_>>()?;
@@ -148,11 +152,14 @@ impl Fs {
             self.sharing.changed();
             Ok(committed)
         })?;
+        let lsn = if planted(PlantedBug::RollbackFreesAtOnce) { crate::Lsn(0) } else { committed.lsn };
         for run in committed.freed.unwrap_or_default() {
-            self.space.release_after(committed.lsn, run);
+            self.space.release_after(lsn, run);
         }
         self.inode_count.fetch_add_signed(inodes_change);
-        self.read_again(&report.inodes, committed.lsn)?;
+        if !planted(PlantedBug::RollbackNotReadAgain) {
+            self.read_again(&report.inodes, committed.lsn)?;
+        }
         self.meta.scan_all(Table::Dentry, |key, value| {
             if report.inodes.contains(&crate::row::DentryRow::decode(value)?.ino) {
                 let (dir, name) = split_key(key)?;
@@ -201,7 +208,7 @@ fn of_everything(rows: &State, checkpoint: &Checkpoint, open: &BTreeSet<InodeNo>
         return Err(Error::new(ErrorKind::Invalid, "the checkpoint is of named files: roll back one of its paths"));
     }
     let mut keys: BTreeSet<(Table, Vec<u8>)> = BTreeSet::new();
-    let from = super::row::checkpoint_key(checkpoint.epoch);
+    let from = super::row::checkpoint_key(crate::Epoch(checkpoint.epoch.0 + u32::from(planted(PlantedBug::RollbackSkipsOwnImages))));
     rows.scan(Table::Before, Bound::Included(&from), Bound::Unbounded, |key, _| {
         let (_, table, row) = split_before_key(key)?;
         if checkpoint.holds(split_key(row)?.0) {
@@ -217,7 +224,7 @@ fn of_everything(rows: &State, checkpoint: &Checkpoint, open: &BTreeSet<InodeNo>
         }
     }
     let first = inode_key(checkpoint.row.ino_end);
-    for table in Table::ALL.into_iter().filter(|table| is_captured(*table)) {
+    for table in Table::ALL.into_iter().filter(|table| is_captured(*table) && !planted(PlantedBug::LaterFilesStay)) {
         rows.scan(table, Bound::Included(&first), Bound::Unbounded, |key, _| {
             changes.insert((table, key.to_vec()), None);
             Ok(ControlFlow::Continue(()))

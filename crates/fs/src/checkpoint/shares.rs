@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::extent::{ExtentState, Run};
+use crate::planted::{PlantedBug, planted};
 use crate::{BlockNo, Error, Result};
 
 /// Runs of blocks that several rows cover, by first block.
@@ -47,7 +48,7 @@ pub(crate) enum Row {
 
 impl Row {
     fn needs(self) -> bool {
-        self != Self::Image(ExtentState::Unwritten)
+        self != Self::Image(ExtentState::Unwritten) && !(self == Self::Live(ExtentState::Unwritten) && planted(PlantedBug::UnwrittenNotNeeded))
     }
 }
 
@@ -174,7 +175,7 @@ impl Shares {
     /// Returns whether more rows than that of a file's own extent need a block of the run.
     pub(crate) fn is_needed_elsewhere(&self, run: Run) -> bool {
         let mut met = self.0.range(..run.end()).rev().take_while(|(_, share)| share.end > run.start.0);
-        met.any(|(_, share)| share.cover.needing > 1)
+        met.any(|(_, share)| share.cover.needing > 1 + u32::from(planted(PlantedBug::TwoAreNone)))
     }
 
     /// Carries out a record's changes.
@@ -255,7 +256,7 @@ impl Shares {
             if start < range.start {
                 self.0.insert(start, Share { end: range.start, ..share });
             }
-            if share.end > range.end {
+            if share.end > range.end && !planted(PlantedBug::ShareTailLost) {
                 self.0.insert(range.end, share);
             }
         }

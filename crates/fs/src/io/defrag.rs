@@ -23,6 +23,7 @@ use super::{Alone, Io, flush_inode};
 use crate::extent::Piece;
 use crate::inode::Inode;
 use crate::log::{Exposure, RecordKind};
+use crate::planted::{PlantedBug, planted};
 use crate::state::Fs;
 use crate::{Error, ErrorKind, FileKind, Result};
 
@@ -104,10 +105,13 @@ impl Fs {
         // The file need not be open.
         let changing = self.change();
         let inode = &*self.pin(&changing, inode)?;
+        let _changing = (!planted(PlantedBug::MoveBesideFreeze)).then_some(changing);
         let io = Io::new(self, inode);
         let _order = io.state().order.exclusive(self);
         // Of dirty pages some have blocks promised to them; those that are written have none.
-        flush_inode(self, inode)?;
+        if !planted(PlantedBug::MoveLeavesDirty) {
+            flush_inode(self, inode)?;
+        }
         let held = io.state().lock.exclusive(self);
         let step = io.defragment(&held, self.grid.block_of(from), unshare)?;
         if step.next.is_none() && !inode.data.is_open() {
@@ -139,7 +143,7 @@ impl Io<'_> {
             Err(error) if error.kind == ErrorKind::NoSpace => return Ok(done(Some(next), 0, blocks)),
             Err(error) => return Err(error),
         };
-        if fresh.runs.len() as u64 >= runs(&window) {
+        if fresh.runs.len() as u64 >= runs(&window) && !planted(PlantedBug::MoveToNoBetterPlace) {
             self.give_back(fresh);
             return Ok(done(Some(next), 0, blocks));
         }
@@ -157,7 +161,7 @@ impl Io<'_> {
                 return Ok(Found::Nothing(window.first().map_or(piece.file_block, |first| first.file_block)));
             }
             let range = piece.file_block..piece.file_block + piece.blocks;
-            let movable = piece.written().is_some() && (unshare || !self.pieces_to_change(&map, range).1);
+            let movable = piece.written().is_some() && (unshare || planted(PlantedBug::MoveOfShared) || !self.pieces_to_change(&map, range).1);
             if (!movable || take(&mut window, piece, blocks_max)) && runs(&window) > 1 {
                 return Ok(Found::Window(window));
             }
@@ -206,7 +210,9 @@ impl Io<'_> {
         for target in targets {
             let (part, at) = (&buf[within(target.file_block, target.blocks)], grid.start_of(target.start.0));
             self.overwrite(part, at)?;
-            exposing.push(at, part);
+            if !planted(PlantedBug::MoveWithoutChecksum) {
+                exposing.push(at, part);
+            }
         }
         Ok(exposing)
     }

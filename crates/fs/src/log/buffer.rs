@@ -14,6 +14,7 @@ use block::AlignedBuf;
 use super::Record;
 use super::batch::HEADER_BYTES;
 use crate::Lsn;
+use crate::planted::{PlantedBug, planted};
 
 /// Size in bytes of an ordinary batch buffer; a longer record gets one of its own.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -92,8 +93,8 @@ impl Buffer {
             self.drop_all();
             return self.last;
         }
-        self.barrier |= record.needs_barrier();
-        if record.logged_exposure().is_some() {
+        self.barrier |= record.needs_barrier() && !planted(PlantedBug::BarrierForgotten);
+        if record.logged_exposure().is_some() && !planted(PlantedBug::ExposureForgotten) {
             self.exposing = self.last;
         }
         self.make_room(len);
@@ -132,7 +133,7 @@ impl Buffer {
         self.bytes = 0;
         self.barrier = false;
         self.exposing = Lsn(0);
-        self.dropped = self.last;
+        self.dropped = if planted(PlantedBug::DropNotNoted) { self.dropped } else { self.last };
     }
 
     /// The lengths of the batches on the device, in order.
@@ -160,7 +161,7 @@ impl Buffer {
     pub(super) fn skip_to(&mut self, lsn: Lsn) {
         let held = self.full.partition_point(|batch| batch.last() <= lsn);
         let mut batches: Vec<_> = self.full.drain(..held).collect();
-        batches.extend(self.current.take_if(|batch| batch.last() <= lsn));
+        batches.extend(self.current.take_if(|batch| batch.last() <= lsn || (planted(PlantedBug::SkipsTooMuch) && batch.first <= lsn)));
         for batch in batches {
             self.bytes -= batch.padded(self.limits.unit);
             self.recycle(batch.buf);
@@ -174,8 +175,8 @@ impl Buffer {
     /// Lets the data of buffered record `lsn` be overwritten, by having the data flushed before the record is written.
     /// `false` when the record is no longer here.
     pub(super) fn permit_overwrite(&mut self, lsn: Lsn) -> bool {
-        let here = lsn > self.taken;
-        self.barrier |= here && lsn > self.dropped;
+        let here = lsn > self.taken || planted(PlantedBug::PermitTooLate);
+        self.barrier |= here && lsn > self.dropped && !planted(PlantedBug::PermitWithoutBarrier);
         here
     }
 

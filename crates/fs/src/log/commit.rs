@@ -134,12 +134,12 @@ impl IntentLog {
                 sequence: slot.sequence,
                 offset: slot.offset,
                 first,
-                sealed: plan.sealed,
-                durable_sequence: plan.durable_sequence,
+                sealed: if planted(PlantedBug::SealNotSaid) { Lsn(0) } else { plan.sealed },
+                durable_sequence: if planted(PlantedBug::DurableTooEarly) { slot.sequence - 1 } else { plan.durable_sequence },
                 payload_len: u32::try_from(used - HEADER_BYTES).expect("a batch is at most 4 MiB"),
                 count,
             };
-            if plan.barrier {
+            if plan.barrier || planted(PlantedBug::SealedWithoutFlush) {
                 header.sealed = header.last();
                 evidence = evidence.max(header.sealed);
             }

@@ -192,6 +192,9 @@ impl Lead<'_> {
         let served = group.completed.load(SeqCst);
         let (covered, in_vain) = group.gather(served);
         assert!(covered >= ticket && served < ticket, "I-GROUP-2: a leader serves itself");
+        if planted(PlantedBug::ServedBeforeWork) {
+            group.completed.store(covered, SeqCst);
+        }
         let clock = Clock::start();
         work();
         let late = group.arrivals() - covered;
@@ -206,7 +209,7 @@ impl Drop for Lead<'_> {
         let group = self.group;
         assert!(group.leading.swap(false, SeqCst), "I-GROUP-1: the lead was given up twice");
         // I-GROUP-3: who parks from here on sees the lead free; who parked before is woken.
-        if group.parked.load(SeqCst) > 0 {
+        if group.parked.load(SeqCst) > 0 && !planted(PlantedBug::WakeForgotten) {
             drop(group.lock_bed());
             group.wake.notify_all();
         }

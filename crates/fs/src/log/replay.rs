@@ -165,7 +165,7 @@ impl Cursor {
 
     fn look(&self, parts: &LogParts, ring: &mut Window<'_>) -> Result<std::result::Result<Header, Mismatch>> {
         let here = self.find_at(parts, ring, self.offset)?;
-        if here.is_ok() || self.offset == 0 {
+        if here.is_ok() || self.offset == 0 || planted(PlantedBug::WrapNotFollowed) {
             return Ok(here);
         }
         let at_start = self.find_at(parts, ring, 0)?;
@@ -201,7 +201,7 @@ fn read_header(parts: &LogParts, ring: &mut Window<'_>, offset: u64) -> Result<O
 /// Says whether a batch is what was written, and its header the one that was read: the window may have been read again in between.
 fn is_whole(parts: &LogParts, header: &Header, batch: &[u8]) -> bool {
     let again = batch.first_chunk().and_then(|bytes| Header::read(bytes, parts.volume, header.offset));
-    again.as_ref() == Some(header) && header.intact(batch)
+    again.as_ref() == Some(header) && (header.intact(batch) || planted(PlantedBug::TornBatchTaken))
 }
 
 /// A medium full of headers without content must not keep a mount busy.
@@ -260,7 +260,8 @@ fn visit_batch(
             // I-LOG-7. The first pass saw to it; a device that answers differently the second time is failing.
             return Err(place(Error::corrupt(format!("record {} follows record {}: the device is failing", lsn.0, report.last.0))));
         }
-        if lsn > sealed
+        if (lsn > sealed || planted(PlantedBug::SealNotBelieved))
+            && !planted(PlantedBug::ExposureNotChecked)
             && let Some(exposure) = &record.exposes
             && !has_arrived(data, exposure).unwrap_or(false)
         {
@@ -268,6 +269,10 @@ fn visit_batch(
             data.forget();
             match has_arrived(data, exposure) {
                 Ok(true) => {}
+                Ok(false) if planted(PlantedBug::GapInReplay) => {
+                    report.last = lsn;
+                    continue;
+                }
                 Ok(false) => {
                     report.end = format!("record {} exposes data that did not reach the device", lsn.0);
                     return Ok(false);

@@ -6,6 +6,7 @@ use super::batch::Header;
 use super::replay::Kept;
 use super::{LogPlace, LogPosition};
 use crate::Lsn;
+use crate::planted::{PlantedBug, planted};
 
 /// A batch that replay may still need.
 #[derive(Debug, Clone, Copy)]
@@ -147,7 +148,7 @@ impl Ring {
     /// Where replay must start when the metadata holds everything up to `lsn`.
     pub(super) fn position_after(&self, lsn: Lsn) -> LogPosition {
         assert!(lsn >= self.applied, "metadata commits go forward");
-        let first = self.live.iter().find(|live| live.last > lsn);
+        let first = self.live.iter().filter(|live| live.last > lsn).nth(usize::from(planted(PlantedBug::PositionTooFar)));
         let (sequence, offset) = first.map_or((self.next_sequence, self.head), |live| (live.sequence, live.offset));
         LogPosition { incarnation: self.incarnation, sequence, offset, applied: lsn }
     }

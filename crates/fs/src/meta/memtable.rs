@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::bytes::Bytes;
+use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table};
 
 /// The images of one table's rows by key.
@@ -22,6 +23,10 @@ impl Memtable {
 
     pub(super) fn apply(&mut self, row: RowChange) {
         self.bytes += Self::ENTRY_BYTES + row.key.len() + row.value.as_deref().map_or(0, <[u8]>::len);
+        if row.value.is_none() && planted(PlantedBug::DeletionForgotten) {
+            self.tables[row.table.index()].remove(&row.key);
+            return;
+        }
         self.tables[row.table.index()].insert(row.key, row.value);
     }
 

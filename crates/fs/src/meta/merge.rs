@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use crate::Result;
 use crate::bytes::Bytes;
+use crate::planted::{PlantedBug, planted};
 
 type Overlay<'a> = Peekable<Box<dyn Iterator<Item = (&'a Bytes, &'a Option<Bytes>)> + 'a>>;
 
@@ -22,7 +23,7 @@ pub(super) fn merge(
             (Some(key), base_row) if base_row.as_ref().is_none_or(|(base_key, _)| key.as_slice() <= base_key.as_slice()) => {
                 let hides = base_row.as_ref().is_some_and(|(base_key, _)| base_key.as_slice() == key.as_slice());
                 let top = pop(&mut layers, key);
-                if hides {
+                if hides && !planted(PlantedBug::HiddenRowShown) {
                     base = below()?;
                 }
                 top.as_ref().map_or(Ok(ControlFlow::Continue(())), |value| visit(key, value))?
@@ -44,8 +45,10 @@ pub(super) fn merge(
 fn pop(layers: &mut [Overlay<'_>], key: &[u8]) -> Option<Bytes> {
     let mut top = None;
     for layer in layers {
-        if let Some((_, value)) = layer.next_if(|(k, _)| k.as_slice() == key) {
-            top.get_or_insert_with(|| value.clone());
+        if let Some((_, value)) = layer.next_if(|(k, _)| k.as_slice() == key)
+            && (top.is_none() || planted(PlantedBug::LowestLayerWins))
+        {
+            top = Some(value.clone());
         }
     }
     top.flatten()

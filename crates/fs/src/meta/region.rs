@@ -134,8 +134,8 @@ impl Region {
         self.check()?;
         let mut next = guard.clone();
         change(&mut next);
-        next.generation = (next.generation + 1).min(GENERATION_MAX);
-        if self.published.load(Ordering::Acquire) || planted(PlantedBug::PublishedWhileFormatting) {
+        next.generation = (next.generation + u64::from(!planted(PlantedBug::GenerationStays))).min(GENERATION_MAX);
+        if (self.published.load(Ordering::Acquire) && !planted(PlantedBug::SuperblockNotWritten)) || planted(PlantedBug::PublishedWhileFormatting) {
             self.latch(next.write(&self.device))?;
         }
         *guard = next;
@@ -226,10 +226,14 @@ impl Region {
         assert!(next.chunks.iter().map(|chunk| chunk.len).sum::<u64>() >= len, "I-REG-1: the chunks hold the new length before anybody uses it");
         if len > old_len {
             for run in plan_runs(&next.chunks, old_len, len - old_len).expect("the capacity was just provided") {
-                self.zero(run)?;
+                if !planted(PlantedBug::RegionNotZeroed) {
+                    self.zero(run)?;
+                }
             }
             self.latch(lists.iter().try_for_each(|list| list.write(&self.device, next.block_size)))?;
-            self.latch(self.device.flush().map_err(Error::from))?;
+            if !planted(PlantedBug::RegionGrowthWithoutFlush) {
+                self.latch(self.device.flush().map_err(Error::from))?;
+            }
         }
         self.update_superblock(|superblock| {
             superblock.chunks = next.chunks;

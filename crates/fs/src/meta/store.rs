@@ -155,7 +155,9 @@ fn write_rows_unguarded<'a>(db: &Database, position: &LogPosition, rows: impl It
             }
             .map_err(|e| tree_error(context, e))?;
         }
-        tables[Table::Setting.index()].insert(POSITION, position.encode().as_slice()).map_err(|e| tree_error(context, e))?;
+        if position.sequence == 1 || !planted(PlantedBug::PositionNotCommitted) {
+            tables[Table::Setting.index()].insert(POSITION, position.encode().as_slice()).map_err(|e| tree_error(context, e))?;
+        }
     }
     txn.commit().map_err(|e| tree_error(context, e))
 }
@@ -283,7 +285,10 @@ impl MetaStore {
     }
 
     /// Makes rows visible that came out of the log.
-    pub(crate) fn replay(&self, rows: Vec<RowChange>) {
+    pub(crate) fn replay(&self, mut rows: Vec<RowChange>) {
+        if planted(PlantedBug::RowsInReverse) {
+            rows.reverse();
+        }
         self.apply(&mut self.state.write(), rows);
     }
 
@@ -441,6 +446,9 @@ impl MetaStore {
         assert!(outcome == SyncOutcome::NeedsCommit || log.durable_lsn() >= lsn, "I-META-3: the log is durable before the tree claims to hold it");
         let position = log.position_after(lsn);
         assert!(position.applied == lsn, "I-META-2: the commit holds records up to {lsn:?}, the position says {:?}", position.applied);
+        if planted(PlantedBug::TrimmedBeforeCommit) {
+            log.trim(position);
+        }
         self.write_frozen(&frozen, &position)?;
         log.trim(position);
         log.skip_to(lsn);

@@ -57,7 +57,7 @@ impl VolumeIo {
             return Ok(Synced::Busy);
         }
         let in_doubt = regions.has(region, UNSYNCED);
-        let from = if regions.begin_copy(region) || in_doubt { 0 } else { from };
+        let from = if (regions.begin_copy(region) && !is_planted(Mistake::CopyFromTheMiddle)) || in_doubt { 0 } else { from };
         let (start, len) = regions.range(region);
         let end = if in_doubt { len } else { part_end(epoch, start, from, most).min(len) };
         let needed = regions.has(region, UNSYNCED | COPYING);
@@ -87,7 +87,7 @@ impl VolumeIo {
                 at += len as u64;
             }
         }
-        if in_doubt {
+        if in_doubt && !is_planted(Mistake::ChosenCopyNotFlushed) {
             let handles = self.group_state.handles();
             let flushed = changed.into_iter().filter_map(|member| handles[usize::from(member)].clone()).map(|handle| (handle.flush(), handle));
             return self.fail_members(flushed.filter_map(|(result, handle)| Some((handle, result.err()?))).collect());
@@ -161,7 +161,7 @@ impl VolumeIo {
         let written = self.last_writes(&epoch);
         let flushed = if is_planted(Mistake::BitsClearedBeforeFlush) { Ok(()) } else { self.flush_in(&epoch) };
         // I-DRL-2: a member that left just now may lack what was written before; one that leaves later has it durably.
-        if flushed.is_err() || !self.is_whole(&epoch) {
+        if flushed.is_err() || !(self.is_whole(&epoch) || is_planted(Mistake::BitsClearedWhileAway)) {
             retired.iter().for_each(|region| redundancy.regions.set_dirty(*region));
             return flushed.map(|()| 0);
         }

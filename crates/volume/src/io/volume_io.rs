@@ -23,6 +23,7 @@ use super::relayout_step_state::RelayoutStepState;
 use crate::group::{GroupState, Handles, MemberHandle};
 use crate::layout::{Locate, Run};
 use crate::meter::VolumeMeter;
+use crate::planted::{Mistake, is_planted};
 use crate::redundancy::{Drl, Obstacle, Redundancy};
 use crate::{Config, MemberState, Role};
 
@@ -349,6 +350,9 @@ impl VolumeIo {
             if epoch.redundancy.is_none() {
                 return Err(error);
             }
+            if is_planted(Mistake::FailedMemberStays) {
+                return Ok(());
+            }
             // I-VOL-1: what the member missed is acknowledged only when it will never be read from there.
             if let Err(broken) = self.group_state.fail(&handle, &error) {
                 if error.kind == ErrorKind::NoSpace {
@@ -379,6 +383,9 @@ impl VolumeIo {
             .filter(|handle| handle.takes_writes() && handle.needs_flush().is_some())
             .collect();
         let Some(own) = needy.pop() else { return Ok(()) };
+        if is_planted(Mistake::OneMemberFlushed) {
+            needy.clear();
+        }
         let jobs = needy.into_iter().map(|handle| Job { handle: Arc::clone(handle), kind: RequestKind::Flush, buf: None, segments: Vec::new() });
         let (done, flushed) = self.lanes.run(jobs.collect(), || own.flush());
         let mut failures: Vec<_> = done.into_iter().filter_map(|done| Some((done.handle, done.result.err()?))).collect();
@@ -494,7 +501,8 @@ impl VolumeIo {
         let mut log = redundancy.log.lock();
         let pages = log.change(first..=last, true);
         if !pages.is_empty()
-            && let Err(error) = self.write_log(epoch, &log, &pages, true)
+            && !is_planted(Mistake::BitNotWritten)
+            && let Err(error) = self.write_log(epoch, &log, &pages, !is_planted(Mistake::BitNotFlushed))
         {
             let undone: Vec<u64> = (first..=last).filter(|region| !redundancy.regions.is_dirty(*region)).collect();
             log.change(undone, false);

@@ -13,6 +13,7 @@
 use block::{AlignedBuf, BlockDevice};
 
 use crate::Id;
+use crate::planted::{Mistake, is_planted};
 use crate::wire::crc32c;
 
 /// Bytes that a volume's log takes on a member.
@@ -109,7 +110,13 @@ impl Drl {
         for (own, theirs) in self.bytes.chunks_exact_mut(SECTOR).zip(found.chunks_exact(SECTOR)) {
             let good = theirs[4..8] == self.tag && theirs[..4] == crc32c(&theirs[4..]).to_le_bytes();
             for (own, theirs) in own[HEAD..].iter_mut().zip(&theirs[HEAD..]) {
-                *own |= if good { *theirs } else { 0xff };
+                *own |= if good {
+                    *theirs
+                } else if is_planted(Mistake::DamagedLogIsClean) {
+                    0
+                } else {
+                    0xff
+                };
             }
         }
         for sector in 0..self.bytes.len() / SECTOR {

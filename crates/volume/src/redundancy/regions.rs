@@ -12,6 +12,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::planted::{Mistake, is_planted};
+
 const WRITERS: u32 = 0xffff;
 /// The region's bit in the dirty region log is durable.
 pub(crate) const DIRTY: u32 = 1 << 16;
@@ -72,7 +74,7 @@ impl Regions {
 
     #[inline]
     pub fn is_unsynced(&self, region: u64) -> bool {
-        self.state(region).load(Ordering::Acquire) & UNSYNCED != 0
+        self.state(region).load(Ordering::Acquire) & UNSYNCED != 0 && !is_planted(Mistake::DoubtfulRegionRead)
     }
 
     pub fn is_dirty(&self, region: u64) -> bool {
@@ -125,7 +127,7 @@ impl Regions {
             return false;
         }
         let start = Instant::now();
-        while state.load(Ordering::Acquire) & WRITERS != 0 {
+        while state.load(Ordering::Acquire) & WRITERS != 0 && !is_planted(Mistake::LockedBesideWriters) {
             if start.elapsed() > timeout {
                 state.fetch_and(!LOCKED, Ordering::AcqRel);
                 return false;
@@ -171,7 +173,8 @@ impl Regions {
     pub fn retire(&self, region: u64) -> bool {
         let state = self.state(region);
         let now = state.load(Ordering::Acquire);
-        if now & DIRTY == 0 || now & (WRITERS | LOCKED | UNSYNCED | BEHIND | COPYING) != 0 {
+        let writers = if is_planted(Mistake::RetiredBesideWriters) { 0 } else { WRITERS };
+        if now & DIRTY == 0 || now & (writers | LOCKED | UNSYNCED | BEHIND | COPYING) != 0 {
             return false;
         }
         if now & TOUCHED != 0 {

@@ -174,11 +174,15 @@ impl VolumeIo {
     fn shift(&self, step: &Step<'_>, chunk_bytes: u64) -> Result<()> {
         let epoch = self.epochs.get();
         let (start, len) = (step.range.start, step.range.end - step.range.start);
-        self.resync_range(&epoch, start, len)?;
+        if !is_planted(Mistake::DoubtfulRegionMoved) {
+            self.resync_range(&epoch, start, len)?;
+        }
         if let Some(redundancy) = &epoch.redundancy {
             // What a member that is away misses of the copy is in the log as what it misses of writes.
             let (first, last) = redundancy.regions.span(start, len);
-            self.mark(&epoch, redundancy, first, last)?;
+            if !is_planted(Mistake::CopyNotMarked) {
+                self.mark(&epoch, redundancy, first, last)?;
+            }
         }
         loop {
             let overwritten = self.group_state.overwritten_count();

@@ -40,7 +40,9 @@ impl VolumeIo {
             let records = logs.records.len();
             tracing::info!(volume = self.name, records, "rows that a crash left in the middle were written again from the parity log");
         }
-        failures.extend(self.flush_all());
+        if !is_planted(Mistake::ReplayNotFlushed) {
+            failures.extend(self.flush_all());
+        }
         if !failures.is_empty() {
             return Ok(failures);
         }
@@ -80,7 +82,8 @@ impl VolumeIo {
     fn start_log(&self, parity: &Parity, head: Head) -> Failures {
         let handles = self.group_state.handles();
         let (page, at) = head.encode(parity.group);
-        let written = writable(parity, &handles).map(|(_, handle)| (handle.write(&page, parity.area + at).and_then(|()| handle.flush()), handle));
+        let flush = |handle: &MemberHandle| if is_planted(Mistake::HeadNotFlushed) { Ok(()) } else { handle.flush() };
+        let written = writable(parity, &handles).map(|(_, handle)| (handle.write(&page, parity.area + at).and_then(|()| flush(handle)), handle));
         let failures: Failures = written.filter_map(|(result, handle)| Some((Arc::clone(handle), result.err()?))).collect();
         if failures.is_empty() {
             parity.tail.lock().restart(head);
@@ -120,7 +123,7 @@ impl VolumeIo {
         let still = parity.gate.alone(|| self.help(parity));
         let handles = self.group_state.handles();
         for (_, handle) in writable(parity, &handles) {
-            if !failures.iter().any(|(failed, _)| Arc::ptr_eq(failed, handle)) {
+            if !failures.iter().any(|(failed, _)| Arc::ptr_eq(failed, handle)) && !is_planted(Mistake::HeldRowsNotFlushed) {
                 failures.extend(handle.flush().err().map(|error| (Arc::clone(handle), error)));
             }
         }
@@ -182,7 +185,8 @@ fn writable<'a>(parity: &Parity, handles: &'a Handles) -> impl Iterator<Item = (
 fn is_whole(parts: &[RecordPart], active: &dyn Fn(&usize) -> bool) -> bool {
     let columns = parts[0].columns;
     let held = |column: usize| parts.iter().any(|part| usize::from(part.column) == column);
-    parts.iter().all(|part| part.columns == columns) && (0..128).filter(|column| columns >> column & 1 == 1 && active(column)).all(held)
+    is_planted(Mistake::HalfRecordReplayed)
+        || parts.iter().all(|part| part.columns == columns) && (0..128).filter(|column| columns >> column & 1 == 1 && active(column)).all(held)
 }
 
 /// Says whether the places lie in the member's data: a part is believed only so far.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::gate::RECHECK_INTERVAL;
+use crate::planted::{Mistake, is_planted};
 
 /// First and last row.
 pub(crate) type Span = (u64, u64);
@@ -25,7 +26,7 @@ pub(crate) struct RowsHeld {
 }
 
 fn meets(held: &[Span], spans: &[Span]) -> bool {
-    held.iter().any(|one| spans.iter().any(|two| one.0 <= two.1 && two.0 <= one.1))
+    !is_planted(Mistake::RowsNotLocked) && held.iter().any(|one| spans.iter().any(|two| one.0 <= two.1 && two.0 <= one.1))
 }
 
 impl RowLocks {

@@ -12,6 +12,7 @@ use super::{Parity, xor};
 use crate::group::{Handles, MemberHandle};
 use crate::io::fanout::{Done, Fanout, Job};
 use crate::io::volume_io::VolumeIo;
+use crate::planted::{Mistake, is_planted};
 
 /// The most that one batch moves, because it passes through buffers of our own.
 const ROUND_BYTES: usize = 8 << 20;
@@ -204,7 +205,7 @@ impl Batch {
         for (at, window) in on.windows.iter().enumerate() {
             let whole = window.new.len() == raid5.data_units() && self.out.is_none();
             let alone = self.written_columns(on, window).len() < 2;
-            let log = tail.rows.contains(&window.row) || !(whole || alone);
+            let log = (tail.rows.contains(&window.row) && !is_planted(Mistake::RecordOutlivesRow)) || !(whole || alone);
             // Whole rows behind each other are one place on every member.
             let follows = at > 0 && whole && window.lo == 0 && {
                 let before = &on.windows[at - 1];
@@ -303,7 +304,8 @@ impl Batch {
     /// Computes the parity of a window.
     fn sum(&self, on: BatchContext<'_>, at: usize, sum: &mut [u8]) {
         let window = &on.windows[at];
-        let read = plan::reads(&on.parity.raid5, window, self.methods[at]);
+        let mut read = plan::reads(&on.parity.raid5, window, self.methods[at]);
+        read.truncate(if is_planted(Mistake::ParityOfNewAlone) { 0 } else { read.len() });
         let new = window.new.iter().map(|new| window.bytes(new, on.buffers));
         let mut parts = new.chain(read.iter().map(|column| self.old[*column].bytes(at)));
         sum.copy_from_slice(parts.next().expect("a window writes a unit"));
@@ -347,7 +349,9 @@ impl Batch {
 
     /// Makes the record durable.
     fn start_flushes(&mut self, on: BatchContext<'_>) {
-        let needs = |column: &usize| on.parity.handle(&self.handles, *column).is_some_and(|handle| handle.needs_flush().is_some());
+        let needs = |column: &usize| {
+            !is_planted(Mistake::RecordNotFlushed) && on.parity.handle(&self.handles, *column).is_some_and(|handle| handle.needs_flush().is_some())
+        };
         let flushes = self.taking().into_iter().filter(needs).map(|column| self.job(on, column, RequestKind::Flush, Vec::new(), None));
         let jobs = flushes.collect();
         self.fanout = on.io.lanes.begin(jobs);
