@@ -6,6 +6,7 @@ mod check;
 mod cleanup;
 mod fuzz;
 mod judge;
+mod mutants;
 mod real;
 mod sh;
 mod tally;
@@ -42,6 +43,8 @@ enum Command {
     Tidy,
     /// Fuzzes every decoder, or the named ones, with coverage guidance.
     Fuzz(fuzz::Options),
+    /// Plants mistakes one by one and says what notices each, and after how long.
+    Mutants(mutants::Options),
     /// Runs real programs on the release binary: databases that are killed, verified data, bad input, comparisons.
     Real(Box<real::Options>),
     /// Runs a program with io_uring forbidden.
@@ -73,6 +76,7 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
         Command::Book => book::build(),
         Command::Tidy => check::check(&[check::Step::Tidy], false),
         Command::Fuzz(options) => fuzz::run(&options),
+        Command::Mutants(options) => mutants::run(&options),
         Command::Real(options) => check::real(&options),
         Command::WithoutIoUring { .. } | Command::Peer => Ok(true),
     }

@@ -1,0 +1,150 @@
+//! The planted mistakes: names and sentences as `planted.rs` of each crate has them, and where each stands.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+/// A crate with mistakes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crate {
+    /// crates/fs.
+    Fs,
+    /// crates/volume.
+    Volume,
+}
+
+impl Crate {
+    /// Its directory, and the name of its list.
+    fn parts(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Fs => ("crates/fs", "PlantedBug"),
+            Self::Volume => ("crates/volume", "Mistake"),
+        }
+    }
+
+    /// Where it lies.
+    pub fn directory(self) -> &'static str {
+        self.parts().0
+    }
+}
+
+/// A mistake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistake {
+    /// The crate it stands in.
+    pub of: Crate,
+    /// Its name, with which it is switched on.
+    pub name: String,
+    /// What it is, one sentence.
+    pub says: String,
+    /// The file it stands in, below `src`; of several the first.
+    pub place: String,
+}
+
+impl Mistake {
+    /// The module of the crate that it stands in.
+    pub fn room(&self) -> &str {
+        self.place.split('/').next().unwrap_or_default().trim_end_matches(".rs")
+    }
+}
+
+/// Reads the mistakes of both crates.
+///
+/// # Errors
+/// When a list cannot be read, or a mistake stands nowhere.
+pub fn read() -> Result<Vec<Mistake>> {
+    let mut mistakes = Vec::new();
+    for of in [Crate::Fs, Crate::Volume] {
+        let (directory, list) = of.parts();
+        let source = Path::new(directory).join("src");
+        let text = std::fs::read_to_string(source.join("planted.rs")).with_context(|| format!("cannot read {directory}/src/planted.rs"))?;
+        let files = sources(&source)?;
+        for (name, says) in parse(&text, list) {
+            let word = format!("{list}::{name}");
+            let stands =
+                |text: &str| text.match_indices(&word).any(|(at, _)| !text[at + word.len()..].starts_with(|next: char| next.is_alphanumeric()));
+            let place = files.iter().find(|(_, text)| stands(text)).map(|(path, _)| path.clone());
+            ensure!(place.is_some(), "the mistake {name} of {directory} stands nowhere in its source");
+            mistakes.push(Mistake { of, name, says, place: place.unwrap_or_default() });
+        }
+    }
+    Ok(mistakes)
+}
+
+/// The variants of an enum with the first sentence of each one's documentation.
+fn parse(text: &str, list: &str) -> Vec<(String, String)> {
+    let body = text.split_once(&format!("enum {list} {{")).map_or("", |(_, rest)| rest);
+    let body = body.split_once("\n}").map_or("", |(body, _)| body);
+    let (mut found, mut says) = (Vec::new(), String::new());
+    for line in body.lines().map(str::trim) {
+        if let Some(words) = line.strip_prefix("/// ") {
+            if says.is_empty() {
+                words.trim_end_matches('.').clone_into(&mut says);
+            }
+        } else if let Some(name) = line.strip_suffix(',') {
+            found.push((name.to_owned(), std::mem::take(&mut says)));
+        }
+    }
+    found
+}
+
+/// The sources of a crate but its list and its tests: paths below the directory, in order, with what they say.
+fn sources(directory: &Path) -> Result<Vec<(String, String)>> {
+    let mut todo: Vec<PathBuf> = vec![directory.to_path_buf()];
+    let mut found = Vec::new();
+    while let Some(place) = todo.pop() {
+        for entry in std::fs::read_dir(&place).with_context(|| format!("cannot list {}", place.display()))? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() {
+                todo.extend((name != "tests").then_some(path));
+            } else if name.ends_with(".rs") && !name.ends_with("tests.rs") && name != "planted.rs" {
+                let below = path.strip_prefix(directory).context("a file lies in its directory")?.to_string_lossy().into_owned();
+                found.push((below, std::fs::read_to_string(&path)?));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The mistakes of which docs/proof.md says that nothing notices them: rows `| `NAME` | place | what | nothing: REASON | |`.
+pub fn excused(document: &str) -> BTreeSet<String> {
+    let rows = document.lines().filter_map(|line| {
+        let cells: Vec<_> = line.strip_prefix("| `")?.split('|').map(str::trim).collect();
+        let reason = cells.get(3)?.strip_prefix("nothing: ")?;
+        (!reason.is_empty()).then(|| cells[0].trim_end_matches('`').to_owned())
+    });
+    rows.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variants_are_read_with_their_first_sentence() {
+        let text = "/// x\npub enum PlantedBug {\n    /// A flush is left out.\n    /// More.\n    MissingFlush,\n    /// Two.\n    Two,\n}\nimpl X {\n    A,\n}\n";
+        let found = parse(text, "PlantedBug");
+        assert_eq!(found, vec![("MissingFlush".to_owned(), "A flush is left out".to_owned()), ("Two".to_owned(), "Two".to_owned())]);
+        assert!(parse(text, "Mistake").is_empty());
+    }
+
+    /// Every mistake of the source stands somewhere, names are different, and the short form names those that there are.
+    #[test]
+    fn a_hundred_mistakes_stand_in_the_source() {
+        std::env::set_current_dir(crate::root()).expect("the root is there");
+        let all = read().expect("the lists are read");
+        let names: BTreeSet<_> = all.iter().map(|mistake| mistake.name.as_str()).collect();
+        assert!(all.len() >= 100 && names.len() == all.len(), "{} mistakes, {} names", all.len(), names.len());
+        assert!(all.iter().all(|mistake| mistake.says.len() > 20), "each has a sentence");
+        assert!(super::super::QUICK.iter().all(|name| names.contains(name)));
+    }
+
+    #[test]
+    fn only_a_reason_excuses() {
+        let text = "| `A` | log/ring.rs | what | nothing: the tree's flush keeps it too | |\n| `B` | x | what | nothing | |\n| `C` | x | what | judge | 1 s |\n";
+        assert_eq!(excused(text), BTreeSet::from(["A".to_owned()]));
+    }
+}
