@@ -80,6 +80,13 @@ pub fn is_stopping() -> bool {
     STOPPING.load(Ordering::SeqCst) && !UNDOES.get()
 }
 
+/// Where a signal came, waits for the thread that undoes everything: it ends the program.
+pub fn leave_to_signal() {
+    while is_stopping() {
+        std::thread::park();
+    }
+}
+
 /// Undoes everything, newest first.
 pub fn run_all() {
     loop {

@@ -83,7 +83,9 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse()) {
+    let result = run(Arguments::parse());
+    cleanup::leave_to_signal();
+    match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
