@@ -225,4 +225,24 @@ mod tests {
         file.write_at(&page, 0).unwrap();
         assert!(place() != before || fs.meta.sealed_lsn() >= lsn, "a crash would bring the checkpoint back, with what was written now");
     }
+
+    /// I-SPC-2, S-52: blocks that only a deleted checkpoint had become free with the deletion, and not before it is sealed.
+    #[test]
+    fn i_spc_2_what_only_a_deleted_checkpoint_had_is_free_once_the_deletion_is_sealed() {
+        let (volume, file) = bed();
+        let page = AlignedBuf::zeroed(4096);
+        file.write_at(&page, 0).unwrap();
+        volume.create_checkpoint("first", &CheckpointOptions::default()).unwrap();
+        file.write_at(&page, 0).unwrap();
+        volume.sync().unwrap();
+        let fs = volume.state();
+        let becomes_free = || fs.space.settle(fs.meta.sealed_lsn());
+        becomes_free();
+        let first = fs.checkpoint(b"first").unwrap();
+        let lsn = fs.frozen(|_| fs.commit_deletion(&first)).unwrap();
+        assert!(fs.meta.sealed_lsn() < lsn, "nothing asked for a sync");
+        assert!(!becomes_free(), "a crash would bring the checkpoint back, with what is written to its block meanwhile");
+        volume.sync().unwrap();
+        assert!(fs.meta.sealed_lsn() >= lsn && becomes_free(), "the block is free again");
+    }
 }
