@@ -93,6 +93,7 @@ impl Programs {
                 tests("fs/tests", &self.fs_whole, &[]),
                 judge("random", &["--seeds", "0"]),
                 judge("three threads", &["--threads", "3", "--seeds", "0"]),
+                judge("one step in the middle of another", &["--interleaved", "--seeds", "0"]),
                 judge("failing calls", &["--failing", "--stride", "97"]),
                 tests("unit tests of fs", &self.fs_unit, &[]),
             ],
