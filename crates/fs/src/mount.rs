@@ -33,7 +33,7 @@ use crate::superblock::{ByteRun, Found, Superblock};
 use crate::{BlockNo, Epoch, Error, ErrorKind, FileKind, InodeNo, MountOptions, RecoveryReport, Result, tune};
 
 #[cfg(test)]
-mod cramped;
+mod cramped_tests;
 #[cfg(test)]
 mod tests;
 
