@@ -156,7 +156,7 @@ pub(crate) fn load(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice
 /// Makes durable what earlier processes left in caches of the devices.
 fn flush_devices(parts: &LogParts) -> Result<()> {
     parts.data.flush()?;
-    Ok(parts.log.as_ref().map_or(Ok(()), |log| log.flush())?)
+    Ok(parts.log.as_ref().filter(|_| !planted(PlantedBug::RecoveryWithoutFlush)).map_or(Ok(()), |log| log.flush())?)
 }
 
 /// Refuses a device that cannot hold the volume its superblock describes.

@@ -48,6 +48,8 @@ pub enum PlantedBug {
     RenameNotNoted,
     /// A recovery goes on with the incarnation of the log that it recovered.
     SameIncarnation,
+    /// A recovery does not flush the log's own device, and relies on what a power cut may take back.
+    RecoveryWithoutFlush,
     /// A failed flush is forgotten, and the next sync reports what it lost as durable.
     FailedFlushForgotten,
     /// Pages of a file that is written untorn are written in place.
@@ -227,7 +229,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 100] = [
+    pub const ALL: [Self; 101] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -241,6 +243,7 @@ impl PlantedBug {
         Self::SuperblockWithoutFlush,
         Self::RenameNotNoted,
         Self::SameIncarnation,
+        Self::RecoveryWithoutFlush,
         Self::FailedFlushForgotten,
         Self::UntornInPlace,
         Self::DataFlushedAfterLog,

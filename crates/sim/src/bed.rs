@@ -113,7 +113,7 @@ impl Bed {
     }
 
     /// How many operations each device had seen when `after` were through.
-    fn moments(&self, after: usize) -> Vec<usize> {
+    pub(crate) fn moments(&self, after: usize) -> Vec<usize> {
         if self.devices.len() == 1 {
             return vec![after];
         }

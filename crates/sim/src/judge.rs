@@ -139,9 +139,11 @@ pub(crate) fn recover_and_compare(before: &View, look_first: bool, remains: &Rem
         fs.remove("/judge").map_err(|e| format!("what was synced after recovery is lost: {e}"))?;
     }
     let again = see(&fs).map_err(|e| format!("the volume cannot be read a second time: {e}"))?;
-    let other = difference(&again.view, &seen.view);
+    if let Some(what) = difference(&again.view, &seen.view) {
+        return Err(format!("the second mount shows something else than the first: {what}"));
+    }
+    grow_over_removed(&fs, &again.view)?;
     drop((fs, again));
-    other.map_or(Ok(()), |what| Err(format!("the second mount shows something else than the first: {what}")))?;
     remains.copies_agree()
 }
 
@@ -186,6 +188,35 @@ fn go_on(before: &View, fs: &FileSystem) -> Result<bool, String> {
     };
     let known = |view: &View| view.names.iter().any(|line| line.contains(&format!(" inode {} ", made.0)));
     if known(before) { Err(format!("S-19: inode number {} is used twice", made.0)) } else { Ok(true) }
+}
+
+/// Each file grows by so many bytes.
+const GROWN_BYTES: usize = 64 << 10;
+
+/// S-11: where files grow they read as zeros, also over what a truncation removed that the cut interrupted.
+fn grow_over_removed(fs: &FileSystem, seen: &View) -> Result<(), String> {
+    for (ino, content) in &seen.contents {
+        let end = content.len() as u64;
+        let grown = || -> fs::Result<AlignedBuf> {
+            let file = fs.open_inode(*ino, &OpenOptions::read_write())?;
+            file.set_size(end + GROWN_BYTES as u64)?;
+            let mut behind = AlignedBuf::zeroed(GROWN_BYTES);
+            file.read_at(&mut behind, end)?;
+            Ok(behind)
+        };
+        match grown() {
+            Ok(behind) => {
+                if let Some(at) = behind.iter().position(|byte| *byte != 0) {
+                    let (byte, at) = (behind[at], end + at as u64);
+                    return Err(format!("S-11: inode {} of {end} bytes was made longer and holds {byte:#04x} at byte {at}", ino.0));
+                }
+            }
+            // It takes a block where the last one is shared with a checkpoint.
+            Err(error) if error.kind == ErrorKind::NoSpace => return Ok(()),
+            Err(error) => return Err(format!("inode {} cannot be made longer: {error}", ino.0)),
+        }
+    }
+    Ok(())
 }
 
 /// Holds a recovered view against the promises of the history at the cut.

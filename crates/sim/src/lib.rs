@@ -238,7 +238,7 @@ fn cuts(history: &History, cuts: Cuts, rng: &mut Xoshiro256PlusPlus) -> Vec<(usi
 /// Where the power is cut for the so-manieth time.
 fn around(spans: &[Range<usize>], history: &History, number: usize, rng: &mut Xoshiro256PlusPlus) -> usize {
     match spans.get(rng.random_range(0..spans.len().max(1))) {
-        Some(span) if number % 3 > 0 => rng.random_range(span.start..=span.end),
+        Some(span) if !number.is_multiple_of(3) => rng.random_range(span.start..=span.end),
         _ => rng.random_range(history.first_operation()..=history.operations()),
     }
 }
@@ -277,11 +277,13 @@ impl Trial<'_> {
         Ok(true)
     }
 
-    /// Goes on with the workload on what the cut left, and cuts again.
+    /// Goes on with the workload on what the cut left, and cuts again. The step that the cut interrupted is carried out once more, or never: then what
+    /// came of it stays.
     fn second_life(&mut self, cut: &Cut, setup: &Setup, steps: &[Step], seed: u64) -> Result<(), String> {
         let context = |what: String| format!("second life after operation {} ({:?}): {what}", cut.after, cut.choice);
         let bed = Bed::again(&self.history.bed.cut(cut.after, &cut.choice), seed);
-        let done = self.history.steps_over(cut.after);
+        let over = self.history.steps_over(cut.after);
+        let done = if seed.is_multiple_of(2) { over } else { (over + 1).min(steps.len()) };
         let history = run::record_on(bed, setup.block_size, Some(judge::used_numbers(self.history, cut.after)), &steps[done..]).map_err(context)?;
         let mut trial = Trial { history: &history, seen: HashSet::new(), tally: Tally::default() };
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);

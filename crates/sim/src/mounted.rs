@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{Seek, SeekFrom};
+use std::io::Seek;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use fs::{ErrorKind, FileSystem, InodeNo, IoMode, Result};
 use parking_lot::Mutex;
@@ -47,7 +48,7 @@ pub(crate) fn record_mounted(setup: &Setup, seed: u64, steps: &[Step]) -> std::r
     let program = Program::start(fs)?;
     for (number, step) in steps.iter().enumerate() {
         let begun = |what: String| format!("step {number}, {step:?}, on a mount: {what}");
-        let result = program.carry_out(step);
+        let result = program.carry_out_told(&history.model, step);
         hold_against(&mut history.model, step, &result).map_err(begun)?;
         let Outcome { promise, touched, moved, wrote, .. } = result.unwrap_or_default();
         let (end, view) = (history.operations(), history.model.view());
@@ -57,6 +58,9 @@ pub(crate) fn record_mounted(setup: &Setup, seed: u64, steps: &[Step]) -> std::r
     program.end()?;
     Ok(history)
 }
+
+/// The kernel has told of a close within this time.
+const TOLD_WITHIN: Duration = Duration::from_secs(60);
 
 /// A program that uses a mount.
 struct Program {
@@ -126,6 +130,19 @@ impl Program {
         match on {
             On::Name(file, dir) => work(&self.open(file, dir, mode, flags)?),
             On::Held(slot) => work(&self.held.lock().get(&slot).ok_or_else(missing)?.anywhere),
+        }
+    }
+
+    /// Carries a step out once the kernel told of every close before it, which it does some time after the program closed.
+    fn carry_out_told(&self, model: &Model, step: &Step) -> Result<Outcome> {
+        let started = Instant::now();
+        loop {
+            let result = self.carry_out(step);
+            let in_the_way = matches!((step, &result), (Step::Rollback(..), Err(error)) if error.message.starts_with("Busy"));
+            if !in_the_way || started.elapsed() > TOLD_WITHIN || model.clone().apply(step, &Outcome::default()).is_err() {
+                return result;
+            }
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 
@@ -342,7 +359,7 @@ fn append(file: &File, len: u32, fill: u8, durable: bool) -> Result<Outcome> {
     let mut writer = file;
     let end = file.metadata().map_err(|e| refused(&e))?.len();
     writer.write_all(&pattern(end, len, fill)).map_err(|e| refused(&e))?;
-    let after = writer.seek(SeekFrom::Current(0)).map_err(|e| refused(&e))?;
+    let after = writer.stream_position().map_err(|e| refused(&e))?;
     let at = after.saturating_sub(len.into());
     let promise = if durable { Promise::Written(ino_of(file)?, at, after) } else { Promise::None };
     Ok(Outcome { at: Some(at), promise, ..changed(file)? })

@@ -117,6 +117,13 @@ impl History {
         spans.filter(|span| span.start < span.end).collect()
     }
 
+    /// The operations of the data device of mounts after the process died.
+    #[cfg(test)]
+    pub(crate) fn deaths_on_data(&self) -> Vec<Range<usize>> {
+        let on_data = |after: usize| self.bed.moments(after)[0];
+        self.deaths.iter().map(|death| on_data(death.start)..on_data(death.end)).collect()
+    }
+
     /// How many steps were over after so many device operations; parts are no steps.
     pub(crate) fn steps_over(&self, after: usize) -> usize {
         self.done.iter().take_while(|done| done.end <= after).filter(|done| !done.part).count()
@@ -246,9 +253,11 @@ pub(crate) fn record_on(bed: Bed, block_size: u32, known: Option<BTreeSet<InodeN
     let wires = bed.connect();
     let fs = wires.mount(quiet()).map_err(|e| format!("the volume does not mount: {e}"))?;
     let seen = see(&fs).map_err(|e| format!("the volume cannot be read: {e}"))?;
+    // A member that was away when the power went is behind until the next mount brought it up to date.
+    let whole = known.is_none();
     let model = Model::recovered(block_size, seen, known.unwrap_or_default());
     let history = History::new(bed, model);
-    let mut recorder = Recorder { wires, whole: true, returns: false, stage: Some(Stage::new(fs)), history };
+    let mut recorder = Recorder { wires, whole, returns: false, stage: Some(Stage::new(fs)), history };
     for (number, step) in steps.iter().enumerate() {
         recorder.step(step, number).map_err(|what| format!("step {number}, {step:?}: {what}"))?;
     }

@@ -120,7 +120,7 @@ impl Crowd {
             let (stage, steps) = (Stage::new(fs.clone()), generate_for_thread(seed, part.own, threads, count));
             move || {
                 begin();
-                work(part, clock, history, stage, &steps)
+                work(part, clock, history, &stage, &steps)
             }
         };
         let worked = std::thread::scope(|scope| {
@@ -246,14 +246,14 @@ fn prepare(fs: &FileSystem, threads: u8) -> fs::Result<InodeNo> {
     Ok(shared.ino())
 }
 
-fn work(part: Part, clock: &AtomicU64, mut history: History, stage: Stage, steps: &[Step]) -> Result<Worked, String> {
+fn work(part: Part, clock: &AtomicU64, mut history: History, stage: &Stage, steps: &[Step]) -> Result<Worked, String> {
     let mut made = Vec::new();
     for (number, step) in steps.iter().enumerate() {
         let context = |what: String| format!("thread {}, step {number}, {step:?}: {what}", part.own);
         let begun = clock.fetch_add(1, Ordering::SeqCst);
         let outcome = match step {
-            Step::Checkpoint(_, None) => whole(part, &stage, &mut history, step),
-            _ => carry_out(&stage, &mut history, step),
+            Step::Checkpoint(_, None) => whole(part, stage, &mut history, step),
+            _ => carry_out(stage, &mut history, step),
         };
         let mut outcome = outcome.map_err(context)?;
         let span = begun..clock.fetch_add(1, Ordering::SeqCst);

@@ -8,7 +8,7 @@ fn effort(steps: usize, cuts: usize) -> Effort {
 }
 
 /// The number of the first pair whose change and whose other step are these.
-fn number(change: &Step, other: &Step) -> usize {
+pub(crate) fn number(change: &Step, other: &Step) -> usize {
     let is = |number: &usize| {
         pair(*number, &[1]).iter().any(|step| matches!(step, Step::During(first, second, _) if (&**first, &**second) == (change, other)))
     };

@@ -1,7 +1,9 @@
 //! A judge that finds nothing is not believed: each planted mistake must be found, within so many states.
 
 use fs::PlantedBug;
-use sim::{Cuts, DIRECTED, Effort, Failure, Setup, generate, try_failures, try_format_cuts, try_steps};
+use sim::{Cuts, DIRECTED, Effort, Failure, Setup, Step, generate, try_failures, try_format_cuts, try_pair, try_steps};
+
+use crate::interleaved::number;
 
 /// More crash states than this are not looked at for one mistake.
 const STATES_MAX: u64 = 2_000;
@@ -120,6 +122,18 @@ fn a_rollback_in_two_parts() {
     finds(PlantedBug::RollbackInParts, "one file and one directory are rolled back");
 }
 
+/// A power cut between two records of a truncation, the first of them durable by a sync in the middle: what the second one would have freed is there again
+/// where the file grows.
+#[test]
+fn a_truncation_that_does_not_note_that_it_is_under_way() {
+    fs::plant(Some(PlantedBug::TruncationNotMarked));
+    let effort = Effort { cuts: Cuts::Around(20), second_cut_every: 0, second_life_every: 0, ..Effort::default() };
+    let found = try_pair(1, number(&Step::Truncate(0, 0, 3000), &Step::Sync), &Setup::SMALL, 1, &effort);
+    let violation = found.expect_err("TruncationNotMarked went unnoticed");
+    println!("TruncationNotMarked: found in state {}: {}", violation.states + 1, violation.what);
+    assert!(violation.states < STATES_MAX && violation.what.contains("S-11"), "{violation}");
+}
+
 /// With a log on a device of its own a flush of one device says nothing of the other, and the order between them is the file system's.
 #[test]
 fn two_devices_in_the_wrong_order() {
@@ -132,6 +146,7 @@ fn two_devices_in_the_wrong_order() {
         (PlantedBug::MetadataCommitWithoutFlush, "log wrap and metadata commits"),
         (PlantedBug::TailBeforeCommit, "log wrap and metadata commits"),
         (PlantedBug::SameIncarnation, "log of an earlier incarnation"),
+        (PlantedBug::RecoveryWithoutFlush, "recovery makes the metadata grow where a file was"),
     ] {
         finds_on(&Setup::TWO_DISKS, bug, near);
     }
