@@ -101,7 +101,9 @@ impl Model {
         if !then.iter().filter(|(path, ino)| past.has_left(&then, path, **ino, &self.nodes)).all(|(path, _)| is_told(path)) {
             return Err("S-121: a file left its name and is not told of");
         }
-        for (ino, node) in &self.nodes {
+        let named: BTreeSet<InodeNo> = now.values().copied().collect();
+        // What is open and has no name is asked for by none.
+        for (ino, node) in self.nodes.iter().filter(|(ino, _)| named.contains(ino)) {
             let Kind::File(content) = &node.kind else { continue };
             let Some(ranges) = told.ranges.get(ino) else {
                 if past.is_of_everything() || past.nodes.contains_key(ino) {
