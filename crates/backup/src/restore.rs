@@ -88,8 +88,9 @@ pub fn restore(repository: &Repository, manifest: &Manifest, target: Target, mut
 }
 
 /// Names the file and the byte of which data is missing or damaged.
-fn in_file(error: Error, path: &Path, at: u64) -> Error {
-    Error { message: format!("{}, byte {at}: {}", path.display(), error.message), ..error }
+fn in_file(mut error: Error, path: &Path, at: u64) -> Error {
+    error.message = format!("{}, byte {at}: {}", path.display(), error.message);
+    error
 }
 
 struct Work<'a> {
