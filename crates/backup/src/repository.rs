@@ -8,15 +8,11 @@ use serde::Serialize;
 use crate::CHUNK_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Header, Manifest};
-use crate::store::{self, Access, Store};
+use crate::store::{self, Access, CLAIMS, MARK, Store};
 
-/// The key that says what the place is; in a directory, who changes what is there holds it locked.
-pub const MARK: &str = "bedplate-backup";
 const MARK_TEXT: &[u8] = b"format 1\n";
 const CHUNKS: &str = "chunks";
 const MANIFESTS: &str = "manifests";
-/// Claims of a bucket.
-pub const CLAIMS: &str = "claims";
 /// How no name of a backup ends: that of a file that is being written does.
 const PARTIAL: &str = ".partial";
 

@@ -8,9 +8,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::{Access, Store, Values};
+use super::{Access, MARK, Store, Values};
 use crate::error::{Error, ErrorKind, Result};
-use crate::repository::MARK;
 
 /// How the names of files end that are being written.
 const PARTIAL: &str = ".partial";

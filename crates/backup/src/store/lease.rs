@@ -23,7 +23,7 @@ use tokio::task::AbortHandle;
 
 use super::objects::Bucket;
 use crate::error::{Error, ErrorKind, Result};
-use crate::repository::CLAIMS;
+use crate::store::CLAIMS;
 
 /// How often a claim is put again.
 const RENEWED: Duration = Duration::from_secs(60);

@@ -14,6 +14,11 @@ use directory::Directory;
 
 use crate::error::{Error, ErrorKind, Result};
 
+/// The key that marks a place as a repository of backups. In a directory it is locked by a command that changes the repository.
+pub const MARK: &str = "bedplate-backup";
+/// Where the claims of a bucket stand.
+pub const CLAIMS: &str = "claims";
+
 /// What a command is about to do with a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {

@@ -96,7 +96,7 @@ impl MetaStore {
         self.refusal().map_or(0, |refusal| refusal.blocks_wanted)
     }
 
-    /// Returns whether the log has room for what nobody waits for: times that follow later.
+    /// Returns whether the log has room for times that are logged later, which no call waits for.
     pub(crate) fn has_room_for_times(&self) -> bool {
         !self.is_cramped() || self.log().has_room(Purpose::Removal.leaves(), 0)
     }

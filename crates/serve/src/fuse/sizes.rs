@@ -1,7 +1,7 @@
 //! The size that the kernel has of a file, made that of the file system after a rollback.
 //!
 //! The kernel keeps the size of a file it knows by itself, and appends where it believes the end to be. Where it collects writes it takes a size from nothing
-//! but the answer to a truncation of its own; elsewhere also from attributes, which it asks for when somebody wants to see them, not before an append. So
+//! but the answer to a truncation of its own; elsewhere also from attributes, which it asks for when a program asks for them, not before an append. So
 //! the control line goes to the file through the mount, as any program would, looks at it, and where the size differs truncates it: the answer gives the size, and the
 //! truncation itself changes nothing in the file system.
 //!

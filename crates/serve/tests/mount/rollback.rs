@@ -41,7 +41,7 @@ fn i_lin_1_rollbacks_need_no_event_thread_that_waits() {
         for _ in 0..files {
             let answered = hears.recv_timeout(HANG);
             if answered.is_err() {
-                // Nothing else frees who waits in the kernel, this process among them.
+                // Nothing else frees the processes that wait in the kernel, this one among them.
                 rustix::mount::unmount(m.root(), UnmountFlags::FORCE).unwrap_or_default();
             }
             assert_eq!(answered, Ok(true), "I-LIN-1: {files} rollbacks with {threads} event threads");

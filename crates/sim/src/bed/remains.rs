@@ -106,7 +106,7 @@ impl Remains {
     }
 }
 
-/// Opens a group. A member that was away when the power went may be newer than nobody else knows: it is refused, and left out.
+/// Opens a group. A member that was away when the power went may be newer than the others know: it is refused, and left out.
 pub(super) fn open_group(members: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> fs::Result<Group> {
     let failed = |e: volume::Error| fs::Error::new(fs::ErrorKind::Io, format!("the group does not open: {e}"));
     match Group::import(members, options) {

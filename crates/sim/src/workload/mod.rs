@@ -190,7 +190,7 @@ impl Step {
         matches!(self, Self::Remount | Self::Kill | Self::Die(..) | Self::Grow(_) | Self::Vanish(_) | Self::Return | Self::During(..))
     }
 
-    /// Whether what it makes gets a number or a line that nobody knows beforehand.
+    /// Whether what it makes gets a number or a line that is not known beforehand.
     pub(crate) fn makes(&self) -> bool {
         let made = matches!(self, Self::Create(..) | Self::Symlink(..) | Self::MakeDirectory(_) | Self::Clone(..) | Self::CloneDirectory(..));
         made || matches!(self, Self::Checkpoint(..) | Self::Automatic(..) | Self::Diff(_))

@@ -175,7 +175,7 @@ fn clean(group: &Group, context: &str) {
     assert_eq!(group.scrub(false, &Undecided, &mut |_| ()).unwrap().differences, [], "{context}");
 }
 
-/// S-130: while nobody uses the volume.
+/// S-130: while the volume is idle.
 #[test]
 fn s_130_a_member_that_was_overwritten_leaves_and_is_filled_again() {
     for (shape, members) in SHAPES {

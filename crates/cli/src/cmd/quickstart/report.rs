@@ -122,7 +122,7 @@ impl fmt::Display for Report {
             writeln!(f, "kept: {}\n", image.display())?;
         }
         writeln!(f, "next:\n  bedplate format disk.img --size 10G")?;
-        writeln!(f, "  bedplate mount disk.img DIR -o mode=concurrent    # then put a database there")?;
+        writeln!(f, "  bedplate mount disk.img DIR                       # then put a database there")?;
         writeln!(f, "  bedplate stat DIR/FILE                            # how its I/O is served, and why not otherwise")?;
         write!(f, "  bedplate unmount DIR")
     }
