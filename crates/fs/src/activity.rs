@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::data::Io;
+use crate::engine::Fs;
 use crate::inode::Inode;
-use crate::io::Io;
 use crate::row::{DentryRow, Table, split_key};
-use crate::state::Fs;
 use crate::{CounterSnapshot, FileKind, InodeNo, IoMode, Latencies, Result};
 
 /// Names looked at while the metadata is held still.

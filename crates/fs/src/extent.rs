@@ -17,7 +17,6 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::checkpoint::{CoveringRow, Deltas};
 use crate::{BlockNo, Epoch, FileBlock};
 
 /// Whether the blocks of an extent hold data.
@@ -90,21 +89,6 @@ impl Run {
     pub(crate) fn end(self) -> u64 {
         self.start.0 + self.blocks
     }
-}
-
-/// Returns the volume blocks that belonged to a file before `changes`, each of a row that was `old`, and do not any more.
-pub(crate) fn freed_by(changes: &[ExtentChange], old: &[Option<Extent>]) -> Vec<Run> {
-    let mut deltas = Deltas::default();
-    // Their states make no difference here.
-    let row = CoveringRow::Live(ExtentState::Written);
-    let run = |extent: &Extent| Run { start: extent.start, blocks: extent.blocks.into() };
-    old.iter().flatten().for_each(|extent| deltas.remove(run(extent), row));
-    for change in changes {
-        if let ExtentChange::Put(_, extent) = change {
-            deltas.insert(run(extent), row);
-        }
-    }
-    deltas.gone()
 }
 
 /// One piece of a range of file blocks: mapped by one extent, or a hole.

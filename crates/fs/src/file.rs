@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::data::{Ask, Io};
+use crate::engine::Fs;
 use crate::inode::Inode;
-use crate::io::{Ask, Io};
-use crate::latency::{Timed, Timing};
 use crate::mode::OpenClass;
-use crate::state::Fs;
-use crate::{AllocateMode, Attr, CounterSnapshot, Error, ErrorKind, ExtentInfo, InodeNo, IoMode, OpenOptions, Result};
+use crate::statistics::{Timed, Timing};
+use crate::{AllocateMode, Attr, CounterSnapshot, Error, ErrorKind, ExtentInfo, FileKind, InodeNo, IoMode, OpenOptions, Result};
 
 /// An open file. `&self` everywhere: any number of threads may read and write at once; what excludes what is the I/O mode's business.
 ///
@@ -38,8 +38,34 @@ impl Drop for File {
 }
 
 impl File {
+    /// Opens a file (pins the inode).
+    pub(crate) fn open(fs: &Arc<Fs>, inode: &Arc<Inode>, options: &OpenOptions) -> Result<Self> {
+        match inode.kind {
+            FileKind::File => {}
+            FileKind::Directory => {
+                return Err(Error::new(ErrorKind::IsDirectory, format!("inode {} is a directory and cannot be opened as a file", inode.ino.0)));
+            }
+            _ => return Err(Error::new(ErrorKind::Invalid, format!("inode {} is not a regular file and cannot be opened as one", inode.ino.0))),
+        }
+        if options.write || options.append || options.truncate {
+            // Being open for writing changes nothing yet.
+            if options.truncate { crate::data::begin_set_size(fs, inode, 0) } else { fs.begin_removal() }?;
+            fs.need_live(inode.ino)?;
+        }
+        let changing = fs.change();
+        let io = Io::new(fs, inode);
+        drop(io.map()?);
+        let class = OpenClass { mode: options.mode, direct_flag: options.direct_flag, caller_caches: options.caller_caches };
+        io.open(class)?;
+        let file = Self::new(Arc::clone(fs), Arc::clone(inode), class, options);
+        if options.truncate {
+            crate::data::set_size(&changing, fs, inode, 0)?;
+        }
+        Ok(file)
+    }
+
     /// Makes the handle of an open that the inode's table already counts.
-    pub(crate) fn new(fs: Arc<Fs>, inode: Arc<Inode>, class: OpenClass, options: &OpenOptions) -> Self {
+    fn new(fs: Arc<Fs>, inode: Arc<Inode>, class: OpenClass, options: &OpenOptions) -> Self {
         let write = options.write || options.append;
         let &OpenOptions { read, append, data_sync, keep_atime, .. } = options;
         Self { fs, inode, class, read, write, append, data_sync, read_noted: AtomicBool::new(keep_atime) }
@@ -79,6 +105,21 @@ impl File {
         if self.write { Ok(()) } else { Err(self.not_open_for("writing")) }
     }
 
+    /// Runs a change that may need blocks, and again each time that room could be made for all of it. No lock is held here.
+    fn with_room<T>(&self, ask: impl Fn() -> Ask, mut change: impl FnMut() -> Result<T>) -> Result<T> {
+        loop {
+            match change() {
+                Err(error) if error.kind == ErrorKind::NoSpace => self.make_room(error, &ask())?,
+                other => return other,
+            }
+        }
+    }
+
+    #[cold]
+    fn make_room(&self, refused: Error, ask: &Ask) -> Result<()> {
+        self.fs.make_room(refused, &|without| self.io().demand(ask, without))
+    }
+
     #[cold]
     fn not_open_for(&self, what: &str) -> Error {
         Error::new(ErrorKind::NotPermitted, format!("inode {} is not open for {what}", self.inode.ino.0))
@@ -110,7 +151,12 @@ impl File {
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<u64> {
         self.may_write()?;
         let timing = self.fs.sampler.begin();
-        let at = self.io().write(self.class, buf, if self.append { None } else { Some(offset) })?;
+        let offset = if self.append { None } else { Some(offset) };
+        let ask = || {
+            let at = offset.unwrap_or_else(|| self.size());
+            Ask::Write(at..at.saturating_add(buf.len() as u64))
+        };
+        let at = self.with_room(ask, || self.io().write(self.class, buf, offset))?;
         self.timed(Timed::Write, timing);
         if self.data_sync {
             self.sync_range(at, buf.len() as u64)?;
@@ -149,8 +195,8 @@ impl File {
     /// `TooLarge`, `Io`, `ReadOnly`; `NotPermitted` when not open for writing.
     pub fn set_size(&self, size: u64) -> Result<()> {
         self.need_write()?;
-        crate::io::begin_set_size(&self.fs, &self.inode, size)?;
-        self.io().with_room(&Ask::SetSize(size), || crate::io::set_size(&self.fs.change(), &self.fs, &self.inode, size))
+        crate::data::begin_set_size(&self.fs, &self.inode, size)?;
+        self.with_room(|| Ask::SetSize(size), || crate::data::set_size(&self.fs.change(), &self.fs, &self.inode, size))
     }
     /// Changes the allocation of a range.
     ///
@@ -160,9 +206,9 @@ impl File {
     pub fn allocate(&self, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
         self.need_write()?;
         if mode == AllocateMode::PunchHole { self.fs.begin_removal() } else { self.fs.begin_change() }?;
-        let ask = Ask::Allocate(mode, offset..offset.saturating_add(len));
-        self.io().with_room(&ask, || {
-            self.io().need_room(&ask)?;
+        let ask = || Ask::Allocate(mode, offset..offset.saturating_add(len));
+        self.with_room(ask, || {
+            self.io().need_room(&ask())?;
             self.io().change_allocation(mode, offset, len)
         })
     }

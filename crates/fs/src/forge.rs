@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use block::{AlignedBuf, BlockDevice};
 
-use crate::checkpoint::{CheckpointRow, SCHEDULE_PREFIX, Schedule, decode_image, encode_image, split_before_key};
 use crate::decode::Reader;
+use crate::images::{CheckpointRow, decode_image, encode_image, split_before_key};
 use crate::log::{self, LogDeviceHead, LogPosition, Record};
 use crate::meta::{MetaStore, POSITION, Region, open_tree, stored_position, write_rows};
 use crate::row::{DentryRow, ExtentRow, InodeRow, Table, split_extent_key, split_key};
+use crate::schedule::{SCHEDULE_PREFIX, Schedule};
 use crate::superblock::{self, COPY_B, Superblock};
 use crate::{Lsn, Result};
 

@@ -11,14 +11,32 @@ use std::sync::Arc;
 
 use block::{AlignedBuf, BlockDevice};
 use parking_lot::Mutex;
+use serde::Serialize;
 use uuid::Uuid;
 
+use crate::engine::{EPOCH, NEXT_INO};
 use crate::log::{LogDeviceHead, LogPosition};
 use crate::meta::{Growth, Region, format_tree};
 use crate::row::{InodeRow, RowChange, Table, inode_key};
-use crate::state::{EPOCH, Fs, NEXT_INO};
 use crate::superblock::{ByteRun, COPY_B, COPY_BYTES, LOG_BYTES_MIN, Lists, Superblock, VOLUME_BYTES_MIN};
-use crate::{Epoch, Error, ErrorKind, FileKind, FormatOptions, FormatReport, InodeNo, Result};
+use crate::{Epoch, Error, ErrorKind, FileKind, FormatOptions, InodeNo, Result, Timestamp};
+
+/// What `format` made.
+#[derive(Debug, Clone, Serialize)]
+pub struct FormatReport {
+    /// Identity of the volume.
+    pub uuid: String,
+    /// Allocation unit in bytes.
+    pub block_size: u32,
+    /// Size of the volume in bytes.
+    pub size_bytes: u64,
+    /// Size of the intent log in bytes.
+    pub log_bytes: u64,
+    /// Whether the log lives on a device of its own.
+    pub log_separate: bool,
+    /// Whether nothing is left to recover: it is new, or its last mount ended with an unmount.
+    pub clean: bool,
+}
 
 const LOG_BYTES_MAX: u64 = 128 << 20;
 const SEPARATE_LOG_BYTES_MAX: u64 = 1 << 30;
@@ -174,7 +192,7 @@ fn take_front(cursor: &mut u64, bytes: u64, size_bytes: u64) -> Result<Vec<ByteR
 }
 
 fn first_rows(options: &FormatOptions) -> Vec<RowChange> {
-    let now = Fs::now();
+    let now = Timestamp::now();
     let root = InodeRow {
         kind: FileKind::Directory,
         mode: 0o755,

@@ -2,27 +2,26 @@
 #![forbid(unsafe_code)]
 
 mod activity;
+mod allocator;
+mod background;
 mod bytes;
 mod cache;
 mod calendar;
-mod change;
 mod check;
 mod checkpoint;
 mod checksum;
-mod daemon;
+mod data;
 mod decode;
+mod engine;
 mod error;
 mod extent;
 #[cfg(any(test, feature = "forge"))]
 #[doc(hidden)]
 pub mod forge;
 mod format;
-mod info;
+mod grid;
+mod images;
 mod inode;
-mod io;
-mod keeper;
-mod latency;
-mod listed;
 mod lock;
 mod log;
 mod meta;
@@ -30,46 +29,45 @@ mod mode;
 #[cfg(test)]
 mod model_locks;
 mod mount;
-mod mover;
-mod names;
+mod name;
+mod namespace;
 mod options;
 mod pause;
 mod planted;
 mod row;
 mod salvage;
-mod space;
-mod state;
-mod stats;
+mod schedule;
+mod statistics;
 mod superblock;
-mod tally;
-mod trial;
 mod tune;
 mod types;
 
 mod file;
 mod filesystem;
 mod queue;
-mod report;
 mod units;
 
 pub use activity::{FileActivity, FilePath};
 pub use cache::CacheCounters;
 pub use calendar::format_time;
+pub use check::{CheckReport, Finding, FindingKind};
 pub use checkpoint::{
-    ChangedBlocks, ChangedKind, ChangedRange, CheckpointCounts, CheckpointDifference, CheckpointHold, CheckpointInfo, CheckpointOptions,
-    CheckpointScope, CheckpointSpace, CloneReport, CloneSource, DifferenceKind, Moment, Pressure, RollbackOptions, RollbackReport, Schedule,
-    ScheduleRun, SpacePolicy,
+    ChangedBlocks, ChangedKind, ChangedRange, CheckpointDifference, CheckpointHold, CheckpointInfo, CheckpointOptions, CheckpointScope,
+    CheckpointSpace, CloneReport, CloneSource, DifferenceKind, Pressure, RollbackOptions, RollbackReport, ScheduleRun,
 };
+pub use data::DefragStep;
+pub use engine::{CheckpointCounts, Fragmentation, MovedFile, MoverReport, MoverState, RecoveryReport, SpacePolicy};
 pub use error::{Error, ErrorKind, Result};
 pub use file::File;
-pub use filesystem::FileSystem;
-pub use io::{DefragStep, Fragmentation};
-pub use latency::{Latencies, LatencySnapshot};
-pub use mover::{MovedFile, MoverReport, MoverState};
-pub use names::{readable_name, split_mode_suffix};
+pub use filesystem::{FileSystem, FsInfo};
+pub use format::FormatReport;
+pub use log::LogInfo;
+pub use name::readable_name;
+pub use namespace::split_mode_suffix;
 #[doc(hidden)]
 pub use options::{BetweenRecords, Limits};
 pub use options::{FormatOptions, InodeLockSetting, MountOptions, OpenOptions};
+pub use options::{TUNABLES, Takes, Tunable, TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy, Unit};
 #[cfg(feature = "interleave")]
 pub use pause::{Pause, PauseHook, on_pause};
 #[cfg(feature = "interleave")]
@@ -77,12 +75,11 @@ pub use planted::inherit;
 #[cfg(any(test, feature = "planted-bugs"))]
 pub use planted::{PlantedBug, plant};
 pub use queue::{Queue, QueueCompletion};
-pub use report::{CheckReport, Finding, FindingKind, FormatReport, FsInfo, LogInfo, RecoveryReport};
 pub use salvage::{LostRange, Salvage, SalvagedEntry};
+pub use schedule::{Moment, Schedule};
 #[cfg(feature = "statistics-switch")]
-pub use stats::statistics_switch;
-pub use stats::{CounterSnapshot, Reason};
-pub use tune::{TUNABLES, Takes, Tunable, TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy, Unit};
+pub use statistics::statistics_switch;
+pub use statistics::{CounterSnapshot, Latencies, LatencySnapshot, Reason};
 pub use types::{
     AllocateMode, Attr, BlockNo, DirEntry, Epoch, ExtentInfo, FileBlock, FileKind, InodeNo, IoMode, Lsn, NewFile, RenameMode, SetAttr, Statfs,
     Timestamp, Untorn,

@@ -21,16 +21,17 @@ use std::time::Instant;
 use block::BlockDevice;
 use uuid::Uuid;
 
-use crate::checkpoint::{self, Capture, Checkpoint, UNFINISHED, image_extent, split_before_key};
+use crate::allocator::{Claim, Claims, Owner, Shared, Space, SpaceClass, Want};
+use crate::checkpoint::{self, UNFINISHED};
+use crate::engine::{EPOCH, Fs, NEXT_INO, Parts, check_options, settle};
 use crate::extent::Run;
+use crate::images::{Capture, Checkpoint, image_extent, split_before_key};
 use crate::log::{LogDeviceHead, LogParts, LogPlace, ReplayReport, replay};
-use crate::meta::{Growth, MetaStore, Region, open_tree, stored_position};
+use crate::meta::{Growth, MetaStore, Region, load_checkpoints, open_tree, stored_position};
 use crate::planted::{PlantedBug, planted};
 use crate::row::{ExtentRow, InodeRow, Table, inode_key, split_extent_key, split_key};
-use crate::space::{Claim, Claims, Owner, Shared, Space, SpaceClass, Want};
-use crate::state::{EPOCH, Fs, NEXT_INO, Parts};
 use crate::superblock::{ByteRun, Found, Superblock};
-use crate::{BlockNo, Epoch, Error, ErrorKind, FileKind, InodeNo, MountOptions, RecoveryReport, Result, tune};
+use crate::{BlockNo, Epoch, Error, ErrorKind, FileKind, InodeNo, MountOptions, RecoveryReport, Result};
 
 #[cfg(test)]
 mod cramped_tests;
@@ -58,7 +59,7 @@ pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevic
     if !options.read_only {
         refuse_damage(&loaded)?;
     }
-    tune::check_options(&options, loaded.found.superblock.block_size)?;
+    check_options(&options, loaded.found.superblock.block_size)?;
     options.limits.check()?;
     let superblock = &loaded.found.superblock;
     let (next_ino, epoch) = if options.read_only { (0, 0) } else { (next_ino(&loaded.meta)?, epoch(&loaded.meta)?) };
@@ -67,7 +68,7 @@ pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevic
     if !options.read_only {
         loaded.meta.region().update_superblock(|superblock| superblock.clean = false)?;
     }
-    let (options, tuning) = tune::settle(&loaded.meta, options)?;
+    let (options, tuning) = settle(&loaded.meta, options)?;
     let recovery = RecoveryReport {
         needed: !superblock.clean,
         records: loaded.replayed.records,
@@ -216,7 +217,7 @@ fn build_space(loaded: &Loaded) -> Result<(Arc<Space>, u64)> {
     let Claimed { mut claims, extents } = collect_claims(&loaded.meta, &loaded.found.superblock, |_, error| Err(error))?;
     let Shared { shares, files: cloned, upto: cloned_upto } = claims.shared();
     let space = Arc::new(claims.into_space(|ino| family(&loaded.meta, ino))?);
-    let checkpoints = checkpoint::load(&loaded.meta)?;
+    let checkpoints = load_checkpoints(&loaded.meta)?;
     refuse_future(&loaded.meta, &checkpoints)?;
     loaded.meta.set_capture(Capture { checkpoints, shares, cloned, cloned_upto, ..Capture::default() });
     Ok((space, extents))
@@ -378,7 +379,7 @@ fn remove_orphan(fs: &Arc<Fs>, ino: InodeNo, unfinished: bool) -> Result<()> {
     match inode.kind {
         FileKind::Directory if unfinished => fs.remove_unfinished(&inode),
         _ if inode.lost_name() => fs.reclaim(&changing, &inode),
-        FileKind::File => crate::io::resume_truncate(&changing, fs, &inode),
+        FileKind::File => crate::data::resume_truncate(&changing, fs, &inode),
         _ => Err(Error::corrupt("only a file can wait for the end of a truncation")),
     }
 }

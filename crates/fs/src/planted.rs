@@ -7,17 +7,7 @@
 //! with any mistake without being built again.
 
 #[cfg(any(test, feature = "planted-bugs"))]
-use std::{
-    cell::{Cell, RefCell},
-    sync::OnceLock,
-};
-
-use crate::log::Record;
-#[cfg(any(test, feature = "planted-bugs"))]
-use crate::{
-    log::RecordKind,
-    row::{RowChange, Table},
-};
+use std::{cell::Cell, sync::OnceLock};
 
 /// A mistake that loses or shows what it must not. Each stands where a slip of the hand would make it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -337,8 +327,6 @@ impl PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 thread_local! {
     static PLANTED: Cell<Option<PlantedBug>> = const { Cell::new(None) };
-    /// What this thread changed and did not log yet.
-    static UNLOGGED: RefCell<Vec<RowChange>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Plants a mistake in what this thread does from now on, or takes it out.
@@ -375,29 +363,6 @@ fn in_process() -> Option<PlantedBug> {
         PlantedBug::ALL.into_iter().find(|bug| format!("{bug:?}") == name)
     };
     *NAMED.get_or_init(find)
-}
-
-/// What is logged instead of a record where the order is wrong.
-#[cfg(any(test, feature = "planted-bugs"))]
-pub(crate) fn logged_instead(record: &Record) -> Option<Record> {
-    if !planted(PlantedBug::LoggedOutOfOrder) {
-        return None;
-    }
-    UNLOGGED.with_borrow_mut(|unlogged| {
-        if record.kind == RecordKind::Xattr {
-            let (late, rows) = record.rows.iter().cloned().partition(|row| row.table == Table::Xattr);
-            unlogged.extend::<Vec<_>>(late);
-            return Some(Record { kind: record.kind, rows, exposes: None, barrier: false });
-        }
-        let rows = unlogged.drain(..).chain(record.rows.iter().cloned()).collect();
-        Some(Record { kind: record.kind, rows, exposes: record.exposes.clone(), barrier: record.barrier })
-    })
-}
-
-/// Everybody logs in order.
-#[cfg(not(any(test, feature = "planted-bugs")))]
-pub(crate) const fn logged_instead(_: &Record) -> Option<Record> {
-    None
 }
 
 /// Nobody makes mistakes.

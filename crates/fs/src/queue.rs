@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use block::{AlignedBuf, QueueOptions};
 use parking_lot::Mutex;
 
-use crate::state::Fs;
+use crate::engine::HelpedQueue;
 use crate::{File, FileSystem, Result};
 use engine::{Engine, Kind, Op};
 
@@ -66,7 +66,8 @@ impl Queue {
         let device = fs.device.queue(options)?;
         let depth_max = device.depth_max();
         let engine = Arc::new(Mutex::new(Engine::new(Arc::clone(fs), device)));
-        fs.queues.add(&engine);
+        let helped: Weak<Mutex<Engine>> = Arc::downgrade(&engine);
+        fs.queues.add(helped);
         Ok(Self { engine, waiting: Vec::with_capacity(depth_max), depth_max, in_flight: 0 })
     }
     /// Returns how many operations may be in flight.
@@ -146,34 +147,11 @@ impl Queue {
     }
 }
 
-/// The queues of a file system, for those who wait for what they hold.
-#[derive(Default)]
-pub(crate) struct Queues {
-    engines: Mutex<Vec<Weak<Mutex<Engine>>>>,
-}
-
-impl Queues {
-    fn add(&self, engine: &Arc<Mutex<Engine>>) {
-        let mut engines = self.engines.lock();
-        engines.retain(|engine| engine.strong_count() > 0);
-        engines.push(Arc::downgrade(engine));
-    }
-
-    /// Completes what is in flight on queues that nobody works on at this moment.
-    pub(crate) fn help(&self) {
-        let engines: Vec<_> = self.engines.lock().iter().filter_map(Weak::upgrade).collect();
-        for engine in engines {
-            let Some(mut engine) = engine.try_lock() else { continue };
-            if let Err(error) = engine.drain() {
-                tracing::error!("the I/O in flight on a queue cannot be waited for: {error}");
-            }
+impl HelpedQueue for Mutex<Engine> {
+    fn help(&self) {
+        let Some(mut engine) = self.try_lock() else { return };
+        if let Err(error) = engine.drain() {
+            tracing::error!("the I/O in flight on a queue cannot be waited for: {error}");
         }
-    }
-}
-
-impl Fs {
-    /// Returns whether two handles are of one file system.
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other)
     }
 }

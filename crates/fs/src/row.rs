@@ -11,7 +11,7 @@
 //! | orphan  | inode                | empty                                  |
 //! | setting | name                 | depends on the name                    |
 //!
-//! The rows of checkpoints are in `checkpoint/row.rs`.
+//! The rows of checkpoints are in `images/checkpoint_row.rs`.
 
 use crate::bytes::Bytes;
 use crate::decode::Reader;

@@ -2,7 +2,7 @@
 
 use super::Examined;
 use super::inodes::hex;
-use crate::names::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use crate::namespace::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use crate::row::{RowChange, Table, split_key};
 use crate::{FindingKind, Result};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::Examined;
 use super::inodes::hex;
 use super::past::DELETE;
-use crate::checkpoint::{CheckpointRow, decode_image, split_before_key, split_checkpoint_key, split_scope_key};
+use crate::images::{CheckpointRow, decode_image, split_before_key, split_checkpoint_key, split_scope_key};
 use crate::row::{DentryRow, ExtentRow, InodeRow, RowChange, Table};
 use crate::{Epoch, FindingKind, Result};
 

@@ -5,7 +5,7 @@ use super::inodes::hex;
 use super::notes::Notes;
 use super::past::DELETE;
 use super::settings::epoch;
-use crate::io::Grid;
+use crate::grid::Grid;
 use crate::mount::{Claimed, collect_claims, family};
 use crate::row::{ExtentRow, RowChange, Table, split_extent_key};
 use crate::{Epoch, ErrorKind, FileKind, FindingKind, InodeNo, Result};

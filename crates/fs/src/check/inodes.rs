@@ -6,9 +6,10 @@ use std::ops::ControlFlow;
 use super::notes::Notes;
 use super::past::shows_some_names;
 use super::{Examined, lost};
-use crate::checkpoint::{Checkpoint, CheckpointRow, UNFINISHED};
-use crate::io::Grid;
-use crate::names::{MODE_BITS, target_is_possible};
+use crate::checkpoint::UNFINISHED;
+use crate::grid::Grid;
+use crate::images::{Checkpoint, CheckpointRow};
+use crate::namespace::{MODE_BITS, target_is_possible};
 use crate::row::{InodeRow, RowChange, Table, inode_key, split_key};
 use crate::{Error, FileKind, FindingKind, InodeNo, Result};
 

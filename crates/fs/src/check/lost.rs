@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use super::inodes::Inodes;
 use super::notes::Notes;
 use crate::row::{DentryRow, InodeRow, RowChange, Table, inode_key, pair_key};
-use crate::state::Fs;
-use crate::{FileKind, InodeNo};
+use crate::{FileKind, InodeNo, Timestamp};
 
 /// Names every inode of `lost` in a new directory `home` of the root, inode `ino`; returns its number, or `None` where nothing is lost.
 pub(super) fn reattach(lost: &[InodeNo], home: &str, ino: InodeNo, inodes: &mut Inodes, notes: &mut Notes) -> Option<InodeNo> {
@@ -34,7 +33,7 @@ pub(super) fn reattach(lost: &[InodeNo], home: &str, ino: InodeNo, inodes: &mut 
 }
 
 fn directory(root: &InodeRow, subdirectories: u32) -> InodeRow {
-    let now = Fs::now();
+    let now = Timestamp::now();
     InodeRow {
         kind: FileKind::Directory,
         mode: 0o700,

@@ -21,6 +21,7 @@ mod names;
 mod notes;
 mod past;
 mod repair;
+mod report;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -31,15 +32,16 @@ use std::sync::Arc;
 
 use block::BlockDevice;
 
-use crate::checkpoint::Checkpoint;
+use crate::images::Checkpoint;
 use crate::meta::{MetaStore, Region, guarded, open_tree};
 use crate::mount::{Loaded, load};
 use crate::row::Table;
 use crate::superblock::Superblock;
-use crate::{CheckReport, Error, ErrorKind, FindingKind, InodeNo, Result};
+use crate::{Error, ErrorKind, InodeNo, Result};
 use inodes::Inodes;
 pub(crate) use lost::free_name;
 use notes::Notes;
+pub use report::{CheckReport, Finding, FindingKind};
 
 /// Cap of the tree's cache during a check.
 const CACHE_BYTES: u64 = 64 << 20;

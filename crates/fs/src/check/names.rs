@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::Examined;
 use super::inodes::{Inodes, hex};
-use crate::names::check_name;
+use crate::name::check_name;
 use crate::row::{DentryRow, RowChange, Table, split_key};
 use crate::{FileKind, FindingKind, InodeNo, Result};
 

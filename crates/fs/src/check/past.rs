@@ -22,7 +22,8 @@ use super::inodes::{self, Inodes};
 use super::notes::Notes;
 use super::{Examined, attributes, extents, names};
 use crate::bytes::Bytes;
-use crate::checkpoint::{Capture, Checkpoint, is_captured, load, put_image, scope_key, split_before_key, split_scope_key};
+use crate::images::{Capture, Checkpoint, is_captured, put_image, scope_key, split_before_key, split_scope_key};
+use crate::meta::load_checkpoints;
 use crate::meta::{MetaStore, State};
 use crate::row::{RowChange, Table, split_key};
 use crate::{Epoch, ErrorKind, FileKind, Finding, FindingKind, InodeNo, Result};
@@ -48,7 +49,7 @@ const STEPS: [fn(&mut Examined<'_>) -> Result<()>; 7] =
 
 /// Looks at every checkpoint.
 pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
-    let checkpoints = match load(examined.meta) {
+    let checkpoints = match load_checkpoints(examined.meta) {
         Ok(checkpoints) => checkpoints,
         Err(e) if e.kind == ErrorKind::Corrupt => return Ok(()), // named by `checkpoints::check`
         Err(e) => return Err(e),

@@ -12,7 +12,7 @@ use block::BlockDevice;
 
 use super::notes::Notes;
 use super::{CACHE_BYTES, past};
-use crate::checkpoint::Capture;
+use crate::images::Capture;
 use crate::log::{Record, RecordKind};
 use crate::mount::{begin_writing, load};
 use crate::superblock::Superblock;

@@ -2,10 +2,11 @@
 
 use super::Examined;
 use super::inodes::first_unused;
-use crate::checkpoint::{SCHEDULE_PREFIX, SPACE_POLICY, decode_policy};
+use crate::engine::{EPOCH, NEXT_INO};
+use crate::engine::{SPACE_POLICY, decode_policy};
+use crate::engine::{check_stored, stored_key};
 use crate::row::{RowChange, Table};
-use crate::state::{EPOCH, NEXT_INO};
-use crate::tune::{check_stored, stored_key};
+use crate::schedule::SCHEDULE_PREFIX;
 use crate::{Epoch, ErrorKind, FindingKind, InodeNo, Result, Schedule, TUNABLES, Tunable};
 
 pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {

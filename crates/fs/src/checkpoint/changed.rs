@@ -13,10 +13,10 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use super::report::{ChangedKind, ChangedRange};
-use super::{Capture, Checkpoint};
+use crate::engine::Fs;
+use crate::images::{Capture, Checkpoint};
 use crate::meta::State;
 use crate::row::{ExtentRow, InodeRow, Table, inode_key, split_extent_key};
-use crate::state::Fs;
 use crate::{Epoch, Error, ErrorKind, InodeNo, Result};
 
 /// How a file differs between two moments: the ranges, in order. Bytes outside of them, and before both ends, are the same.
@@ -60,7 +60,7 @@ impl Fs {
         if to.is_none()
             && let Ok(inode) = self.inode(ino)
         {
-            crate::io::flush_inode(self, &inode)?;
+            crate::data::flush_inode(self, &inode)?;
         }
         let block = u64::from(self.block_size);
         self.meta.reading(|rows| {

@@ -6,7 +6,7 @@
 //!   checkpoint ──────────────────────┘     (records of bounded size)                      └─► failed, or a crash: removed, all of it
 //! ```
 //!
-//! No data is copied. Writers of a file that shares blocks look whether those they want to write are among them (`io/redirect.rs`); blocks become
+//! No data is copied. Writers of a file that shares blocks look whether those they want to write are among them (`data/redirect.rs`); blocks become
 //! free when the last row that covers them goes (I-CKP-2). What was preallocated and not written is a hole in the clone: two files cannot
 //! both be promised the same blocks.
 //!
@@ -20,15 +20,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::report::{CheckpointOptions, CheckpointScope, CloneReport, CloneSource};
-use super::{Checkpoint, Others};
+use crate::engine::Fs;
+use crate::images::{Checkpoint, Others};
 use crate::inode::Inode;
 use crate::log::{Record, RecordKind};
 use crate::meta::Locked;
-use crate::names::check_name;
+use crate::name::check_name;
 use crate::planted::{PlantedBug, planted};
 use crate::row::{DentryRow, ExtentRow, InodeRow, RowChange, Table, extent_key, inode_key, pair_key, split_extent_key, split_key};
-use crate::state::Fs;
-use crate::{Epoch, Error, ErrorKind, FileBlock, FileKind, InodeNo, Lsn, Result};
+use crate::{Epoch, Error, ErrorKind, FileBlock, FileKind, InodeNo, Lsn, Result, Timestamp};
 
 /// The value of the orphan row of a directory that goes with all that is in it.
 pub(crate) const UNFINISHED: &[u8] = &[1];
@@ -340,7 +340,7 @@ impl Builder<'_> {
             FileKind::File => then.family(of),
             _ => InodeNo(0),
         };
-        let now = Fs::now();
+        let now = Timestamp::now();
         let row = InodeRow { blocks: 0, parent, ctime: now, btime: now, ..then };
         self.fs.inode_count.fetch_add(1, Ordering::Relaxed);
         self.report.inodes += 1;

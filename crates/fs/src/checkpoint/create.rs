@@ -5,14 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::row::{CheckpointRow, checkpoint_key, put_image, scope_key};
-use super::{Checkpoint, CheckpointInfo, CheckpointOptions, CheckpointScope, Others};
+use super::{CheckpointInfo, CheckpointOptions, CheckpointScope};
+use crate::engine::{EPOCH, Fs};
+use crate::images::{Checkpoint, Others};
+use crate::images::{CheckpointRow, checkpoint_key, put_image, scope_key};
 use crate::inode::Inode;
 use crate::log::{Record, RecordKind};
-use crate::names::check_name;
+use crate::name::check_name;
 use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table, inode_key, pair_key};
-use crate::state::{EPOCH, Fs};
 use crate::{Epoch, Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
 
 /// What a checkpoint of named files consists of.
@@ -47,7 +48,7 @@ impl Fs {
             self.meta.sync(lsn)?;
         }
         self.keeper.wake();
-        Ok(checkpoint.info())
+        Ok(CheckpointInfo::of(&checkpoint))
     }
 
     /// Commits one while nobody else makes any. Refuses a name that is taken, and then a full volume, before anything is changed.

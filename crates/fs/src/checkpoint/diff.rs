@@ -7,12 +7,12 @@ use std::ops::{Bound, ControlFlow};
 
 use serde::{Deserialize, Serialize};
 
-use super::Checkpoint;
 use super::changed::{Moment, between, changed, get, row_at};
 use super::subtree::of_inode;
+use crate::engine::Fs;
+use crate::images::Checkpoint;
 use crate::meta::State;
 use crate::row::{DentryRow, InodeRow, Table, split_key};
-use crate::state::Fs;
 use crate::{Error, ErrorKind, FileKind, InodeNo, Result};
 
 /// How something differs.
@@ -64,7 +64,7 @@ impl Fs {
     pub(crate) fn checkpoint_diff(&self, from: &[u8], to: Option<&[u8]>) -> Result<Vec<CheckpointDifference>> {
         let (from, to) = (self.moment(Some(from))?, self.moment(to)?);
         if to.is_none() && !self.options.read_only {
-            crate::io::flush_all(self)?;
+            self.cache.flush_all()?;
         }
         if to.is_some_and(|to| Some(to) < from) {
             return Err(Error::new(ErrorKind::Invalid, "the second checkpoint is older than the first: name the older one first"));

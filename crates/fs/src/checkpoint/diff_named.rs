@@ -7,10 +7,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::Checkpoint;
 use super::changed::Moment;
 use super::diff::{DifferenceKind, Found, Homes, visit};
 use super::subtree::of_inode;
+use crate::images::Checkpoint;
 use crate::meta::State;
 use crate::row::{DentryRow, Table, pair_key, split_key};
 use crate::{Error, FileKind, InodeNo, Result};

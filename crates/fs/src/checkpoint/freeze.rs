@@ -6,7 +6,7 @@
 //!                                    release everything ◄─ commit ◄─ inode locks of all open files ◄────┘
 //! ```
 //!
-//! Changes of closed files, of one record or of many, hold the change lock (`change.rs`). Dirty pages of closed files are written before the commit, and
+//! Changes of closed files, of one record or of many, hold the change lock (`lock/change.rs`). Dirty pages of closed files are written before the commit, and
 //! none become dirty meanwhile: a write needs an open file.
 //!
 //! The time this takes follows from the number of open files and of dirty pages, not from the number of files, in memory or not, or their size. Order locks come before
@@ -16,9 +16,9 @@
 use std::sync::Arc;
 
 use crate::Result;
+use crate::engine::Fs;
 use crate::inode::Inode;
 use crate::planted::{PlantedBug, planted};
-use crate::state::Fs;
 
 impl Fs {
     /// Runs `work` while no name is changed, no file opened and no open file written. Nothing dirty is left in the library cache.
@@ -33,20 +33,20 @@ impl Fs {
 
     fn freeze<T>(&self, pages: Pages, work: impl FnOnce(&[Arc<Inode>]) -> Result<T>) -> Result<T> {
         // Most of what is dirty goes to the device while others work on.
-        crate::io::flush_all(self)?;
+        self.cache.flush_all()?;
         self.empty_limbo();
         let unchanging = self.changes.alone();
         let _names = self.names.lock();
         let files = self.open_files.all();
         let orders: Vec<_> = files.iter().map(|inode| inode.data.order.exclusive(self)).collect();
         if !planted(PlantedBug::FreezeLeavesDirty) {
-            crate::io::flush_all(self)?;
+            self.cache.flush_all()?;
         }
         self.commit_all_times(&unchanging.changing());
         // Before the inode locks: who fills a page holds one.
         let mut with_pages = if pages == Pages::Forgotten && !planted(PlantedBug::RollbackKeepsPages) { self.cached_files.all() } else { Vec::new() };
         with_pages.retain(|inode| !self.is_past(inode.ino));
-        let changes = with_pages.iter().map(|inode| crate::io::forget_pages(self, inode)).collect::<Result<Vec<_>>>()?;
+        let changes = with_pages.iter().map(|inode| crate::data::forget_pages(self, inode)).collect::<Result<Vec<_>>>()?;
         let locks: Vec<_> = files.iter().map(|inode| inode.data.lock.exclusive(self)).collect();
         let result = work(&files);
         drop((locks, changes, orders));

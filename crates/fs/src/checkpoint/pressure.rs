@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::state::Fs;
+use crate::engine::Fs;
 use crate::{Result, SpacePolicy, format_size};
 
 /// From how much of the volume in checkpoints on it is worth a warning, in percent.
@@ -41,8 +41,7 @@ impl Fs {
     /// Returns what there is to warn of. Counts what checkpoints hold only where they may hold much.
     pub(crate) fn pressure(&self) -> Result<Option<Pressure>> {
         let counts = self.checkpoint_counts();
-        let (statfs, percent) =
-            (crate::info::statfs(self), |part: u64, all: u64| u64::try_from(u128::from(part) * 100 / u128::from(all.max(1))).unwrap_or(100));
+        let (statfs, percent) = (self.statfs(), |part: u64, all: u64| u64::try_from(u128::from(part) * 100 / u128::from(all.max(1))).unwrap_or(100));
         let available_percent = percent(statfs.available_bytes, statfs.total_bytes);
         if counts.count == 0 || available_percent > 100 - HELD_PERCENT_WARN {
             return Ok(None);

@@ -4,14 +4,15 @@ use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
+use super::CheckpointInfo;
 use super::report::CheckpointSpace;
-use super::row::{CheckpointRow, before_key, checkpoint_key};
-use super::{Checkpoint, CheckpointInfo, Others};
+use crate::engine::Fs;
+use crate::images::{Checkpoint, Others};
+use crate::images::{CheckpointRow, before_key, checkpoint_key};
 use crate::log::{Record, RecordKind};
 use crate::meta::State;
 use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table, split_key};
-use crate::state::Fs;
 use crate::{Epoch, Error, ErrorKind, Result};
 
 /// The row changes that delete checkpoints, given oldest first (I-CKP-1 holds for the others before and after).
@@ -29,7 +30,7 @@ pub(super) fn deletion(rows: &State, checkpoints: &[Arc<Checkpoint>]) -> Result<
             Ok(())
         })?;
         visit(rows, Table::Before, epoch, |key, image| {
-            let (_, table, row) = super::split_before_key(key)?;
+            let (_, table, row) = crate::images::split_before_key(key)?;
             let ino = split_key(row)?.0;
             let mut holders = older.iter().filter(|other| other.holds(ino) && !planted(PlantedBug::ImagesNotHandedOn));
             let heir = if planted(PlantedBug::ImagesToOldestHeir) { holders.next() } else { holders.next_back() };
@@ -68,7 +69,7 @@ fn visit(rows: &State, table: Table, epoch: Epoch, mut visit: impl FnMut(&[u8], 
 impl Fs {
     /// Returns the checkpoints, oldest first.
     pub(crate) fn checkpoints(&self) -> Vec<CheckpointInfo> {
-        self.all_checkpoints().iter().map(|checkpoint| checkpoint.info()).collect()
+        self.all_checkpoints().iter().map(|checkpoint| CheckpointInfo::of(checkpoint)).collect()
     }
 
     /// As [`checkpoints`](Self::checkpoints), as they are in memory.
@@ -162,7 +163,7 @@ impl Fs {
             Ok(lsn)
         })?;
         self.meta.sync(lsn)?;
-        Ok(new.info())
+        Ok(CheckpointInfo::of(&new))
     }
 }
 

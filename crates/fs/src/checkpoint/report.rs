@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::Checkpoint;
+use crate::images::Checkpoint;
 use crate::{Epoch, InodeNo, Timestamp};
 
 /// What a checkpoint is of.
@@ -138,15 +138,16 @@ fn as_text<S: serde::Serializer>(name: &[u8], serializer: S) -> Result<S::Ok, S:
     serializer.serialize_str(&crate::readable_name(name))
 }
 
-impl Checkpoint {
-    pub(crate) fn info(&self) -> CheckpointInfo {
-        CheckpointInfo {
-            name: self.row.name.clone(),
-            epoch: self.epoch,
-            created: self.row.created,
-            automatic: self.row.automatic,
-            kept: self.row.kept,
-            paths: self.row.paths.iter().map(|path| crate::readable_name(path)).collect(),
+impl CheckpointInfo {
+    /// Returns what programs are told of a checkpoint.
+    pub(crate) fn of(checkpoint: &Checkpoint) -> Self {
+        Self {
+            name: checkpoint.row.name.clone(),
+            epoch: checkpoint.epoch,
+            created: checkpoint.row.created,
+            automatic: checkpoint.row.automatic,
+            kept: checkpoint.row.kept,
+            paths: checkpoint.row.paths.iter().map(|path| crate::readable_name(path)).collect(),
         }
     }
 }

@@ -12,16 +12,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::CheckpointOptions;
 use super::report::{CheckpointScope, RollbackOptions, RollbackReport};
-use super::row::{is_captured, split_before_key};
 use super::subtree::Subtree;
-use super::{Checkpoint, CheckpointOptions, Others};
+use crate::engine::Fs;
+use crate::images::{Checkpoint, Others};
+use crate::images::{is_captured, split_before_key};
 use crate::inode::Inode;
 use crate::log::{Record, RecordKind};
 use crate::meta::State;
 use crate::planted::{PlantedBug, planted};
 use crate::row::{InodeRow, RowChange, Table, inode_key, split_key};
-use crate::state::Fs;
 use crate::{Error, ErrorKind, InodeNo, Result, Timestamp};
 
 /// How deep directories are told of.
@@ -175,7 +176,7 @@ impl Fs {
         for inode in inodes.iter().filter_map(|ino| self.inodes.if_loaded(*ino)) {
             self.space.drop_ahead(inode.ino);
             match self.meta.get(Table::Inode, &inode_key(inode.ino))? {
-                Some(row) => crate::io::read_again(self, &inode, InodeRow::decode(&row)?),
+                Some(row) => crate::data::read_again(self, &inode, InodeRow::decode(&row)?),
                 None => {
                     inode.kill();
                     self.inodes.drop_all(&[inode]);
@@ -208,7 +209,7 @@ fn of_everything(rows: &State, checkpoint: &Checkpoint, open: &BTreeSet<InodeNo>
         return Err(Error::new(ErrorKind::Invalid, "the checkpoint is of named files: roll back one of its paths"));
     }
     let mut keys: BTreeSet<(Table, Vec<u8>)> = BTreeSet::new();
-    let from = super::row::checkpoint_key(crate::Epoch(checkpoint.epoch.0 + u32::from(planted(PlantedBug::RollbackSkipsOwnImages))));
+    let from = crate::images::checkpoint_key(crate::Epoch(checkpoint.epoch.0 + u32::from(planted(PlantedBug::RollbackSkipsOwnImages))));
     rows.scan(Table::Before, Bound::Included(&from), Bound::Unbounded, |key, _| {
         let (_, table, row) = split_before_key(key)?;
         if checkpoint.holds(split_key(row)?.0) {

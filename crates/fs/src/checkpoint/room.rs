@@ -13,111 +13,16 @@
 //!
 //! Only automatic checkpoints that nobody keeps may go. Whoever needs blocks calls this with no lock held, because a deletion holds everybody back.
 
-use std::fmt;
-use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use serde::Serialize;
-
-use super::Checkpoint;
 use super::remove::would_free;
+use crate::engine::{CheckpointCounts, Fs, SPACE_POLICY, SpacePolicy};
+use crate::images::Checkpoint;
 use crate::log::RecordKind;
-use crate::meta::MetaStore;
 use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table};
-use crate::state::Fs;
 use crate::{Epoch, Error, ErrorKind, Result};
-
-/// Name of the setting that holds the policy: 1 deletes the oldest; missing or 0 refuses.
-pub(crate) const SPACE_POLICY: &[u8] = b"checkpoint_policy";
-
-/// What happens to checkpoints when a change of the present finds the volume full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SpacePolicy {
-    /// The change is refused, and every checkpoint stays.
-    #[default]
-    Refuse,
-    /// The oldest automatic checkpoint that nobody keeps is deleted, and the next, until the change can go on.
-    DeleteOldest,
-}
-
-impl fmt::Display for SpacePolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Refuse => "refuse",
-            Self::DeleteOldest => "delete-oldest",
-        })
-    }
-}
-
-impl FromStr for SpacePolicy {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        match text {
-            "refuse" => Ok(Self::Refuse),
-            "delete-oldest" => Ok(Self::DeleteOldest),
-            _ => Err(format!("'{text}' is no policy of a full volume: it is 'refuse' or 'delete-oldest'")),
-        }
-    }
-}
-
-/// The policy in memory, and what it did since the mount.
-#[derive(Debug, Default)]
-pub(crate) struct Keeping {
-    deletes_oldest: AtomicBool,
-    deleted: AtomicU64,
-}
-
-/// The checkpoints in numbers, for `info`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct CheckpointCounts {
-    /// How many there are.
-    pub count: u64,
-    /// How many of them retention or a full volume may delete.
-    pub removable: u64,
-    /// What happens to them when the volume is full.
-    pub policy: SpacePolicy,
-    /// How many were deleted since the mount because the volume was full.
-    pub deleted_for_space: u64,
-}
-
-impl Keeping {
-    /// Reads the policy; one that does not decode deletes nothing.
-    pub(crate) fn load(&self, meta: &MetaStore) -> Result<()> {
-        let stored = meta.get(Table::Setting, SPACE_POLICY)?;
-        let policy = stored.as_deref().map_or(Some(SpacePolicy::Refuse), decode_policy);
-        if policy.is_none() {
-            tracing::warn!("the setting 'checkpoint_policy' is damaged: a full volume refuses until it is set again");
-        }
-        self.deletes_oldest.store(policy == Some(SpacePolicy::DeleteOldest), Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn policy(&self) -> SpacePolicy {
-        if self.deletes_oldest.load(Ordering::Relaxed) { SpacePolicy::DeleteOldest } else { SpacePolicy::Refuse }
-    }
-}
-
-/// Reads the setting's value.
-pub(crate) fn decode_policy(bytes: &[u8]) -> Option<SpacePolicy> {
-    match bytes {
-        [0] => Some(SpacePolicy::Refuse),
-        [1] => Some(SpacePolicy::DeleteOldest),
-        _ => None,
-    }
-}
 
 /// How many blocks a change needs in all, were the checkpoints of some epochs gone.
 pub(crate) type Demand<'a> = dyn Fn(&[Epoch]) -> Result<u64> + 'a;
-
-impl Checkpoint {
-    /// Returns whether retention and a full volume may delete it.
-    pub(crate) fn is_removable(&self) -> bool {
-        self.row.automatic && (!self.row.kept || planted(PlantedBug::KeptIsRemovable))
-    }
-}
 
 impl Fs {
     /// Sets what happens to checkpoints when the volume is full; durable when it returns.
@@ -126,7 +31,7 @@ impl Fs {
         let _names = self.names.lock();
         let value = vec![u8::from(policy == SpacePolicy::DeleteOldest)];
         let lsn = self.commit(RecordKind::Setting, vec![RowChange::put(Table::Setting, SPACE_POLICY.to_vec(), value)]);
-        self.keeping.deletes_oldest.store(policy == SpacePolicy::DeleteOldest, Ordering::Relaxed);
+        self.keeping.set_policy(policy);
         self.meta.sync(lsn)
     }
 
@@ -137,7 +42,7 @@ impl Fs {
             Ok((all.len() as u64, all.iter().filter(|checkpoint| checkpoint.is_removable()).count() as u64))
         });
         let (count, removable) = counts.expect("nothing is read from the device");
-        CheckpointCounts { count, removable, policy: self.keeping.policy(), deleted_for_space: self.keeping.deleted.load(Ordering::Relaxed) }
+        CheckpointCounts { count, removable, policy: self.keeping.policy(), deleted_for_space: self.keeping.deleted() }
     }
 
     /// Runs a change that asks once for all the blocks it needs, and again each time that room could be made for it. The caller holds no lock.
@@ -195,7 +100,7 @@ impl Fs {
                 Err(error) if matches!(error.kind, ErrorKind::Busy | ErrorKind::NotFound) => continue,
                 other => other?,
             }
-            self.keeping.deleted.fetch_add(1, Ordering::Relaxed);
+            self.keeping.count_deleted();
             tracing::warn!("the volume is full: checkpoint '{}' was deleted, as the policy 'delete-oldest' says", name.escape_ascii());
             self.empty_limbo();
             any = true;
@@ -227,19 +132,5 @@ impl Fs {
         }
         let advice = "checkpoints may hold space: delete some, or let a full volume do so ('bedplate checkpoint policy VOLUME delete-oldest')";
         Error { message: format!("{}; {advice}", refused.message), ..refused }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_policy_survives_text_and_a_damaged_one_deletes_nothing() {
-        for policy in [SpacePolicy::Refuse, SpacePolicy::DeleteOldest] {
-            assert_eq!(policy.to_string().parse(), Ok(policy));
-        }
-        assert!("newest".parse::<SpacePolicy>().unwrap_err().contains("'newest'"));
-        assert_eq!([&[][..], &[2], &[1, 0]].map(decode_policy), [None; 3]);
     }
 }

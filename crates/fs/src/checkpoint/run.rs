@@ -3,62 +3,18 @@
 //! A checkpoint and the note that its schedule had its turn are one record, so a crash makes none twice. Retention deletes only what its own
 //! schedule made and nobody keeps, the oldest epochs first.
 
-use std::collections::HashMap;
-use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::schedule::{Moment, SCHEDULE_PREFIX, Schedule, failure_key_of, key_of};
-use super::{Checkpoint, CheckpointInfo, CheckpointOptions, CheckpointScope};
+use super::{CheckpointInfo, CheckpointOptions, CheckpointScope};
+use crate::engine::Fs;
+use crate::images::Checkpoint;
 use crate::log::RecordKind;
-use crate::meta::MetaStore;
 use crate::row::{RowChange, Table};
-use crate::state::Fs;
+use crate::schedule::{Moment, Schedule, failure_key_of, key_of};
 use crate::{Error, ErrorKind, Result};
-
-/// The schedules, and whose turn it was.
-#[derive(Debug, Default)]
-pub(crate) struct Turns {
-    /// By name, as the settings have them.
-    schedules: Vec<Schedule>,
-    /// When schedules last had their turn in this process, on the steady clock.
-    ran: HashMap<String, Duration>,
-}
-
-impl Turns {
-    /// Reads the schedules; one that does not decode is left out, and told of.
-    pub(crate) fn load(&mut self, meta: &MetaStore) -> Result<()> {
-        self.schedules.clear();
-        meta.scan(Table::Setting, Bound::Included(SCHEDULE_PREFIX), Bound::Unbounded, |key, value| {
-            if !key.starts_with(SCHEDULE_PREFIX) {
-                return Ok(ControlFlow::Break(()));
-            }
-            match Schedule::decode(key, value) {
-                Ok(schedule) => self.schedules.push(schedule),
-                Err(error) => tracing::warn!("the setting '{}' does not decode and is left alone: {error}; a check removes it", key.escape_ascii()),
-            }
-            Ok(ControlFlow::Continue(()))
-        })?;
-        for schedule in &mut self.schedules {
-            let why = meta.get(Table::Setting, &failure_key_of(&schedule.name))?;
-            schedule.failure = why.map(|why| String::from_utf8_lossy(&why).into_owned());
-        }
-        Ok(())
-    }
-
-    fn is_due(&self, schedule: &Schedule, now: Moment) -> bool {
-        schedule.is_due(now, self.ran.get(&schedule.name).copied())
-    }
-
-    /// Takes over what became durable, or nearly: a schedule, or that there is none of the name.
-    fn put(&mut self, name: &str, schedule: Option<Schedule>) {
-        self.schedules.retain(|other| other.name != name);
-        self.schedules.extend(schedule);
-        self.schedules.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-    }
-}
 
 /// What running the schedules did.
 #[derive(Debug, Clone, Default, Serialize)]

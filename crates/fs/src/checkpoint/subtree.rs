@@ -5,12 +5,12 @@ use std::ops::{Bound, ControlFlow};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::Checkpoint;
 use super::rollback::{Changes, keep_nameless};
+use crate::engine::Fs;
+use crate::images::Checkpoint;
 use crate::meta::State;
 use crate::row::{DentryRow, InodeRow, Table, inode_key, pair_key};
-use crate::state::Fs;
-use crate::{Epoch, Error, ErrorKind, FileKind, InodeNo, Result};
+use crate::{Epoch, Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
 
 /// Inodes by number, each with its kind and how many names it has within.
 type Inside = BTreeMap<InodeNo, (FileKind, u32)>;
@@ -149,7 +149,7 @@ impl Subtree {
         let row = rows.get(Table::Inode, &inode_key(self.dir))?.ok_or_else(|| Error::corrupt(format!("directory {} has no row", self.dir.0)))?;
         let mut row = InodeRow::decode(&row)?;
         row.nlink = row.nlink + directory(Some(self.root)) - directory(now);
-        (row.mtime, row.ctime) = (Fs::now(), Fs::now());
+        (row.mtime, row.ctime) = (Timestamp::now(), Timestamp::now());
         changes.insert((Table::Inode, inode_key(self.dir)), Some(row.encode()));
         Ok(())
     }

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::images::freed_by;
 
 /// What one block of the file maps to, the naive way.
 type Cell = (u64, ExtentState, Epoch);

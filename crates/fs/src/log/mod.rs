@@ -34,6 +34,7 @@ mod buffer;
 mod commit;
 mod device;
 mod group;
+mod info;
 mod place;
 mod record;
 mod replay;
@@ -46,6 +47,7 @@ pub(crate) mod tests;
 #[cfg(any(test, feature = "forge"))]
 pub(crate) use batch::seal_batches;
 pub(crate) use device::LogDeviceHead;
+pub use info::LogInfo;
 pub(crate) use place::{LogParts, LogPlace, LogPosition};
 #[cfg(any(test, feature = "forge"))]
 pub(crate) use record::encode_record;
@@ -57,7 +59,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::{Error, ErrorKind, LogInfo, Lsn, Result};
+use crate::{Error, ErrorKind, Lsn, Result};
 
 /// How a wait for the log ended.
 #[must_use]

@@ -15,9 +15,11 @@
 //! - I-META-6: what is accepted while such a commit is to be expected has room in the log (`room.rs`).
 //! - I-META-4: a reader sees every row in one of active, frozen and tree at every moment of a metadata commit.
 
+mod checkpoints;
 mod guard;
 mod memtable;
 mod merge;
+mod misordered;
 mod read;
 mod region;
 mod room;
@@ -25,6 +27,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use checkpoints::load_checkpoints;
 pub(crate) use guard::guarded;
 pub(crate) use read::State;
 pub(crate) use region::{GrowRegion, Growth, Region};

@@ -11,7 +11,7 @@ use super::memtable::Memtable;
 use super::merge::merge;
 use super::store::{definition, tree_error};
 use crate::bytes::Bytes;
-use crate::checkpoint::{Capture, Checkpoint, before_key, decode_image, split_before_key};
+use crate::images::{Capture, Checkpoint, before_key, decode_image, split_before_key};
 use crate::planted::{PlantedBug, planted};
 use crate::row::{Table, split_key};
 use crate::{Epoch, Error, ErrorKind, Result};

@@ -10,14 +10,15 @@ use redb::{Database, Durability, TableDefinition};
 
 use super::guard::{Tree, guarded};
 use super::memtable::Memtable;
+use super::misordered::logged_instead;
 use super::read::{Snapshot, State};
 use super::region::{Backend, Region};
-use crate::checkpoint::{Capture, Known, Others};
 use crate::extent::Run;
-use crate::log::{IntentLog, LogParts, LogPosition, Record, RecordKind, ReplayReport, SyncOutcome};
-use crate::planted::{PlantedBug, logged_instead, planted};
+use crate::images::{Capture, Known, Others};
+use crate::log::{IntentLog, LogInfo, LogParts, LogPosition, Record, RecordKind, ReplayReport, SyncOutcome};
+use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table};
-use crate::{Error, ErrorKind, LogInfo, Lsn, Result};
+use crate::{Error, ErrorKind, Lsn, Result};
 
 pub(super) type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 

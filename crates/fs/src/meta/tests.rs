@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::{BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, SimulatedDevice, SimulatedOptions, Trigger};
 
+use crate::engine::Fs;
 use crate::log::{Record, RecordKind};
 use crate::row::{RowChange, Table};
-use crate::state::Fs;
 use crate::superblock::{ByteRun, CONTENT_BYTES, COPY_B, COPY_BYTES, Lists, Superblock};
 use crate::{ErrorKind, FileSystem, FormatOptions, MountOptions};
 

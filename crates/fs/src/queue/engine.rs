@@ -15,10 +15,10 @@ use block::{AlignedBuf, Completion, DeviceQueue, Request, RequestKind};
 
 use super::QueueCompletion;
 use crate::cache::DirectWrite;
-use crate::io::{Filling, Io, Planned, Segments};
-use crate::latency::{Timed, Timing};
+use crate::data::{Filling, Io, Planned, Segments};
+use crate::engine::Fs;
 use crate::lock::Sharing;
-use crate::state::Fs;
+use crate::statistics::{Timed, Timing};
 use crate::{Error, ErrorKind, File, Result};
 
 /// What an operation does.

@@ -170,7 +170,7 @@ fn looks_like(table: Table, key: &[u8], value: &[u8]) -> bool {
         Table::Inode => rest.is_empty() && ino.is_possible() && InodeRow::decode(value).is_ok(),
         Table::Extent => split_extent_key(key).is_ok() && ino.is_possible() && ExtentRow::decode(value).is_ok(),
         Table::Dentry => {
-            ino.is_possible() && crate::names::check_name(rest).is_ok() && DentryRow::decode(value).is_ok_and(|row| row.ino.is_possible())
+            ino.is_possible() && crate::name::check_name(rest).is_ok() && DentryRow::decode(value).is_ok_and(|row| row.ino.is_possible())
         }
         Table::Setting => key.is_ascii() && key.iter().all(|byte| byte.is_ascii_lowercase() || *byte == b'_') && value.len() <= 64,
         Table::Orphan => rest.is_empty() && value.is_empty(),

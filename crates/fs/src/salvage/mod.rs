@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::inode::attr_of;
 use crate::meta::Region;
 use crate::mount::attach_log;
-use crate::names::check_name;
+use crate::name::check_name;
 use crate::row::{DentryRow, ExtentRow, InodeRow, Table, extent_key, pair_key, split_extent_key, split_key};
 use crate::superblock::Superblock;
 use crate::{Attr, Error, ErrorKind, FileBlock, FileKind, InodeNo, Result};

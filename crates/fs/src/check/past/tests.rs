@@ -1,8 +1,8 @@
 //! What contradicts itself in a checkpoint is named, and mended where one answer is right; what is right there stays.
 
 use crate::check::tests::{Forged, delete, put};
-use crate::checkpoint::{CheckpointRow, before_key, encode_image, scope_key};
 use crate::forge::RowImage;
+use crate::images::{CheckpointRow, before_key, encode_image, scope_key};
 use crate::row::{DentryRow, ExtentRow, Table, extent_key, inode_key, pair_key};
 use crate::{BlockNo, CheckpointOptions, CheckpointScope, Epoch, FileBlock, FileKind, FileSystem, FindingKind, InodeNo, OpenOptions, SetAttr};
 

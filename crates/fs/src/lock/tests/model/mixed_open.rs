@@ -1,5 +1,5 @@
-//! A file whose opens conflict: served through the cache while they do, and past it again afterwards. The steps are those of `io/open.rs`
-//! (`change_opens`, `switch`), `io/read.rs` and `io/write.rs`, over the very locks and the very table of opens; the cache and the device are a number each.
+//! A file whose opens conflict: served through the cache while they do, and past it again afterwards. The steps are those of `data/open.rs`
+//! (`change_opens`, `switch`), `data/read.rs` and `data/write.rs`, over the very locks and the very table of opens; the cache and the device are a number each.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! The locks of a file, the very source files, under a checker that runs its threads in every kind of order; and the change of a file's service
-//! over them, as `io/open.rs` makes it.
+//! over them, as `data/open.rs` makes it.
 #![expect(clippy::duplicate_mod, reason = "the model checks the very source that runs, over other surroundings")]
 #![allow(dead_code, reason = "the model needs a part of what the source offers")]
 

@@ -1,0 +1,89 @@
+//! The keeper: carries the schedules of checkpoints out, and warns when checkpoints fill the volume.
+//!
+//! A thread of its own, because a checkpoint waits for whoever writes, and the sync daemon must not. It sleeps until the next schedule is due, at most
+//! a minute where there are schedules, because the wall clock may be set; where there are none it sleeps until one is added.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use block::Waker;
+
+use super::Daemon;
+use crate::checkpoint::Pressure;
+use crate::engine::Fs;
+use crate::schedule::Moment;
+
+/// Longest sleep where there are schedules; also how often a full volume is looked at.
+const SLEEP_MAX: Duration = Duration::from_secs(60);
+/// Shortest sleep: a clock that runs wild wakes it no more often.
+const SLEEP_MIN: Duration = Duration::from_secs(1);
+/// Sleep where there is nothing to do.
+const IDLE: Duration = Duration::from_secs(24 * 3600);
+
+/// Starts the keeper of a writable mount.
+pub(crate) fn start(fs: &Arc<Fs>) -> std::io::Result<Daemon> {
+    let (poke, weak) = (fs.keeper.clone(), Arc::downgrade(fs));
+    Daemon::spawn("bedplate-keeper", fs.keeper.clone(), move || run(&poke, &weak))
+}
+
+/// When the volume was looked at, and what was said of it.
+struct Watch {
+    looked: Instant,
+    warned: Option<Pressure>,
+}
+
+fn run(poke: &Waker, fs: &Weak<Fs>) {
+    let mut watch = Watch { looked: Instant::now(), warned: None };
+    loop {
+        let Some(sleep) = fs.upgrade().map(|fs| turn(&fs, &mut watch)) else { return };
+        if !poke.wait(sleep) {
+            return;
+        }
+    }
+}
+
+/// One turn; returns how long to sleep.
+fn turn(fs: &Fs, watch: &mut Watch) -> Duration {
+    let now = Moment::now();
+    if fs.is_any_due(now) {
+        carry_out(fs, now);
+    }
+    // It reads what checkpoints keep: never more often than this.
+    if watch.looked.elapsed() >= SLEEP_MAX {
+        watch.looked = Instant::now();
+        warn(fs, &mut watch.warned);
+    }
+    let next = fs.until_next_due(now);
+    let idle = if fs.checkpoint_counts().count > 0 { SLEEP_MAX } else { IDLE };
+    next.map_or(idle, |next| next.clamp(SLEEP_MIN, SLEEP_MAX))
+}
+
+fn carry_out(fs: &Fs, now: Moment) {
+    // What a kernel above still holds of writes belongs in the checkpoint.
+    if let Some(hand_over) = fs.hand_over.get() {
+        hand_over();
+    }
+    match fs.run_schedules(now) {
+        Ok(run) => {
+            for made in &run.made {
+                tracing::info!("made checkpoint '{}'", made.name.escape_ascii());
+            }
+            run.deleted.iter().for_each(|name| tracing::info!("deleted checkpoint '{}': its schedule keeps no more", name.escape_debug()));
+            run.failures.iter().for_each(|failure| tracing::warn!("{failure}"));
+        }
+        Err(error) => tracing::warn!("the schedules of checkpoints could not be carried out: {error}"),
+    }
+}
+
+/// Says once what fills the volume, and again when it was better in between.
+fn warn(fs: &Fs, warned: &mut Option<Pressure>) {
+    match fs.pressure() {
+        Ok(Some(pressure)) => {
+            if warned.replace(pressure).is_none() {
+                tracing::warn!("{pressure}");
+            }
+        }
+        Ok(None) => *warned = None,
+        Err(error) => tracing::warn!("what checkpoints hold cannot be counted: {error}"),
+    }
+}

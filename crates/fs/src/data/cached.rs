@@ -1,0 +1,178 @@
+//! The modes with a library cache, and the way from the cache back to the device.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use super::Io;
+use super::write::Payload;
+use crate::cache::{Backing, CachedFile};
+use crate::engine::Fs;
+use crate::inode::{CachePart, Inode};
+use crate::mode::OpenClass;
+use crate::{Error, ErrorKind, InodeNo, IoMode, Result};
+
+/// Returns whether I/O on this path goes through the library cache.
+pub(super) fn uses_cache(path: IoMode) -> bool {
+    matches!(path, IoMode::Cached | IoMode::ConcurrentCache)
+}
+
+/// What an append that was refused in its middle says: whoever began it again would append its first bytes twice.
+fn half_appended(error: Error, bytes: usize) -> Error {
+    Error { message: format!("{} ({bytes} bytes were appended before that)", error.message), blocks_wanted: 0, ..error }
+}
+
+/// The direct data path of one inode, as the cache sees it. Weak on both sides: the cache keeps no inode and no file system alive.
+struct FileBacking {
+    ino: InodeNo,
+    fs: Weak<Fs>,
+    inode: Weak<Inode>,
+}
+
+impl Drop for FileBacking {
+    fn drop(&mut self) {
+        if let Some(fs) = self.fs.upgrade() {
+            fs.cached_files.remove(self.ino, &self.inode);
+        }
+    }
+}
+
+impl FileBacking {
+    fn with<T>(&self, work: impl FnOnce(Io<'_>) -> Result<T>) -> Result<T> {
+        match (self.fs.upgrade(), self.inode.upgrade()) {
+            (Some(fs), Some(inode)) => work(Io::new(&fs, &inode)),
+            _ => Err(Error::new(ErrorKind::Busy, "the file system was dropped while its cache was in use")),
+        }
+    }
+}
+
+impl Backing for FileBacking {
+    fn read_direct(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.with(|io| {
+            let _held = io.state().lock.shared(io.fs);
+            io.read_aligned(buf, offset)?;
+            Ok(buf.len())
+        })
+    }
+
+    fn write_direct(&self, buf: &[u8], offset: u64, size_after: u64) -> Result<()> {
+        self.with(|io| io.write_back(buf, offset, size_after))
+    }
+
+    fn reserve(&self, offset: u64, len: u64) -> Result<()> {
+        self.with(|io| io.promise(&(offset..offset + len)))
+    }
+
+    fn size(&self) -> u64 {
+        self.inode.upgrade().map_or(0, |inode| inode.data.logged_size())
+    }
+}
+
+impl<'a> Io<'a> {
+    /// Returns the inode's part of the cache, made with the first use.
+    pub(super) fn cached(self) -> &'a CachedFile {
+        let make = || {
+            let backing = Arc::new(FileBacking { ino: self.inode.ino, fs: self.fs.this.clone(), inode: Arc::downgrade(self.inode) });
+            self.fs.cached_files.add(self.inode);
+            let weak: Weak<FileBacking> = Arc::downgrade(&backing);
+            CachePart::new(self.fs.cache.file(self.inode.ino.0, weak, Arc::clone(&self.inode.size)), backing)
+        };
+        &self.state().cached.get_or_init(make).file
+    }
+
+    /// Returns the inode's part of the cache if it ever had one.
+    pub(super) fn cached_if_any(self) -> Option<&'a CachedFile> {
+        self.state().cached.get().map(|part| &part.file)
+    }
+
+    /// Returns whether the inode ever was served through the cache.
+    pub(crate) fn has_cache(self) -> bool {
+        self.cached_if_any().is_some()
+    }
+
+    /// Reads what is in memory, without the order lock; `None` when it takes more than that.
+    #[inline]
+    pub(super) fn read_hit(self, buf: &mut [u8], offset: u64) -> Option<usize> {
+        let len = self.cached_if_any()?.read_hit(buf, offset)?;
+        self.count_cached_read(true, len);
+        Some(len)
+    }
+
+    /// Counts a read through the cache: under hits or misses, of which `reads` is a sum when asked for.
+    #[inline]
+    fn count_cached_read(self, hit: bool, len: usize) {
+        self.state().steady.tally.count_cached_read(hit, len);
+    }
+
+    /// Reads through the cache; `None` when the file is not served that way (any more).
+    pub(super) fn read_cached(self, class: OpenClass, buf: &mut [u8], offset: u64) -> Result<Option<usize>> {
+        let _order = self.state().order.shared(self.fs);
+        let service = self.service();
+        if !uses_cache(service.path) {
+            return Ok(None);
+        }
+        self.count_mixed(service, class);
+        let (len, hit) = self.cached().read_at(buf, offset)?;
+        self.count_cached_read(hit, len);
+        Ok(Some(len))
+    }
+
+    /// Writes through the cache, at `offset` or at the end; `None` when the file is not served that way (any more).
+    pub(super) fn write_cached(self, class: OpenClass, bytes: &[u8], offset: Option<u64>) -> Result<Option<u64>> {
+        match self.service().path {
+            IoMode::Cached => self.write_behind(class, bytes, offset),
+            IoMode::ConcurrentCache if offset.is_some() => {
+                let _order = self.state().order.shared(self.fs);
+                self.write_through(bytes, offset)
+            }
+            IoMode::ConcurrentCache => {
+                let _order = self.state().order.exclusive(self.fs);
+                self.write_through(bytes, offset)
+            }
+            IoMode::Direct | IoMode::Concurrent => Ok(None),
+        }
+    }
+
+    fn write_behind(self, class: OpenClass, bytes: &[u8], offset: Option<u64>) -> Result<Option<u64>> {
+        let _order = self.state().order.exclusive(self.fs);
+        let service = self.service();
+        if service.path != IoMode::Cached {
+            return Ok(None);
+        }
+        self.count_mixed(service, class);
+        let at = offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire));
+        Payload::new(bytes, at)?;
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.cached().write_at(&bytes[done..], at + done as u64) {
+                Ok(more) => done += more,
+                Err(error) if offset.is_none() && done > 0 => return Err(half_appended(error, done)),
+                Err(error) => return Err(error),
+            }
+        }
+        self.wrote_in_place();
+        self.state().steady.tally.count_indirect();
+        Ok(Some(at))
+    }
+
+    /// Direct-write, copy-behind. The order lock is held: shared, or exclusive for an append, whose place must stay the end until it is announced.
+    fn write_through(self, bytes: &[u8], offset: Option<u64>) -> Result<Option<u64>> {
+        if self.service().path != IoMode::ConcurrentCache {
+            return Ok(None);
+        }
+        let at = offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire));
+        let data = Payload::new(bytes, at)?;
+        let announced = self.cached().begin_direct_write(at, bytes.len() as u64)?;
+        self.write_uncached(data)?;
+        announced.refresh(bytes);
+        Ok(Some(at))
+    }
+
+    /// Writes what the cache carries out; the file grows to `size_after` at most, and nothing beyond its last sector is written.
+    fn write_back(self, bytes: &[u8], offset: u64, size_after: u64) -> Result<()> {
+        let keep = self.fs.grid.sector_ceil(size_after).saturating_sub(offset).min(bytes.len() as u64) as usize;
+        if keep == 0 {
+            return Ok(());
+        }
+        self.write_uncached(Payload { size_max: size_after, ..Payload::new(&bytes[..keep], offset)? })
+    }
+}

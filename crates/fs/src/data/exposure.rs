@@ -1,0 +1,81 @@
+//! What a write newly makes readable.
+
+use crate::checksum::Crc32c;
+use crate::log::Exposure;
+
+/// Collects the bytes that one record exposes, in the order they are written.
+pub(crate) struct Exposing {
+    /// `None` once there are too many: then a barrier takes the checksum's place.
+    crc: Option<Crc32c>,
+    segments: Vec<(u64, u32)>,
+    bytes: u64,
+}
+
+impl Exposing {
+    /// Begins; `bytes_expected` saves the checksum of what will need a barrier anyway.
+    pub(crate) fn new(bytes_expected: u64) -> Self {
+        Self { crc: (bytes_expected <= Exposure::BYTES_MAX).then(Crc32c::new), segments: Vec::new(), bytes: 0 }
+    }
+
+    /// Adds bytes that were written at a device offset.
+    pub(crate) fn push(&mut self, offset: u64, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.bytes += bytes.len() as u64;
+        let Some(crc) = self.crc.as_mut().filter(|_| self.bytes <= Exposure::BYTES_MAX) else {
+            self.crc = None;
+            return;
+        };
+        crc.update(bytes);
+        let len = u32::try_from(bytes.len()).expect("at most 1 MiB");
+        match self.segments.last_mut() {
+            Some((last, last_len)) if *last + u64::from(*last_len) == offset => *last_len += len,
+            _ => self.segments.push((offset, len)),
+        }
+        if self.segments.len() > Exposure::SEGMENTS_MAX {
+            self.crc = None;
+        }
+    }
+
+    /// Returns whether nothing was exposed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Returns the exposure; `None` when the record needs a barrier.
+    pub(crate) fn finish(self) -> Option<Exposure> {
+        let segments = self.segments;
+        self.crc.map(|crc| Exposure { segments, crc: crc.finish() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checksum::crc32c;
+
+    #[test]
+    fn contiguous_bytes_are_one_segment_with_one_checksum() {
+        let mut exposing = Exposing::new(8);
+        exposing.push(100, b"1234");
+        exposing.push(104, b"");
+        exposing.push(104, b"567");
+        exposing.push(900, b"89");
+        let exposure = exposing.finish().expect("it is small");
+        assert_eq!(exposure.segments, [(100, 7), (900, 2)]);
+        assert_eq!(exposure.crc, crc32c(b"123456789"));
+    }
+
+    #[test]
+    fn too_much_needs_a_barrier() {
+        assert!(Exposing::new(Exposure::BYTES_MAX + 1).finish().is_none());
+        let mut large = Exposing::new(0);
+        large.push(0, &vec![0; 1 << 20]);
+        large.push(1 << 20, &[0]);
+        assert!(large.finish().is_none());
+        let mut scattered = Exposing::new(0);
+        (0..=Exposure::SEGMENTS_MAX as u64).for_each(|i| scattered.push(i * 10, &[1]));
+        assert!(scattered.finish().is_none());
+    }
+}

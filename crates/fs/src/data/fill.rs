@@ -1,0 +1,208 @@
+//! Filling whole blocks of holes and unwritten extents under the shared inode lock.
+
+use std::ops::Range;
+
+use super::exposure::Exposing;
+use super::promise::Fresh;
+use super::publish::{Change, SizeChange};
+use super::write::Payload;
+use super::{Held, Io};
+use crate::extent::{Extent, ExtentState, Mapped, Piece, Run};
+use crate::grid::Grid;
+use crate::grid::within;
+use crate::lock::Sharing;
+use crate::log::RecordKind;
+use crate::{BlockNo, Epoch, FileBlock, Reason, Result};
+
+/// Where a part of a write goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) file_block: u64,
+    pub(super) blocks: u64,
+    pub(super) start: BlockNo,
+    pub(super) birth: Epoch,
+    /// What the blocks were before.
+    pub(super) was: Before,
+}
+
+/// What blocks were before a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Before {
+    /// Part of the file, with data.
+    Written,
+    /// Part of the file, without data.
+    Unwritten,
+    /// Nobody's.
+    Free,
+}
+
+/// A write of whole blocks on its way: it holds the claim of the blocks and what was allocated for them.
+pub(crate) struct Filling {
+    /// The file blocks that it fills; claimed.
+    pub(super) blocks: Range<u64>,
+    targets: Vec<Target>,
+    fresh: Fresh,
+    redirects: bool,
+    size: SizeChange,
+}
+
+impl Target {
+    /// The file bytes of the target.
+    pub(super) fn bytes(&self, grid: &Grid) -> Range<u64> {
+        grid.bytes(&(self.file_block..self.file_block + self.blocks))
+    }
+
+    /// The part of the target within a range of file blocks. What lies around a claim may have grown together with what lies in it.
+    fn cut(&self, blocks: &Range<u64>) -> Option<Self> {
+        let (first, end) = (self.file_block.max(blocks.start), (self.file_block + self.blocks).min(blocks.end));
+        (first < end).then(|| Self { file_block: first, blocks: end - first, start: BlockNo(self.start.0 + (first - self.file_block)), ..*self })
+    }
+
+    /// The written extents that the target becomes.
+    pub(super) fn extents(&self) -> impl Iterator<Item = (FileBlock, Extent)> + use<> {
+        let Self { file_block, blocks, start, birth, .. } = *self;
+        let max = u64::from(Extent::BLOCKS_MAX);
+        (0..blocks.div_ceil(max)).map(move |i| {
+            let (skip, len) = (i * max, (blocks - i * max).min(max));
+            let extent = Extent { start: BlockNo(start.0 + skip), blocks: len as u32, state: ExtentState::Written, birth };
+            (FileBlock(file_block + skip), extent)
+        })
+    }
+}
+
+/// Gives every hole among the pieces its blocks from `runs`, which hold exactly as many.
+pub(super) fn place(pieces: &[Piece], runs: &[Run], epoch: Epoch) -> Vec<Target> {
+    let mut runs = runs.iter().copied();
+    let mut run = Run { start: BlockNo(0), blocks: 0 };
+    let mut targets = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        if let Some(Mapped { start, state, birth }) = piece.mapped {
+            let was = if state == ExtentState::Written { Before::Written } else { Before::Unwritten };
+            targets.push(Target { file_block: piece.file_block, blocks: piece.blocks, start, birth, was });
+            continue;
+        }
+        let (mut at, mut left) = (piece.file_block, piece.blocks);
+        while left > 0 {
+            if run.blocks == 0 {
+                run = runs.next().expect("as many blocks were allocated as the holes have");
+            }
+            let blocks = left.min(run.blocks);
+            targets.push(Target { file_block: at, blocks, start: run.start, birth: epoch, was: Before::Free });
+            run = Run { start: BlockNo(run.start.0 + blocks), blocks: run.blocks - blocks };
+            (at, left) = (at + blocks, left - blocks);
+        }
+    }
+    targets
+}
+
+impl Io<'_> {
+    /// Carries out an aligned write that fills `blocks` wholly: claims them, writes, publishes. Written blocks in between are overwritten in place.
+    pub(super) fn fill(self, _held: &Held<'_>, data: Payload<'_>, blocks: Range<u64>) -> Result<()> {
+        let _claim = self.state().fills.lock(blocks.clone(), Sharing::Exclusive, self.fs);
+        let filling = self.begin_fill(&data, blocks)?;
+        let written = self.runs_of(&filling, &data).into_iter().try_for_each(|(part, at)| self.overwrite(data.part(&part), at));
+        self.end_fill(filling, data, written)
+    }
+
+    /// Finds blocks for a write that fills `blocks` wholly, which the caller has claimed. The inode lock is held, shared, until [`end_fill`](Self::end_fill).
+    pub(super) fn begin_fill(self, data: &Payload<'_>, blocks: Range<u64>) -> Result<Filling> {
+        let logged = self.state().logged_size();
+        let extends = data.size_after(logged) > logged;
+        // Looked up again: who held the claim before may have filled them.
+        let map = self.map()?;
+        let (pieces, redirects) = self.pieces_to_write(&map, self.fs.grid.blocks(&data.range()));
+        self.count_fill(&pieces, extends, redirects);
+        let fresh = self.allocate_holes(map, &pieces, extends)?;
+        let targets = self.place_to_write(&pieces, &fresh.runs);
+        let size = if extends { SizeChange::AtLeast(data.size_after(logged)) } else { SizeChange::Keep };
+        Ok(Filling { blocks, targets, fresh, redirects, size })
+    }
+
+    /// Returns where the bytes of a write go: parts of the file and their device offsets, joined where they continue each other on the device.
+    pub(super) fn runs_of(self, filling: &Filling, data: &Payload<'_>) -> Vec<(Range<u64>, u64)> {
+        let grid = &self.fs.grid;
+        let mut runs = Vec::with_capacity(filling.targets.len());
+        let mut rest = filling.targets.iter().peekable();
+        while let Some(first) = rest.next() {
+            let mut blocks = first.blocks;
+            while let Some(next) = rest.next_if(|next| next.start.0 == first.start.0 + blocks) {
+                blocks += next.blocks;
+            }
+            let blocks = grid.bytes(&(first.file_block..first.file_block + blocks));
+            let part = within(&blocks, &data.range());
+            let at = grid.start_of(first.start.0) + (part.start - blocks.start);
+            runs.push((part, at));
+        }
+        runs
+    }
+
+    /// Publishes a write that `written` says has reached its blocks, or gives the blocks back.
+    pub(super) fn end_fill(self, filling: Filling, data: Payload<'_>, written: Result<()>) -> Result<()> {
+        let Filling { blocks, targets, fresh, redirects, size } = filling;
+        if let Err(error) = written {
+            self.give_back(fresh);
+            return Err(error);
+        }
+        let mut exposing = Exposing::new(data.bytes.len() as u64);
+        for target in targets.iter().filter(|target| target.was != Before::Written) {
+            exposing.push(self.fs.grid.start_of(target.start.0), data.part(&target.bytes(&self.fs.grid)));
+        }
+        let kind = if size == SizeChange::Keep { RecordKind::Written } else { RecordKind::Extend };
+        let change = Change::adding(kind, size).redirecting(redirects).exposing(exposing);
+        let filled: Vec<_> = targets.iter().filter_map(|target| target.cut(&blocks)).flat_map(|target| target.extents()).collect();
+        self.publish_extents(blocks, &filled, change).map(drop)
+    }
+
+    /// As [`place`], for blocks that are about to be written: they are born now.
+    pub(super) fn place_to_write(self, pieces: &[Piece], runs: &[Run]) -> Vec<Target> {
+        let epoch = self.fs.epoch();
+        let mut targets = place(pieces, runs, epoch);
+        targets.iter_mut().filter(|target| target.was == Before::Unwritten).for_each(|target| target.birth = epoch);
+        targets
+    }
+
+    pub(super) fn count_fill(self, pieces: &[Piece], extends: bool, redirects: bool) {
+        let counters = &self.inode.counters;
+        if redirects {
+            counters.reason(Reason::Shared);
+        }
+        if extends {
+            counters.reason(Reason::Extend);
+        } else if !redirects && pieces.iter().any(|piece| piece.mapped.is_none()) {
+            counters.reason(Reason::Hole);
+        }
+        if pieces.iter().any(|piece| piece.mapped.is_some_and(|mapped| mapped.state == ExtentState::Unwritten)) {
+            counters.reason(Reason::Unwritten);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A writer that waited for its claim found that the writer before had joined its blocks with their neighbours: they were left out of what it
+    /// published, and the file had a hole in their place.
+    #[test]
+    fn what_reaches_beyond_a_claim_is_cut() {
+        let target = Target { file_block: 10, blocks: 5, start: BlockNo(100), birth: Epoch(1), was: Before::Written };
+        let cut = |blocks: Range<u64>| target.cut(&blocks).map(|cut| (cut.file_block, cut.blocks, cut.start.0));
+        assert_eq!(cut(12..20), Some((12, 3, 102)));
+        assert_eq!(cut(0..12), Some((10, 2, 100)));
+        assert_eq!(cut(11..13), Some((11, 2, 101)));
+        assert_eq!(cut(0..20), Some((10, 5, 100)));
+        assert_eq!((cut(0..10), cut(15..20)), (None, None));
+    }
+
+    #[test]
+    fn holes_take_the_runs_in_order() {
+        let hole = |file_block, blocks| Piece { file_block, blocks, mapped: None };
+        let mapped = Mapped { start: BlockNo(50), state: ExtentState::Unwritten, birth: Epoch(1) };
+        let pieces = [hole(0, 3), Piece { file_block: 3, blocks: 1, mapped: Some(mapped) }, hole(4, 2)];
+        let runs = [Run { start: BlockNo(100), blocks: 2 }, Run { start: BlockNo(200), blocks: 3 }];
+        let targets: Vec<_> = place(&pieces, &runs, Epoch(2)).iter().map(|t| (t.file_block, t.blocks, t.start.0, t.was)).collect();
+        let expected = [(0, 2, 100, Before::Free), (2, 1, 200, Before::Free), (3, 1, 50, Before::Unwritten), (4, 2, 201, Before::Free)];
+        assert_eq!(targets, expected);
+        assert_eq!(crate::data::promise::hole_blocks(&pieces), 5);
+    }
+}

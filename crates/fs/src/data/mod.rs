@@ -1,0 +1,96 @@
+//! The data path: from bytes of a file to sectors of the device.
+//!
+//! ```text
+//!  File / Queue ──► path of the file's service
+//!                    │ direct, concurrent          │ cached, concurrent+cache
+//!                    │                             ▼
+//!                    │                      order lock ──► library cache ──► Backing
+//!                    ▼                                                          │
+//!              inode lock, shared ◄─────────────────────────────────────────────┘
+//!                    │
+//!   all written and │
+//!    nobody else's? ─┤ yes: one lookup, the device's own call, nothing else
+//!                    │ whole blocks of holes or unwritten: claim the blocks, write, publish
+//!                    └ anything else: inode lock, exclusive ─► pad, read-modify-write, publish
+//! ```
+//!
+//! *Publish* is the moment data becomes readable: row changes, size and the checksum of the exposed bytes go into one log record while the
+//! extent map and the attributes are locked. Before it the blocks are a hole to everybody; a crash before it leaves them free.
+//!
+//! Invariants:
+//! - I-IO-1: whoever reads or writes through the map holds the inode lock from lookup to completion; blocks leave a file under the exclusive lock,
+//!   or go into limbo (I-IO-7).
+//! - I-IO-2: one writer at a time fills a block: it holds the block's claim (`fills`) or the exclusive inode lock.
+//! - I-IO-3: bytes on disk that a checksum in the log vouches for change only after `Unsealed::permit`.
+//! - I-IO-4 (tail): bytes of a written block beyond the end of the file are undefined on disk. Whoever moves the end zeroes what lies between.
+//!   No block wholly beyond the end is written, except below an interrupted truncation, which has an orphan row.
+//! - I-IO-5: an extension under the shared lock begins and ends on blocks and leaves no written tail behind, so I-IO-4 asks nothing of it.
+
+mod allocate;
+mod bounce;
+mod cached;
+mod defrag;
+mod demand;
+mod exposure;
+mod extent_size;
+mod fill;
+mod imaged;
+mod mapping;
+mod open;
+mod promise;
+mod publish;
+mod queued;
+mod read;
+mod recent;
+mod reclaim;
+mod redirect;
+mod seek;
+mod span;
+mod sync;
+mod trial;
+mod truncate;
+mod untorn;
+mod write;
+
+pub use defrag::DefragStep;
+pub(crate) use demand::Ask;
+pub(crate) use extent_size::ATTRIBUTE as EXTENT_SIZE;
+pub(crate) use fill::Filling;
+pub(crate) use open::mode_changed;
+pub(crate) use queued::{Planned, Segments};
+pub(crate) use reclaim::Pinned;
+pub(crate) use redirect::{forget_pages, read_again};
+pub(crate) use sync::flush_inode;
+pub(crate) use truncate::{begin_set_size, free_all, resume_truncate, set_size};
+pub(crate) use untorn::ATTRIBUTE as UNTORN;
+
+use std::sync::Arc;
+
+use crate::engine::Fs;
+use crate::inode::{FileState, Inode};
+use crate::lock::{Exclusive, Shared};
+
+/// The inode lock, held shared: the map's written extents stay.
+type Held<'a> = Shared<'a>;
+/// The inode lock, held exclusive.
+type Alone<'a> = Exclusive<'a>;
+
+/// The data path of one inode: what every function here works on.
+#[derive(Clone, Copy)]
+pub(crate) struct Io<'a> {
+    pub(crate) fs: &'a Fs,
+    pub(crate) inode: &'a Arc<Inode>,
+}
+
+impl<'a> Io<'a> {
+    pub(crate) fn new(fs: &'a Fs, inode: &'a Arc<Inode>) -> Self {
+        Self { fs, inode }
+    }
+
+    pub(crate) fn state(self) -> &'a FileState {
+        &self.inode.data
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! Opening and closing: who has the file open, and how it is served because of that.
+//!
+//! ```text
+//!   open, close, change of the file's mode ──► table of opens ──► service
+//!                                                                   │ another path?
+//!                         order lock, exclusive ◄───────────────────┘
+//!                         flush and forget the library cache ──► inode lock, exclusive ──► switch
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Io;
+use super::cached::uses_cache;
+use crate::Result;
+use crate::engine::Fs;
+use crate::inode::Inode;
+use crate::mode::{OpenClass, OpenTable, Service};
+use crate::statistics::Counters;
+
+/// Takes over a changed I/O mode of the file on its live opens.
+pub(crate) fn mode_changed(fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
+    Io::new(fs, inode).change_opens(|_| {})
+}
+
+impl Io<'_> {
+    /// Returns how the file is served now. Stable while a hold of the inode lock lasts.
+    pub(crate) fn service(self) -> Service {
+        Service::decode(self.state().steady.service.load(Ordering::Acquire))
+    }
+
+    /// As [`service`](Self::service), also of a file that was never open.
+    pub(crate) fn service_if_any(self) -> Option<Service> {
+        Some(self.state().steady.service.load(Ordering::Acquire)).filter(|byte| *byte != 0).map(Service::decode)
+    }
+
+    /// Begins an open: pins the inode, counts the open and serves the file as its opens then ask.
+    pub(crate) fn open(self, class: OpenClass) -> Result<()> {
+        self.inode.pin()?;
+        if let Err(error) = self.change_opens(|table| table.add(class)) {
+            self.change_table(&mut self.state().opens.lock(), |table| table.remove(class));
+            self.fs.unpin(self.inode, 1);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Ends an open.
+    pub(crate) fn close(self, class: OpenClass) {
+        if let Err(error) = self.change_opens(|table| table.remove(class)) {
+            tracing::warn!("inode {}: what was written to the cache did not reach the device: {error}", self.inode.ino.0);
+        }
+        if self.state().opens.lock().len() == 0 {
+            // Who wants large extents gets them also when every append is an open of its own.
+            if !self.state().extent_size.is_wanted() {
+                self.fs.space.drop_ahead(self.inode.ino);
+            }
+            self.unload_map();
+        }
+        self.fs.unpin(self.inode, 1);
+    }
+
+    /// Changes the table of opens, and the list of open files with it.
+    fn change_table(self, opens: &mut OpenTable, change: impl FnOnce(&mut OpenTable)) {
+        let before = opens.len();
+        change(opens);
+        match (before, opens.len()) {
+            (0, 1..) => self.fs.open_files.add(self.inode),
+            (1.., 0) => self.fs.open_files.remove(self.inode.ino, &Arc::downgrade(self.inode)),
+            _ => {}
+        }
+    }
+
+    /// Changes the table of opens and serves the file as it then asks.
+    fn change_opens(self, change: impl FnOnce(&mut OpenTable)) -> Result<()> {
+        let mut opens = self.state().opens.lock();
+        self.change_table(&mut opens, change);
+        if opens.len() == 0 {
+            // Served as before until the next open says otherwise: nothing to gain from a switch now.
+            return Ok(());
+        }
+        let next = opens.service(self.fs.file_mode(self.inode), self.fs.tuning.mode());
+        let before = self.state().steady.service.load(Ordering::Acquire);
+        if before == next.encode() {
+            return Ok(());
+        }
+        let now = (before != 0).then(|| Service::decode(before));
+        if now.is_some_and(|now| now.mixed) != next.mixed {
+            Counters::add(&self.inode.counters.mode_transitions, 1);
+        }
+        self.switch(now, next)
+    }
+
+    /// Serves the file another way: I/O that went the old way is over before the first goes the new one.
+    fn switch(self, now: Option<Service>, next: Service) -> Result<()> {
+        let _order = self.state().order.exclusive(self.fs);
+        if let Some(cached) = self.cached_if_any().filter(|_| now.is_none_or(|now| now.path != next.path)) {
+            if let Err(error) = cached.flush() {
+                // S-33: what can never be written any more stays in the cache, and reads go on there.
+                return if self.fs.meta.failed().is_some() { Ok(()) } else { Err(error) };
+            }
+            cached.pause();
+        }
+        let held = self.state().lock.exclusive(self.fs);
+        self.state().steady.service.store(next.encode(), Ordering::Release);
+        drop(held);
+        if let Some(cached) = self.cached_if_any().filter(|_| uses_cache(next.path)) {
+            cached.resume();
+        }
+        Ok(())
+    }
+}

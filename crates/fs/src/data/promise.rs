@@ -1,0 +1,128 @@
+//! Blocks for file data: allocated now, or promised to data that is still in the library cache.
+
+use std::ops::Range;
+
+use super::Io;
+use crate::allocator::{SpaceClass, Want};
+use crate::engine::Fs;
+use crate::extent::{ExtentMap, Piece, Run};
+use crate::planted::{PlantedBug, planted};
+use crate::{BlockNo, ErrorKind, Result};
+
+/// What is kept ahead of a growing file doubles with it, between these bounds, in bytes.
+const AHEAD_BYTES_MIN: u64 = 64 << 10;
+const AHEAD_BYTES_MAX: u64 = 64 << 20;
+
+pub(super) fn count(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
+}
+
+/// Returns how many blocks the holes among the pieces have.
+pub(super) fn hole_blocks(pieces: &[Piece]) -> u64 {
+    pieces.iter().filter(|piece| piece.mapped.is_none()).map(|piece| piece.blocks).sum()
+}
+
+/// Blocks that were allocated for holes and that no record names yet.
+#[must_use]
+pub(super) struct Fresh {
+    pub(super) runs: Vec<Run>,
+    /// The file blocks for which they had been promised.
+    promised: Vec<Range<u64>>,
+}
+
+impl Io<'_> {
+    /// Allocates blocks for all holes among the pieces of the locked map, so that they continue what the file has; an extension keeps some more ahead,
+    /// and so does whatever a file that wants its extents large allocates.
+    pub(super) fn allocate_holes(self, map: impl std::ops::Deref<Target = ExtentMap>, pieces: &[Piece], extends: bool) -> Result<Fresh> {
+        let blocks = hole_blocks(pieces);
+        let Some(first) = pieces.iter().find(|piece| piece.mapped.is_none()) else { return Ok(Fresh { runs: Vec::new(), promised: Vec::new() }) };
+        let at = first.file_block;
+        let goal = map.before(at).map(|(first, extent)| BlockNo(extent.start.0 + (at - first.0)));
+        let block = u64::from(self.fs.block_size);
+        let growth = (map.blocks() + blocks).clamp(AHEAD_BYTES_MIN / block, AHEAD_BYTES_MAX / block);
+        drop(map);
+        let wanted = self.extent_blocks();
+        let ahead = if extends { growth } else { 0 }.max(wanted.saturating_sub(blocks));
+        let promised = self.take_promises(pieces);
+        let ahead = (extends || wanted > 0).then_some((self.inode.ino, ahead));
+        let want = Want { goal, blocks, ahead, class: SpaceClass::Data, promised: count(&promised) };
+        match self.fs.with_freed_blocks(blocks, || self.fs.space.allocate_all(want)) {
+            Ok(runs) => Ok(Fresh { runs, promised }),
+            Err(error) => {
+                self.put_back(promised);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives back blocks whose data did not reach them.
+    pub(super) fn give_back(self, fresh: Fresh) {
+        self.fs.space.free(&fresh.runs, count(&fresh.promised));
+        self.put_back(fresh.promised);
+    }
+
+    fn take_promises(self, pieces: &[Piece]) -> Vec<Range<u64>> {
+        let mut set = self.state().promised.lock();
+        if set.is_empty() {
+            return Vec::new();
+        }
+        let holes = pieces.iter().filter(|piece| piece.mapped.is_none());
+        holes.flat_map(|piece| set.remove(&(piece.file_block..piece.file_block + piece.blocks))).collect()
+    }
+
+    fn put_back(self, promised: Vec<Range<u64>>) {
+        let mut set = self.state().promised.lock();
+        promised.into_iter().for_each(|range| set.insert(range));
+    }
+
+    /// Makes sure that the holes of a byte range will find blocks when their data comes.
+    pub(super) fn promise(self, bytes: &Range<u64>) -> Result<()> {
+        let _held = self.state().lock.shared(self.fs);
+        let map = self.map()?;
+        let mut set = self.state().promised.lock();
+        let (pieces, _) = self.pieces_to_write(&map, self.fs.grid.blocks(bytes));
+        let tail = self.shared_tail(&map, bytes);
+        let holes = pieces.iter().filter(|piece| piece.mapped.is_none()).map(|hole| hole.file_block..hole.file_block + hole.blocks);
+        let missing: Vec<Range<u64>> = holes.chain(tail).flat_map(|hole| set.missing(hole)).collect();
+        let blocks = count(&missing);
+        if blocks > 0 {
+            self.fs.with_freed_blocks(blocks, || self.fs.space.promise(blocks))?;
+            missing.into_iter().for_each(|range| set.insert(range));
+        }
+        Ok(())
+    }
+
+    /// The block in which the file ends, where a write behind it moves the end and must zero what follows in the block, but somebody else needs it as it is.
+    fn shared_tail(self, map: &ExtentMap, bytes: &Range<u64>) -> Option<Range<u64>> {
+        let (grid, logged) = (&self.fs.grid, self.state().logged_size());
+        let tail = grid.block_of(logged);
+        if bytes.end <= logged || grid.on_block(logged) || tail >= grid.block_of(bytes.start) {
+            return None;
+        }
+        let is_written = map.pieces(tail..tail + 1).all(|piece| piece.written().is_some());
+        (is_written && self.pieces_to_change(map, tail..tail + 1).1).then_some(tail..tail + 1)
+    }
+
+    /// Takes back what was promised to file blocks that have their blocks now, or whose data is gone.
+    pub(super) fn forget_promises(self, blocks: &Range<u64>) {
+        let mut set = self.state().promised.lock();
+        if !set.is_empty() {
+            self.fs.space.release_promise(count(&set.remove(blocks)));
+        }
+    }
+}
+
+impl Fs {
+    /// Takes `blocks` from the free space; on a full volume first lets go of what a record freed that needs sealing.
+    fn with_freed_blocks<T>(&self, blocks: u64, take: impl Fn() -> Result<T>) -> Result<T> {
+        self.space.settle(if planted(PlantedBug::ReuseBeforeSealed) { self.meta.last_lsn() } else { self.meta.sealed_lsn() });
+        let refused = match take() {
+            Err(error) if error.kind == ErrorKind::NoSpace && self.space.would_fit(blocks) => error,
+            other => return other,
+        };
+        let Some(lsn) = self.space.waiting_for() else { return Err(refused) };
+        self.meta.seal(lsn)?;
+        self.space.settle(self.meta.sealed_lsn());
+        take()
+    }
+}

@@ -1,0 +1,176 @@
+//! Publishing: the one place where a file's extents, size and times reach the log.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::Io;
+use super::exposure::Exposing;
+use crate::extent::{Extent, ExtentChange, ExtentMap};
+use crate::images::Known;
+use crate::images::freed_by;
+use crate::lock::is_covered;
+use crate::log::{Record, RecordKind};
+use crate::meta::Committed;
+use crate::pause::{Pause, pause};
+use crate::planted::{PlantedBug, planted};
+use crate::row::{RowChange, Table, inode_key};
+use crate::{FileBlock, Lsn, Result, Timestamp};
+
+/// What happens to the size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SizeChange {
+    /// It becomes at least this.
+    AtLeast(u64),
+    /// It becomes this.
+    Set(u64),
+    /// It stays.
+    Keep,
+}
+
+/// Whether a file's truncation is under way, for the orphan table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// Nothing to say.
+    None,
+    /// Blocks beyond the end remain to be freed, also after a crash.
+    Begin,
+    /// They are freed.
+    End,
+}
+
+/// A change of a file's map and size, to become one record.
+pub(super) struct Change {
+    pub(super) kind: RecordKind,
+    pub(super) size: SizeChange,
+    pub(super) mark: Mark,
+    /// Whether the file's content changed, and with it the modification time.
+    pub(super) touches: bool,
+    /// Whether every written block stays where it is and written; anything else needs the exclusive inode lock, or `readers`.
+    pub(super) only_adds: bool,
+    /// Whether readers may be on their way to blocks that it takes out of the map: the inode lock is held shared.
+    pub(super) readers: bool,
+    /// The data it makes readable.
+    pub(super) exposing: Option<Exposing>,
+}
+
+impl Change {
+    pub(super) fn new(kind: RecordKind, size: SizeChange) -> Self {
+        Self { kind, size, mark: Mark::None, touches: true, only_adds: false, readers: false, exposing: None }
+    }
+
+    /// A change that leaves every written block where it is.
+    pub(super) fn adding(kind: RecordKind, size: SizeChange) -> Self {
+        Self { only_adds: true, ..Self::new(kind, size) }
+    }
+
+    /// Under the shared inode lock: whether it maps other blocks in place of written ones.
+    pub(super) fn redirecting(self, redirects: bool) -> Self {
+        Self { only_adds: !redirects, readers: redirects, ..self }
+    }
+
+    pub(super) fn exposing(self, exposing: Exposing) -> Self {
+        Self { exposing: Some(exposing).filter(|exposing| !exposing.is_empty()), ..self }
+    }
+
+    pub(super) fn marked(self, mark: Mark) -> Self {
+        Self { mark, ..self }
+    }
+}
+
+impl Io<'_> {
+    /// Makes `extents` all that the file blocks of `range` map; what they do not cover any more becomes free unless a checkpoint needs it.
+    pub(super) fn publish_extents(self, range: Range<u64>, extents: &[(FileBlock, Extent)], change: Change) -> Result<Lsn> {
+        self.publish(change, |map| {
+            // Under the map's lock: who promises blocks to holes looks at the map and the promises as one.
+            self.forget_promises(&range);
+            map.plan_set(range, extents)
+        })
+    }
+
+    /// Plans on the locked map, logs, and carries the plan out; what it frees becomes free once the record is sealed.
+    pub(super) fn publish(self, change: Change, plan: impl FnOnce(&ExtentMap) -> Vec<ExtentChange>) -> Result<Lsn> {
+        assert!(is_covered() || self.state().is_covered(), "I-CHG-1: a freeze waits for the change of inode {}", self.inode.ino.0);
+        let mut map = self.map_mut()?;
+        let changes = plan(&map);
+        if !change.only_adds && !planted(PlantedBug::MemoOutlivesMap) {
+            self.state().recent.clear();
+        }
+        let old = map.apply(&changes);
+        let known = self.known(&changes, &old);
+        pause(Pause::Planned);
+        let (readers, only_adds) = (change.readers, change.only_adds);
+        let committed = self.log(&map, &changes, change, &known);
+        drop(map);
+        pause(Pause::Recorded);
+        let lsn = committed.lsn;
+        let freed = committed.freed.unwrap_or_else(|| if only_adds { Vec::new() } else { freed_by(&changes, &old) });
+        if readers {
+            self.into_limbo(lsn, freed);
+        } else {
+            freed.into_iter().for_each(|run| self.fs.space.release_after(lsn, run));
+        }
+        Ok(lsn)
+    }
+
+    /// Logs the changed rows (ranks 4 and 5, under the map's write lock).
+    fn log(self, map: &ExtentMap, changes: &[ExtentChange], change: Change, known: &Known) -> Committed {
+        let mut rows = self.rows(changes);
+        let mut attr = self.inode.attr_lock();
+        let size = match change.size {
+            SizeChange::AtLeast(size) => attr.row.size.max(size),
+            SizeChange::Set(size) => size,
+            SizeChange::Keep => attr.row.size,
+        };
+        // Where only times change they follow later, as those of a write in place.
+        let times_only = change.mark == Mark::None && (size, map.blocks()) == (attr.row.size, attr.row.blocks);
+        if !times_only {
+            attr.settle_times();
+            if change.touches {
+                let now = Timestamp::now();
+                (attr.row.mtime, attr.row.ctime) = (now, now);
+            }
+            (attr.row.size, attr.row.blocks) = (size, map.blocks());
+            rows.push(attr.change());
+        }
+        rows.extend(self.mark(change.mark, attr.row.nlink));
+        let committed = self.commit(change.kind, rows, change.exposing, known);
+        self.state().set_logged_size(attr.row.size);
+        match change.size {
+            SizeChange::AtLeast(size) => drop(self.inode.size.fetch_max(size, Ordering::AcqRel)),
+            SizeChange::Set(size) => self.inode.size.store(size, Ordering::Release),
+            SizeChange::Keep => {}
+        }
+        self.inode.note_lsn(committed.lsn, true);
+        drop(attr);
+        if times_only && change.touches {
+            self.wrote_in_place();
+        }
+        committed
+    }
+
+    /// The row that says whether a truncation is under way.
+    fn mark(self, mark: Mark, nlink: u32) -> Option<RowChange> {
+        let orphan = inode_key(self.inode.ino);
+        match mark {
+            Mark::None => None,
+            Mark::Begin if planted(PlantedBug::TruncationNotMarked) => None,
+            Mark::Begin => Some(RowChange::put(Table::Orphan, orphan, Vec::new())),
+            // A file without names is an orphan of its own right.
+            Mark::End if nlink == 0 => None,
+            Mark::End => Some(RowChange::delete(Table::Orphan, orphan)),
+        }
+    }
+
+    fn commit(self, kind: RecordKind, rows: Vec<RowChange>, exposing: Option<Exposing>, known: &Known) -> Committed {
+        let Some(exposing) = exposing.filter(|_| !planted(PlantedBug::ExposureWithoutChecksum)) else {
+            return self.fs.commit_known(Record { kind, rows, exposes: None, barrier: false }, known);
+        };
+        let exposes = exposing.finish();
+        let segments = exposes.as_ref().map(|exposure| exposure.segments.clone()).unwrap_or_default();
+        let barrier = exposes.is_none();
+        let committed = self.fs.commit_known(Record { kind, rows, exposes, barrier }, known);
+        // Nobody finds these blocks before the map is unlocked.
+        self.state().unsealed.add(&segments, committed.lsn, self.fs.meta.sealed_lsn());
+        committed
+    }
+}

@@ -1,0 +1,156 @@
+//! Reading through the extent map.
+
+use std::sync::atomic::Ordering;
+
+use super::bounce::Bounce;
+use super::cached::uses_cache;
+use super::{Held, Io};
+use crate::extent::Piece;
+use crate::lock::Sharing;
+use crate::mode::{OpenClass, Service};
+use crate::statistics::Counters;
+use crate::{IoMode, Reason, Result, Timestamp};
+
+/// How long an access time may be old, in nanoseconds: a day.
+const ATIME_NANOS: i64 = 86_400_000_000_000;
+
+impl Io<'_> {
+    /// Reads as the file is served; counts.
+    pub(crate) fn read(self, class: OpenClass, buf: &mut [u8], offset: u64) -> Result<usize> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        let service = self.service();
+        if uses_cache(service.path)
+            && !service.mixed
+            && let Some(len) = self.read_hit(buf, offset)
+        {
+            return Ok(len);
+        }
+        let len = loop {
+            let way = if uses_cache(self.service().path) { self.read_cached(class, buf, offset) } else { self.read_uncached(class, buf, offset) };
+            // `None`: the service changed in between.
+            if let Some(len) = way? {
+                break len;
+            }
+        };
+        Ok(len)
+    }
+
+    fn read_uncached(self, class: OpenClass, buf: &mut [u8], offset: u64) -> Result<Option<usize>> {
+        let held = self.state().lock.shared(self.fs);
+        let service = self.service();
+        if uses_cache(service.path) {
+            return Ok(None);
+        }
+        self.count_mixed(service, class);
+        let range = offset..offset.saturating_add(buf.len() as u64);
+        let locked = (service.path == IoMode::Direct && !range.is_empty()).then(|| self.state().ranges.lock(range, Sharing::Shared, self.fs));
+        let len = self.read_mapped(&held, buf, offset, self.inode.size.load(Ordering::Acquire))?;
+        // Counted after it: letting go waits for all stores before.
+        drop((locked, held));
+        self.count_read(len);
+        Ok(Some(len))
+    }
+
+    /// Counts a read that went past the cache.
+    pub(crate) fn count_read(self, bytes: usize) {
+        self.state().steady.tally.count_read(bytes);
+    }
+
+    /// Counts I/O that asked for something else than the cache and is served as `cached` because of other opens.
+    pub(super) fn count_mixed(self, service: Service, class: OpenClass) {
+        if service.mixed && class.requested(self.fs.file_mode(self.inode), self.fs.tuning.mode()) != IoMode::Cached {
+            self.inode.counters.reason(Reason::MixedOpen);
+        }
+    }
+
+    /// Moves the access time where a change came after it or it is a day old.
+    pub(crate) fn note_access(self) {
+        if !self.fs.options.relatime || self.fs.options.read_only || self.fs.is_past(self.inode.ino) {
+            return;
+        }
+        let attr = self.inode.stat(self.fs.block_size);
+        let now = Timestamp::now();
+        if attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.0.saturating_sub(attr.atime.0) > ATIME_NANOS {
+            self.inode.note_atime(now);
+            self.fs.list_lazy(self.inode);
+        }
+    }
+
+    /// Reads up to the end of the file at `size`: straight into an aligned buffer, through the bounce buffer otherwise.
+    pub(super) fn read_mapped(self, _held: &Held<'_>, buf: &mut [u8], offset: u64, size: u64) -> Result<usize> {
+        let grid = &self.fs.grid;
+        let Some(len) = size.checked_sub(offset).map(|left| left.min(buf.len() as u64)).filter(|len| *len > 0) else { return Ok(0) };
+        let whole = grid.sector_ceil(len);
+        // Below 2^32 or so: it was clipped to a slice's length.
+        let (len, whole) = (len as usize, whole as usize);
+        if !grid.on_sector(offset) || whole > buf.len() || !grid.takes(buf) {
+            self.count_misaligned(buf, offset, len);
+            return self.read_bounced(&mut buf[..len], offset).map(|()| len);
+        }
+        self.read_aligned(&mut buf[..whole], offset)?;
+        if whole > len {
+            // What lies beyond the end is nobody's business (I-IO-4).
+            buf[len..whole].fill(0);
+            self.inode.counters.reason(Reason::Tail);
+        }
+        Ok(len)
+    }
+
+    /// Fills a buffer that the device takes from an offset that the device takes.
+    pub(super) fn read_aligned(self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let grid = &self.fs.grid;
+        if let Some(at) = self.find_written(offset, buf.len() as u64)? {
+            return Ok(self.fs.device.read_at(buf, at)?);
+        }
+        let range = offset..offset + buf.len() as u64;
+        let pieces: Vec<Piece> = self.map()?.pieces(grid.blocks(&range)).collect();
+        if pieces.len() > 1 {
+            self.inode.counters.reason(Reason::Split);
+        }
+        for piece in pieces {
+            let part = piece.bytes(grid, &range);
+            let into = &mut buf[(part.start - offset) as usize..(part.end - offset) as usize];
+            match piece.written() {
+                Some(start) => self.fs.device.read_at(into, grid.start_of(start.0) + (part.start - grid.start_of(piece.file_block)))?,
+                None => into.fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads whole sectors around a range into aligned memory and copies what was asked for.
+    pub(super) fn read_bounced(self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let grid = &self.fs.grid;
+        let mut bounce = Bounce::take();
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let start = grid.sector_floor(at);
+            let skip = (at - start) as usize;
+            let len = (buf.len() - done).min(bounce.len() - skip);
+            let whole = grid.sector_ceil((skip + len) as u64) as usize;
+            self.read_aligned(&mut bounce[..whole], start)?;
+            buf[done..done + len].copy_from_slice(&bounce[skip..skip + len]);
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Counts why an I/O needs the bounce buffer.
+    pub(super) fn count_misaligned(self, buf: &[u8], offset: u64, len: usize) {
+        let (grid, counters) = (&self.fs.grid, &self.inode.counters);
+        Counters::add(&counters.misaligned, 1);
+        self.state().steady.tally.count_indirect();
+        if !grid.on_sector(offset) {
+            counters.reason(Reason::UnalignedOffset);
+        }
+        if !grid.on_sector(len as u64) {
+            counters.reason(Reason::UnalignedLength);
+        }
+        if !grid.takes(buf) {
+            counters.reason(Reason::UnalignedBuffer);
+        }
+    }
+}

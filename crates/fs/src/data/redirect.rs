@@ -1,0 +1,173 @@
+//! Redirect on write: blocks that a checkpoint may need are not written in place.
+//!
+//! ```text
+//!   birth of the extent > floor of the file?  yes ─► in place: nothing else to look at
+//!        │ no
+//!        ├ written, and a checkpoint holds the file ─► a hole to the writer: new blocks, remapped with the data
+//!        └ else ─► needed by a row elsewhere? yes ─► a hole too
+//!                                              no  ─► in place
+//! ```
+//!
+//! The *floor* is the epoch of the newest checkpoint that holds the file. It is kept beside the file's map and looked up again when the set of
+//! checkpoints has changed, so making a checkpoint touches no file.
+//!
+//! - I-IO-6: a block that an image or another file may need is written only after it left this file's map.
+//! - I-IO-7: a block that leaves a map under the shared inode lock becomes free only after everybody who held that lock has let go.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{Alone, Io};
+use crate::cache::MapChange;
+use crate::engine::Fs;
+use crate::extent::{ExtentMap, ExtentState, Mapped, Piece, Run};
+use crate::inode::Inode;
+use crate::log::Exposure;
+use crate::planted::{PlantedBug, planted};
+use crate::row::InodeRow;
+use crate::{Epoch, Lsn, Result};
+
+/// Makes the library cache forget a file, and keep nothing of it until the answer is dropped.
+pub(crate) fn forget_pages(fs: &Fs, inode: &Arc<Inode>) -> Result<Option<MapChange>> {
+    Io::new(fs, inode).cached_if_any().map(|cached| cached.begin_map_change(0, u64::MAX)).transpose()
+}
+
+/// Takes over a row and extents that changed below the inode. If it is open, its inode lock is held, exclusive.
+pub(crate) fn read_again(fs: &Fs, inode: &Arc<Inode>, row: InodeRow) {
+    let io = Io::new(fs, inode);
+    io.forget_promises(&(0..u64::MAX));
+    io.state().recent.clear();
+    let size = row.size;
+    // Before the map: one that is loaded from here on takes its size from the row.
+    inode.replace_row(row);
+    io.state().forget_map();
+    io.state().set_logged_size(size);
+}
+
+impl Io<'_> {
+    /// Returns the epoch up to which extents of this file may be needed elsewhere.
+    #[inline]
+    pub(super) fn floor(self) -> Epoch {
+        let generation = self.fs.sharing.generation();
+        self.state().floor.get(generation).unwrap_or_else(|| self.find_floor(generation))
+    }
+
+    #[cold]
+    fn find_floor(self, generation: u32) -> Epoch {
+        let floors = self.fs.meta.reading(|rows| {
+            let held = rows.capture.held(self.inode.ino);
+            let cloned = rows.capture.cloned.contains(&self.inode.ino);
+            Ok((held, if cloned { rows.capture.cloned_upto } else { Epoch(0) }))
+        });
+        let (held, cloned) = floors.expect("nothing is read from the device");
+        self.state().floor.set_parts(held, cloned);
+        // What cannot be read is kept from tearing to be safe.
+        let untorn = self.fs.untorn_bytes(self.inode.ino).unwrap_or(u32::MAX);
+        self.state().untorn.set(untorn);
+        self.find_extent_size();
+        let floor = if untorn > 0 { Epoch(u32::MAX) } else { held.max(cloned) };
+        self.state().floor.set(generation, floor);
+        floor
+    }
+
+    /// The newest checkpoint that holds the file, and the epoch up to which it may share blocks with other files. Stable under the inode lock of an open file.
+    pub(super) fn floors(self) -> (Epoch, Epoch) {
+        self.floor();
+        self.state().floor.parts()
+    }
+
+    /// Returns the pieces of a range of file blocks as a writer may use them: what is needed elsewhere is a hole (I-IO-6). Also whether there was any.
+    /// Of a file that is written untorn, so is every written block, but not to who writes parts of blocks.
+    pub(super) fn pieces_to_write(self, map: &ExtentMap, blocks: Range<u64>) -> (Vec<Piece>, bool) {
+        let (mut pieces, mut any) = self.pieces_to_change(map, blocks);
+        if self.redirects_all() {
+            for piece in pieces.iter_mut().filter(|piece| piece.written().is_some()) {
+                (piece.mapped, any) = (None, true);
+            }
+        }
+        (pieces, any)
+    }
+
+    /// As [`pieces_to_write`](Self::pieces_to_write), for who writes parts of blocks in place once they are the file's own.
+    pub(super) fn pieces_to_change(self, map: &ExtentMap, blocks: Range<u64>) -> (Vec<Piece>, bool) {
+        let floor = self.floor();
+        let mut pieces: Vec<Piece> = map.pieces(blocks).collect();
+        let mut any = false;
+        if pieces.iter().any(|piece| piece.mapped.is_some_and(|mapped| mapped.birth <= floor)) {
+            let floors = self.floors();
+            for piece in &mut pieces {
+                let shared = piece.mapped.is_some_and(|mapped| self.is_shared(mapped, piece.blocks, floors));
+                any |= shared;
+                piece.mapped = piece.mapped.filter(|_| !shared);
+            }
+        }
+        (pieces, any)
+    }
+
+    pub(super) fn is_shared(self, mapped: Mapped, blocks: u64, (held, cloned): (Epoch, Epoch)) -> bool {
+        let Mapped { start, state, birth } = mapped;
+        if birth > held.max(cloned) {
+            return false;
+        }
+        if state == ExtentState::Written && birth <= held {
+            return true;
+        }
+        let sharing = self.fs.meta.reading(|rows| Ok(rows.capture.sharing(Run { start, blocks })));
+        let (shared, left) = sharing.expect("nothing is read from the device");
+        // What cannot be sealed is left as it is: new blocks are asked for, and whoever asks hears what failed.
+        let left = left.filter(|_| !planted(PlantedBug::WriteBeforeUnshared));
+        shared || left.is_some_and(|lsn| lsn > self.fs.meta.sealed_lsn() && self.fs.meta.seal(lsn).is_err())
+    }
+
+    /// Gives the file copies of its own of written blocks that are needed elsewhere, so that parts of them can be written in place.
+    /// Returns whether it had to.
+    pub(super) fn unshare(self, held: &Alone<'_>, bytes: &Range<u64>) -> Result<bool> {
+        let mut any = false;
+        if bytes.is_empty() {
+            return Ok(any);
+        }
+        loop {
+            let map = self.map()?;
+            let blocks = self.fs.grid.blocks(bytes);
+            let (pieces, shared) = self.pieces_to_change(&map, blocks.clone());
+            if !shared {
+                return Ok(any);
+            }
+            let to_write = |block: u64| {
+                pieces.iter().any(|piece| piece.mapped.is_some() && (piece.file_block..piece.file_block + piece.blocks).contains(&block))
+            };
+            let copied = map.pieces(blocks).find(|piece| piece.written().is_some() && !to_write(piece.file_block));
+            let Some(piece) = copied else { return Ok(any) };
+            drop(map);
+            self.copy_piece(held, piece)?;
+            any = true;
+        }
+    }
+
+    /// As [`unshare`](Self::unshare), for the blocks that a byte range covers only in part.
+    pub(super) fn unshare_edges(self, held: &Alone<'_>, bytes: &Range<u64>) -> Result<bool> {
+        let grid = &self.fs.grid;
+        let mut any = false;
+        if !grid.on_block(bytes.start) {
+            any |= self.unshare(held, &(bytes.start..bytes.start + 1))?;
+        }
+        if !grid.on_block(bytes.end) {
+            any |= self.unshare(held, &(bytes.end - 1..bytes.end))?;
+        }
+        Ok(any)
+    }
+
+    /// Copies the beginning of a written piece, as much as one record covers, to new blocks and maps them in its place.
+    fn copy_piece(self, held: &Alone<'_>, piece: Piece) -> Result<()> {
+        let piece = Piece { blocks: piece.blocks.min((Exposure::BYTES_MAX / self.fs.grid.block).max(1)), ..piece };
+        let fresh = self.allocate_holes(self.map()?, &[Piece { mapped: None, ..piece }], false)?;
+        self.move_pieces(held, &[piece], fresh)
+    }
+
+    /// Keeps blocks that left the file under the shared inode lock (I-IO-7).
+    pub(super) fn into_limbo(self, lsn: Lsn, runs: Vec<Run>) {
+        if !runs.is_empty() {
+            self.fs.put_into_limbo(self.inode, lsn, runs);
+        }
+    }
+}

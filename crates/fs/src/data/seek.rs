@@ -1,0 +1,65 @@
+//! Questions about the extent map.
+
+use std::sync::atomic::Ordering;
+
+use super::Io;
+use crate::extent::ExtentState;
+use crate::{ExtentInfo, Result};
+
+impl Io<'_> {
+    /// Returns the first offset at or after `offset` that holds data.
+    pub(crate) fn seek_data(self, offset: u64) -> Result<Option<u64>> {
+        let known = self.flush_before_seek()?;
+        let _held = self.state().lock.shared(self.fs);
+        let size = self.inode.size.load(Ordering::Acquire);
+        if known { self.seek(offset, size, true) } else { Ok((offset < size).then_some(offset)) }
+    }
+
+    /// Returns the first offset at or after `offset` inside a hole; the end of the file counts as one.
+    pub(crate) fn seek_hole(self, offset: u64) -> Result<Option<u64>> {
+        let known = self.flush_before_seek()?;
+        let _held = self.state().lock.shared(self.fs);
+        let size = self.inode.size.load(Ordering::Acquire);
+        let hole = if known { self.seek(offset, size, false)? } else { None };
+        Ok(hole.or_else(|| (offset < size).then_some(size)))
+    }
+
+    /// Data in the cache is in no extent yet (S-13). Returns whether the extents tell: where it can never be written any more, reads go on (S-33)
+    /// and everything counts as data.
+    fn flush_before_seek(self) -> Result<bool> {
+        if self.fs.options.read_only {
+            return Ok(true);
+        }
+        match crate::data::flush_inode(self.fs, self.inode) {
+            Err(_) if self.fs.meta.failed().is_some() => Ok(false),
+            flushed => flushed.map(|()| true),
+        }
+    }
+
+    fn seek(self, offset: u64, size: u64, data: bool) -> Result<Option<u64>> {
+        if offset >= size {
+            return Ok(None);
+        }
+        let grid = &self.fs.grid;
+        let map = self.map()?;
+        let found = map.pieces(grid.blocks(&(offset..size))).find(|piece| piece.written().is_some() == data);
+        Ok(found.map(|piece| (piece.file_block * grid.block).max(offset)))
+    }
+
+    /// Returns the extents in file order.
+    pub(crate) fn extent_count(self) -> Result<usize> {
+        Ok(self.map()?.len())
+    }
+
+    pub(crate) fn extents_from(self, offset: u64, limit: usize) -> Result<Vec<ExtentInfo>> {
+        let block = self.fs.grid.block;
+        let info = |(at, extent): (crate::FileBlock, crate::extent::Extent)| ExtentInfo {
+            file_offset: at.0 * block,
+            volume_offset: extent.start.0 * block,
+            len: u64::from(extent.blocks) * block,
+            unwritten: extent.state == ExtentState::Unwritten,
+            birth: extent.birth,
+        };
+        Ok(self.map()?.from(offset.div_ceil(block)).map(info).take(limit).collect())
+    }
+}

@@ -1,0 +1,264 @@
+//! Writing parts of blocks under the exclusive inode lock: padding, read-modify-write, and the gap behind a written tail.
+//!
+//! ```text
+//!   file bytes     |···old end···gap···|====data====|···
+//!   written block  [ keep | keep, zero | data | keep ]      sectors at the edges are read, changed and written back
+//!   new block      [ zero ............ | data | zero ]      padded to the block's end, or to the end of the file
+//! ```
+
+use std::ops::Range;
+
+use super::bounce::Bounce;
+use super::exposure::Exposing;
+use super::fill::{Before, Target, place};
+use super::publish::{Change, SizeChange};
+use super::write::Payload;
+use super::{Alone, Io};
+use crate::extent::{ExtentMap, Piece};
+use crate::grid::Grid;
+use crate::grid::within;
+use crate::log::RecordKind;
+use crate::planted::{PlantedBug, planted};
+use crate::{Reason, Result};
+
+/// A contiguous part of a write on the device. All ranges are file bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Span {
+    /// What changes.
+    bytes: Range<u64>,
+    /// The whole sectors that are written.
+    sectors: Range<u64>,
+    /// Device offset of `sectors.start`.
+    start: u64,
+    /// What newly becomes readable.
+    exposed: Range<u64>,
+    /// What surrounds `bytes` within `sectors`.
+    around: Around,
+    /// Whether `bytes` become zeros instead of the payload.
+    zeros: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Around {
+    /// Stays as it is.
+    Kept,
+    /// Becomes zeros.
+    Zeroed,
+}
+
+/// The part of a written target that `bytes` touch; bytes at or after `old_size` become readable, up to `new_size`.
+fn span_in_place(grid: &Grid, target: &Target, bytes: &Range<u64>, sizes: (u64, u64), zeros: bool) -> Span {
+    let blocks = target.bytes(grid);
+    let bytes = within(bytes, &blocks);
+    let sectors = grid.sector_floor(bytes.start)..grid.sector_ceil(bytes.end);
+    let start = grid.start_of(target.start.0) + (sectors.start - blocks.start);
+    let exposed = within(&(sizes.0..sizes.1.max(sizes.0)), &bytes);
+    Span { bytes, sectors, start, exposed, around: Around::Kept, zeros }
+}
+
+/// The part of an unwritten or free target that `bytes` touch, padded so that nothing undefined lies below the end of the file.
+fn span_in_new(grid: &Grid, target: &Target, bytes: &Range<u64>, new_size: u64) -> Span {
+    let blocks = target.bytes(grid);
+    let bytes = within(bytes, &blocks);
+    let padded = blocks.end.min(grid.sector_ceil(new_size)).max(grid.sector_ceil(bytes.end));
+    let first = if planted(PlantedBug::NewBlockNotPadded) { grid.sector_floor(bytes.start) } else { blocks.start };
+    let sectors = first..padded;
+    let exposed = within(&(0..new_size), &sectors);
+    let start = grid.start_of(target.start.0) + (first - blocks.start);
+    Span { bytes, sectors, start, exposed, around: Around::Zeroed, zeros: false }
+}
+
+/// What lies between the old end, in a written block, and where a write or the new end begins (I-IO-4).
+fn tail_gap(map: &ExtentMap, grid: &Grid, old_size: u64, to: u64) -> Option<(Range<u64>, Target)> {
+    let block = grid.block_of(old_size);
+    let gap = old_size..to.min(grid.start_of(block + 1));
+    if grid.on_block(old_size) || gap.is_empty() || planted(PlantedBug::TailNotZeroed) {
+        return None;
+    }
+    let piece = map.pieces(block..block + 1).next().filter(|piece| piece.written().is_some())?;
+    place(&[piece], &[], crate::Epoch(0)).pop().map(|target| (gap, target))
+}
+
+impl Io<'_> {
+    /// Writes whatever it is, wherever it goes.
+    pub(super) fn write_exclusive(self, held: &Alone<'_>, data: Payload<'_>) -> Result<()> {
+        let grid = &self.fs.grid;
+        let logged = self.state().logged_size();
+        let size = data.size_after(logged);
+        let copied = self.unshare_edges(held, &data.range())?;
+        if size > logged {
+            self.unshare_tail(held)?;
+        }
+        let map = self.map()?;
+        // Whole blocks are redirected here too: how a buffer lies, or where the file ends, must not tear what is written untorn.
+        let whole = grid.on_block(data.offset) && grid.on_block(data.end());
+        let blocks = grid.blocks(&data.range());
+        let (pieces, redirects) = if whole { self.pieces_to_write(&map, blocks) } else { self.pieces_to_change(&map, blocks) };
+        let gap = tail_gap(&map, grid, logged, data.offset).filter(|_| size > logged);
+        self.count_exclusive(&pieces, data, size > logged, redirects || copied);
+        let fresh = self.allocate_holes(map, &pieces, size > logged)?;
+        let targets = self.place_to_write(&pieces, &fresh.runs);
+        let gap = gap.map(|(gap, target)| span_in_place(grid, &target, &gap, (logged, size), true));
+        let spans = gap.into_iter().chain(targets.iter().map(|target| match target.was {
+            Before::Written => span_in_place(grid, target, &data.range(), (logged, size), false),
+            Before::Unwritten | Before::Free => span_in_new(grid, target, &data.range(), size),
+        }));
+        let written = self.write_spans(spans, data).and_then(|exposing| self.publish_exclusive(&targets, redirects, exposing, (size, logged)));
+        if written.is_err() {
+            self.give_back(fresh);
+        }
+        written
+    }
+
+    fn publish_exclusive(self, targets: &[Target], redirects: bool, exposing: Exposing, (size, logged): (u64, u64)) -> Result<()> {
+        let mut filled = targets.iter().filter(|target| target.was != Before::Written).peekable();
+        if size == logged && filled.peek().is_none() {
+            self.wrote_in_place();
+            return Ok(());
+        }
+        let range = targets.first().map_or(0, |t| t.file_block)..targets.last().map_or(0, |t| t.file_block + t.blocks);
+        let extents: Vec<_> = targets.iter().flat_map(Target::extents).collect();
+        let (kind, change) = if size > logged { (RecordKind::Extend, SizeChange::AtLeast(size)) } else { (RecordKind::Written, SizeChange::Keep) };
+        let change = if redirects { Change::new(kind, change) } else { Change::adding(kind, change) };
+        self.publish_extents(range, &extents, change.exposing(exposing)).map(drop)
+    }
+
+    /// Makes sure that the written block in which the file ends is the file's own.
+    pub(super) fn unshare_tail(self, held: &Alone<'_>) -> Result<()> {
+        let logged = self.state().logged_size();
+        if self.fs.grid.on_block(logged) { Ok(()) } else { self.unshare(held, &(logged..logged + 1)).map(drop) }
+    }
+
+    /// Zeroes, in place, what of a byte range is written.
+    pub(super) fn zero_written(self, held: &Alone<'_>, range: &Range<u64>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.unshare(held, range)?;
+        let grid = &self.fs.grid;
+        let logged = self.state().logged_size();
+        let map = self.map()?;
+        let pieces: Vec<Piece> = map.pieces(grid.blocks(range)).filter(|piece| piece.written().is_some()).collect();
+        drop(map);
+        let targets = place(&pieces, &[], self.fs.epoch());
+        let spans = targets.iter().map(|target| span_in_place(grid, target, range, (logged, logged), true));
+        self.write_spans(spans, Payload::new(&[], range.start)?).map(drop)
+    }
+
+    /// Zeroes the gap that a growth to `size` opens behind a written tail. Returns what it will expose.
+    pub(super) fn zero_tail(self, held: &Alone<'_>, size: u64) -> Result<Exposing> {
+        let grid = &self.fs.grid;
+        let logged = self.state().logged_size();
+        if size > logged {
+            self.unshare_tail(held)?;
+        }
+        let gap = tail_gap(&*self.map()?, grid, logged, size);
+        let span = gap.map(|(gap, target)| span_in_place(grid, &target, &gap, (logged, size), true));
+        self.write_spans(span.into_iter(), Payload::new(&[], logged)?)
+    }
+
+    /// Writes spans in order and returns what they expose.
+    fn write_spans(self, spans: impl Iterator<Item = Span>, data: Payload<'_>) -> Result<Exposing> {
+        let grid = &self.fs.grid;
+        let mut exposing = Exposing::new(data.bytes.len() as u64);
+        for span in spans.filter(|span| !span.bytes.is_empty()) {
+            let as_it_is = !span.zeros && span.bytes == span.sectors && grid.takes(data.part(&span.bytes));
+            if as_it_is {
+                self.overwrite(data.part(&span.bytes), span.start)?;
+                exposing.push(span.start + (span.exposed.start - span.sectors.start), data.part(&span.exposed));
+            } else {
+                self.write_bounced(&span, data, &mut exposing)?;
+            }
+        }
+        Ok(exposing)
+    }
+
+    fn write_bounced(self, span: &Span, data: Payload<'_>, exposing: &mut Exposing) -> Result<()> {
+        let mut bounce = Bounce::take();
+        let mut at = span.sectors.start;
+        while at < span.sectors.end {
+            let chunk = at..span.sectors.end.min(at + bounce.len() as u64);
+            let buf = &mut bounce[..(chunk.end - chunk.start) as usize];
+            let device = |file: u64| span.start + (file - span.sectors.start);
+            match span.around {
+                Around::Zeroed => buf.fill(0),
+                Around::Kept => self.read_edges(span, &chunk, buf)?,
+            }
+            let bytes = within(&span.bytes, &chunk);
+            let in_chunk = |part: &Range<u64>| (part.start - chunk.start) as usize..(part.end - chunk.start) as usize;
+            if span.zeros {
+                buf[in_chunk(&bytes)].fill(0);
+            } else {
+                buf[in_chunk(&bytes)].copy_from_slice(data.part(&bytes));
+            }
+            // Kept bytes do not change, so nobody's checksum minds them.
+            let changed = if span.around == Around::Kept { &bytes } else { &chunk };
+            self.state().unsealed.permit(&(device(changed.start)..device(changed.end)), &self.fs.meta)?;
+            self.fs.device.write_at(buf, device(chunk.start))?;
+            let exposed = within(&span.exposed, &chunk);
+            exposing.push(device(exposed.start), &buf[in_chunk(&exposed)]);
+            at = chunk.end;
+        }
+        Ok(())
+    }
+
+    /// Reads the first and last sector of a chunk where the span changes only a part of them.
+    fn read_edges(self, span: &Span, chunk: &Range<u64>, buf: &mut [u8]) -> Result<()> {
+        let sector = self.fs.grid.sector;
+        let device = |file: u64| span.start + (file - span.sectors.start);
+        let last = chunk.end - sector;
+        let cut_first = span.bytes.start > chunk.start;
+        let cut_last = span.bytes.end < chunk.end;
+        if cut_first {
+            self.fs.device.read_at(&mut buf[..sector as usize], device(chunk.start))?;
+        }
+        if cut_last && !(cut_first && last == chunk.start) {
+            let at = (last - chunk.start) as usize;
+            self.fs.device.read_at(&mut buf[at..], device(last))?;
+        }
+        Ok(())
+    }
+
+    fn count_exclusive(self, pieces: &[Piece], data: Payload<'_>, extends: bool, redirects: bool) {
+        let grid = &self.fs.grid;
+        if data.is_aligned(grid) {
+            if !grid.on_block(data.offset) || !grid.on_block(data.end()) {
+                self.inode.counters.reason(Reason::Tail);
+            }
+        } else {
+            self.count_misaligned(data.bytes, data.offset, data.bytes.len());
+        }
+        self.count_fill(pieces, extends, redirects);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BlockNo, Epoch};
+
+    fn grid() -> Grid {
+        Grid::new(4096, 512, 1)
+    }
+
+    fn target(was: Before) -> Target {
+        Target { file_block: 1, blocks: 2, start: BlockNo(100), birth: Epoch(1), was }
+    }
+
+    #[test]
+    fn a_written_block_keeps_what_surrounds_the_change() {
+        let span = span_in_place(&grid(), &target(Before::Written), &(5000..5100), (20_000, 20_000), false);
+        assert_eq!((span.sectors, span.start), (4608..5120, 100 * 4096 + 512));
+        assert!(span.exposed.is_empty());
+        let tail = span_in_place(&grid(), &target(Before::Written), &(5000..5100), (5040, 5100), false);
+        assert_eq!(tail.exposed, 5040..5100);
+    }
+
+    #[test]
+    fn a_new_block_is_padded_to_its_end_or_the_files() {
+        let inside = span_in_new(&grid(), &target(Before::Free), &(5000..5100), 50_000);
+        assert_eq!((inside.sectors.clone(), inside.exposed.clone(), inside.start), (4096..12288, 4096..12288, 409_600));
+        let tail = span_in_new(&grid(), &target(Before::Free), &(5000..5100), 5100);
+        assert_eq!((tail.sectors.clone(), tail.exposed.clone()), (4096..5120, 4096..5100));
+    }
+}

@@ -1,0 +1,90 @@
+//! Making a file durable.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Io;
+use crate::Result;
+use crate::cache::CachedFile;
+use crate::engine::Fs;
+use crate::inode::Inode;
+use crate::planted::{PlantedBug, planted};
+use crate::statistics::Counters;
+use crate::statistics::{Timed, Timing};
+
+impl Io<'_> {
+    /// `fdatasync`: data, and what is needed to read it back. Without pending metadata one device flush, shared with whoever else waits.
+    pub(crate) fn sync_data(self) -> Result<()> {
+        self.timed(|waits| {
+            if self.fs.options.read_only {
+                return Ok(());
+            }
+            flush_inode(self.fs, self.inode)?;
+            waits.pages_written();
+            if planted(PlantedBug::SyncWithoutFlush) && self.fs.meta.is_durable(self.inode.data_lsn()) {
+                return Ok(());
+            }
+            self.fs.meta.sync(self.inode.data_lsn())
+        })
+    }
+
+    /// `O_DSYNC`: a range that was just written, and what is needed to read it back.
+    pub(crate) fn sync_written(self, offset: u64, len: u64) -> Result<()> {
+        self.timed(|waits| {
+            if let Some(cached) = self.cached_if_any() {
+                cached.flush_range(offset, len)?;
+            }
+            waits.pages_written();
+            self.fs.meta.sync(self.inode.data_lsn())
+        })
+    }
+
+    /// `fsync`: data and all attributes.
+    pub(crate) fn sync_all(self) -> Result<()> {
+        self.timed(|waits| {
+            if self.fs.options.read_only {
+                return Ok(());
+            }
+            flush_inode(self.fs, self.inode)?;
+            waits.pages_written();
+            self.fs.commit_times(self.inode);
+            self.fs.meta.sync(self.inode.meta_lsn())
+        })
+    }
+
+    /// Counts a sync and what it waits for.
+    fn timed(self, sync: impl FnOnce(&mut Waits<'_>) -> Result<()>) -> Result<()> {
+        Counters::add(&self.inode.counters.syncs, 1);
+        let mut waits = Waits { io: self, timing: self.fs.sampler.begin_sync() };
+        sync(&mut waits)?;
+        if let Some(timing) = waits.timing {
+            Counters::add(&self.inode.counters.sync_wait_ns, nanoseconds(timing.began));
+            self.fs.sampler.end(&self.inode.latencies, Timed::Sync, timing);
+        }
+        Ok(())
+    }
+}
+
+/// What a sync waits for, in turn.
+struct Waits<'a> {
+    io: Io<'a>,
+    timing: Option<Timing>,
+}
+
+impl Waits<'_> {
+    /// The file's dirty pages are written; the log and the flush remain. A file without a cache waits for no pages.
+    fn pages_written(&mut self) {
+        if let Some(timing) = self.timing.filter(|_| self.io.has_cache()) {
+            Counters::add(&self.io.inode.counters.sync_pages_ns, nanoseconds(timing.began));
+        }
+    }
+}
+
+fn nanoseconds(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Writes an inode's dirty library-cache pages to the device (no flush).
+pub(crate) fn flush_inode(fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
+    Io::new(fs, inode).cached_if_any().map_or(Ok(()), CachedFile::flush)
+}

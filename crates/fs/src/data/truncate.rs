@@ -1,0 +1,151 @@
+//! Moving the end of a file, and freeing what lies beyond it.
+//!
+//! Blocks are freed from the end in bounded records. The first record shrinks the size; while blocks beyond the new end remain, an orphan row says so,
+//! and recovery goes on from there.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::publish::{Change, Mark, SizeChange};
+use super::write::too_large;
+use super::{Alone, Io};
+use crate::Result;
+use crate::engine::Fs;
+use crate::extent::ExtentMap;
+use crate::grid::Grid;
+use crate::inode::Inode;
+use crate::lock::Changing;
+use crate::log::RecordKind;
+
+/// Begins a change of a file's size: one that frees blocks goes on where the metadata has no room to grow.
+pub(crate) fn begin_set_size(fs: &Fs, inode: &Inode, size: u64) -> Result<()> {
+    if size < inode.size.load(Ordering::Acquire) { fs.begin_removal() } else { fs.begin_change() }
+}
+
+/// Cuts or extends (with a hole).
+pub(crate) fn set_size(_changing: &Changing<'_>, fs: &Fs, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    if size > Grid::FILE_BYTES_MAX {
+        return Err(too_large(0, size));
+    }
+    let io = Io::new(fs, inode);
+    let _order = io.state().order.exclusive(fs);
+    // Read before the cache forgets what lies beyond: it may fail.
+    drop(io.map()?);
+    let before = inode.size.load(Ordering::Acquire);
+    let _change = io.cached_if_any().map(|cached| cached.begin_truncate(size));
+    let held = io.state().lock.exclusive(fs);
+    let moved = if size < io.state().logged_size() { io.shrink(&held, size) } else { io.grow(&held, size) };
+    if moved.is_err() && size > before {
+        // The cache has announced an end that the log will never hear of.
+        inode.size.store(before, Ordering::Release);
+    }
+    moved
+}
+
+/// Frees every extent of an inode without names and pins, in bounded records; drops its cached pages.
+pub(crate) fn free_all(_changing: &Changing<'_>, fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
+    let io = Io::new(fs, inode);
+    if let Some(cached) = io.cached_if_any() {
+        cached.drop_all();
+    }
+    let held = io.state().lock.exclusive(fs);
+    fs.space.drop_ahead(inode.ino);
+    io.forget_promises(&(0..u64::MAX));
+    if io.map()?.len() == 0 {
+        return Ok(());
+    }
+    io.free_beyond(&held, 0, Mark::None)
+}
+
+/// Goes on with a truncation that a crash interrupted (the inode has an orphan row and still a name); removes the orphan row at the end.
+pub(crate) fn resume_truncate(_changing: &Changing<'_>, fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
+    let io = Io::new(fs, inode);
+    let held = io.state().lock.exclusive(fs);
+    drop(io.map()?);
+    let floor = fs.grid.block_after(io.state().logged_size());
+    io.free_beyond(&held, floor, Mark::End)
+}
+
+/// Returns where the last `count` extents of a range of file blocks begin, as many as one record frees, and whether others remain before them.
+fn tail_of(map: &ExtentMap, range: &Range<u64>, count: usize) -> (u64, bool) {
+    let from = map.tail_start(range, count);
+    let remains = map.before(from).is_some_and(|(at, extent)| from > range.start && at.0 + u64::from(extent.blocks) > range.start);
+    (from, remains)
+}
+
+impl Io<'_> {
+    pub(super) fn grow(self, held: &Alone<'_>, size: u64) -> Result<()> {
+        let exposing = self.zero_tail(held, size)?;
+        let change = Change::new(RecordKind::Truncate, SizeChange::Set(size)).exposing(exposing);
+        self.publish(change, |_| Vec::new()).map(drop)
+    }
+
+    fn shrink(self, held: &Alone<'_>, size: u64) -> Result<()> {
+        self.fs.space.drop_ahead(self.inode.ino);
+        let floor = self.fs.grid.block_after(size);
+        self.forget_promises(&(floor..u64::MAX));
+        let (from, remains) = self.tail(&(floor..u64::MAX))?;
+        let mark = if remains { Mark::Begin } else { Mark::None };
+        self.publish(Change::new(RecordKind::Truncate, SizeChange::Set(size)).marked(mark), |map| map.plan_remove(from..u64::MAX))?;
+        if !remains {
+            return Ok(());
+        }
+        self.between_records(Mark::End)?;
+        self.free_beyond(held, floor, Mark::End)
+    }
+
+    /// The part of a range that the next record frees, as [`tail_of`] says.
+    pub(super) fn tail(self, range: &Range<u64>) -> Result<(u64, bool)> {
+        Ok(tail_of(&*self.map()?, range, self.fs.options.limits.extents_per_record))
+    }
+
+    /// Frees what is mapped from file block `floor` on; `last_mark` goes with the last record.
+    fn free_beyond(self, _held: &Alone<'_>, floor: u64, last_mark: Mark) -> Result<()> {
+        loop {
+            let (from, remains) = self.tail(&(floor..u64::MAX))?;
+            let mark = if remains { Mark::None } else { last_mark };
+            let change = Change { touches: false, ..Change::new(RecordKind::Truncate, SizeChange::Keep).marked(mark) };
+            self.publish(change, |map| map.plan_remove(from..u64::MAX))?;
+            if !remains {
+                return Ok(());
+            }
+            self.between_records(last_mark)?;
+        }
+    }
+
+    /// Stands between two records of a truncation or, with no mark to come, of a reclaim. The metadata may outgrow its bounds here; the locks that are held do
+    /// not stand in the way of a metadata commit.
+    fn between_records(self, last_mark: Mark) -> Result<()> {
+        let what = if last_mark == Mark::None { "reclaim" } else { "truncate" };
+        assert!(last_mark == Mark::End || self.inode.names() == 0, "I-CHG-2: inode {} has a name and loses its blocks", self.inode.ino.0);
+        self.fs.options.limits.between_records(what);
+        self.fs.begin_removal()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::extent::{Extent, ExtentState};
+    use crate::images::freed_by;
+    use crate::{BlockNo, Epoch, FileBlock};
+
+    #[test]
+    fn a_long_tail_is_freed_in_bounded_parts() {
+        let extent = |i: u64| Extent { start: BlockNo(10_000 - i * 3), blocks: 1, state: ExtentState::Written, birth: Epoch(1) };
+        let mut map = ExtentMap::from_rows((0..2500).map(|i| (FileBlock(i), extent(i)))).unwrap();
+        let mut parts = Vec::new();
+        loop {
+            let (from, remains) = tail_of(&map, &(100..u64::MAX), 1024);
+            let plan = map.plan_remove(from..u64::MAX);
+            let old = map.apply(&plan);
+            parts.push(freed_by(&plan, &old).len());
+            if !remains {
+                break;
+            }
+        }
+        assert_eq!(parts, [1024, 1024, 352]);
+        assert_eq!(map.end(), 100);
+    }
+}

@@ -1,0 +1,264 @@
+//! Writing through the extent map.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::cached::uses_cache;
+use super::{Held, Io};
+use crate::extent::{ExtentMap, ExtentState, Piece};
+use crate::grid::Grid;
+use crate::lock::Sharing;
+use crate::mode::OpenClass;
+use crate::{Error, ErrorKind, InodeLockSetting, IoMode, Reason, Result, Timestamp};
+
+/// Bytes on their way to a file.
+#[derive(Clone, Copy)]
+pub(super) struct Payload<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) offset: u64,
+    /// The file does not grow beyond this, whatever is written: bytes beyond it are padding of the last sector.
+    pub(super) size_max: u64,
+}
+
+impl<'a> Payload<'a> {
+    /// Checks that a write ends within the largest file.
+    pub(super) fn new(bytes: &'a [u8], offset: u64) -> Result<Self> {
+        let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= Grid::FILE_BYTES_MAX);
+        if end.is_none() {
+            return Err(too_large(offset, bytes.len() as u64));
+        }
+        Ok(Self { bytes, offset, size_max: u64::MAX })
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.offset + self.bytes.len() as u64
+    }
+
+    pub(super) fn range(&self) -> Range<u64> {
+        self.offset..self.end()
+    }
+
+    /// Returns the size of a file of `size` bytes after this write.
+    pub(super) fn size_after(&self, size: u64) -> u64 {
+        size.max(self.end().min(self.size_max))
+    }
+
+    /// Returns the bytes that go to a part of the range.
+    pub(super) fn part(&self, range: &Range<u64>) -> &'a [u8] {
+        &self.bytes[(range.start - self.offset) as usize..(range.end - self.offset) as usize]
+    }
+
+    /// Returns whether the device takes it as it is.
+    pub(super) fn is_aligned(&self, grid: &Grid) -> bool {
+        grid.on_sector(self.offset) && grid.on_sector(self.bytes.len() as u64) && grid.takes(self.bytes)
+    }
+}
+
+pub(super) fn too_large(offset: u64, len: u64) -> Error {
+    let max = Grid::FILE_BYTES_MAX;
+    Error::new(ErrorKind::TooLarge, format!("{len} bytes from byte {offset} pass the largest file of {max} bytes"))
+}
+
+/// How an aligned write is to be carried out.
+pub(super) enum Way {
+    /// Every block is written: straight to these device ranges.
+    InPlace(Vec<Piece>),
+    /// Blocks of this range of file blocks must be filled, all of them wholly.
+    Fill(Range<u64>),
+    /// Needs the exclusive lock.
+    Exclusive,
+}
+
+impl Io<'_> {
+    /// Writes as the file is served, at `offset` or at the end of the file; returns where. Counts. Where the volume is full it fails with no lock held, so
+    /// that the caller can make room and try again.
+    pub(crate) fn write(self, class: OpenClass, bytes: &[u8], offset: Option<u64>) -> Result<u64> {
+        if bytes.is_empty() {
+            return Ok(offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire)));
+        }
+        let at = loop {
+            let way = if uses_cache(self.service().path) { self.write_cached(class, bytes, offset) } else { self.write_direct(class, bytes, offset) };
+            match way {
+                Ok(Some(at)) => break at,
+                // The service changed in between.
+                Ok(None) => {}
+                Err(error) => return Err(error),
+            }
+        };
+        self.count_write(bytes.len());
+        Ok(at)
+    }
+
+    fn write_direct(self, class: OpenClass, bytes: &[u8], offset: Option<u64>) -> Result<Option<u64>> {
+        if let Some(offset) = offset {
+            let data = Payload::new(bytes, offset)?;
+            let held = self.state().lock.shared(self.fs);
+            let service = self.service();
+            if uses_cache(service.path) {
+                return Ok(None);
+            }
+            self.count_mixed(service, class);
+            let _range = (service.path == IoMode::Direct).then(|| self.state().ranges.lock(self.locked_range(&data), Sharing::Exclusive, self.fs));
+            if self.write_shared(&held, data)? {
+                return Ok(Some(offset));
+            }
+        }
+        let held = self.state().lock.exclusive(self.fs);
+        if uses_cache(self.service().path) {
+            return Ok(None);
+        }
+        let at = offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire));
+        self.write_exclusive(&held, Payload::new(bytes, at)?)?;
+        Ok(Some(at))
+    }
+
+    /// Writes past the cache whatever the file's service is: for the cache itself.
+    pub(super) fn write_uncached(self, data: Payload<'_>) -> Result<()> {
+        if !self.write_shared(&self.state().lock.shared(self.fs), data)? {
+            let held = self.state().lock.exclusive(self.fs);
+            self.write_exclusive(&held, data)?;
+        }
+        Ok(())
+    }
+
+    /// What a `direct` writer locks.
+    pub(super) fn locked_range(self, data: &Payload<'_>) -> Range<u64> {
+        match self.fs.options.inode_lock {
+            InodeLockSetting::Range => data.range(),
+            InodeLockSetting::Whole => 0..u64::MAX,
+        }
+    }
+
+    pub(crate) fn count_write(self, bytes: usize) {
+        self.state().steady.tally.count_write(bytes);
+    }
+
+    /// Writes under the shared inode lock; `false` when that needs the exclusive one (nothing was written then).
+    pub(super) fn write_shared(self, held: &Held<'_>, data: Payload<'_>) -> Result<bool> {
+        let grid = &self.fs.grid;
+        if !data.is_aligned(grid) {
+            return Ok(false);
+        }
+        let found = self.find_owned(data.offset, data.bytes.len() as u64)?;
+        let logged = self.state().logged_size();
+        if let Some(at) = found.filter(|_| data.size_after(logged) == logged) {
+            self.overwrite(data.bytes, at)?;
+            self.wrote_in_place();
+            return Ok(true);
+        }
+        if data.size_after(logged) == logged
+            && let Some(at) = self.find_untorn(data.offset, data.bytes.len() as u64)?
+        {
+            self.overwrite(data.bytes, at)?;
+            self.wrote_in_place();
+            return Ok(true);
+        }
+        match self.plan_write(&data)? {
+            Way::InPlace(pieces) => self.overwrite_pieces(&pieces, data)?,
+            Way::Fill(blocks) => self.fill(held, data, blocks)?,
+            Way::Exclusive => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Decides how a write that does not simply lie in one written extent is carried out.
+    pub(super) fn plan_write(self, data: &Payload<'_>) -> Result<Way> {
+        let grid = &self.fs.grid;
+        let map = self.map()?;
+        Ok(plan(self.pieces_to_write(&map, grid.blocks(&data.range())).0, &map, grid, data, self.state().logged_size()))
+    }
+
+    /// Writes bytes at a device offset where the file has data.
+    pub(super) fn overwrite(self, bytes: &[u8], at: u64) -> Result<()> {
+        debug_assert!(self.state().lock.is_held(), "I-IO-1: the lock is held from the lookup to the end of the write");
+        debug_assert!(!self.fs.is_past(self.inode.ino), "I-CKP-5: nothing of a checkpoint is written");
+        self.state().unsealed.permit(&(at..at + bytes.len() as u64), &self.fs.meta)?;
+        Ok(self.fs.device.write_at(bytes, at)?)
+    }
+
+    fn overwrite_pieces(self, pieces: &[Piece], data: Payload<'_>) -> Result<()> {
+        let grid = &self.fs.grid;
+        self.inode.counters.reason(Reason::Split);
+        for piece in pieces {
+            let start = piece.written().expect("the way in place was planned for written pieces");
+            let part = piece.bytes(grid, &data.range());
+            self.overwrite(data.part(&part), grid.start_of(start.0) + (part.start - grid.start_of(piece.file_block)))?;
+        }
+        self.wrote_in_place();
+        Ok(())
+    }
+
+    /// Notes the time of a write that changed no metadata; the row follows with the next sync of everything or of this file.
+    pub(super) fn wrote_in_place(self) {
+        self.inode.note_mtime(Timestamp::now());
+        self.fs.list_lazy(self.inode);
+    }
+}
+
+/// Decides how an aligned write is carried out.
+fn plan(pieces: Vec<Piece>, map: &ExtentMap, grid: &Grid, data: &Payload<'_>, logged: u64) -> Way {
+    let extends = data.size_after(logged) > logged;
+    let unfilled = |piece: &&Piece| piece.written().is_none();
+    let (Some(first), Some(last)) = (pieces.iter().find(unfilled), pieces.iter().rfind(unfilled)) else {
+        return if extends { Way::Exclusive } else { Way::InPlace(pieces) };
+    };
+    let blocks = first.file_block..last.file_block + last.blocks;
+    let wholly = grid.start_of(blocks.start) >= data.offset && grid.start_of(blocks.end) <= data.end();
+    if wholly && (!extends || extends_cleanly(map, grid, data, logged)) { Way::Fill(blocks) } else { Way::Exclusive }
+}
+
+/// I-IO-5: the new end lies on a block, and the old one in no written block.
+fn extends_cleanly(map: &ExtentMap, grid: &Grid, data: &Payload<'_>, logged: u64) -> bool {
+    let tail_written = || map.holding(grid.block_of(logged)).is_some_and(|(_, extent)| extent.state == ExtentState::Written);
+    grid.on_block(data.size_after(logged)) && (grid.on_block(logged) || !tail_written())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::extent::Extent;
+    use crate::{BlockNo, Epoch, FileBlock};
+
+    fn grid() -> Grid {
+        Grid::new(4096, 512, 1)
+    }
+
+    /// Blocks 0 and 1 written, 2 and 3 unwritten.
+    fn map() -> ExtentMap {
+        let extent = |start, state| Extent { start: BlockNo(start), blocks: 2, state, birth: Epoch(1) };
+        ExtentMap::from_rows([(FileBlock(0), extent(100, ExtentState::Written)), (FileBlock(2), extent(200, ExtentState::Unwritten))]).unwrap()
+    }
+
+    fn way(offset: u64, len: usize, logged: u64) -> &'static str {
+        let bytes = vec![0; len];
+        let data = Payload::new(&bytes, offset).unwrap();
+        let pieces = map().pieces(grid().blocks(&data.range())).collect();
+        match plan(pieces, &map(), &grid(), &data, logged) {
+            Way::InPlace(_) => "in place",
+            Way::Fill(_) => "fill",
+            Way::Exclusive => "exclusive",
+        }
+    }
+
+    #[test]
+    fn the_way_of_a_write_follows_from_the_map_and_the_size() {
+        assert_eq!(way(512, 1024, 16384), "in place");
+        assert_eq!(way(4096, 8192, 16384), "fill", "from a written into an unwritten block");
+        assert_eq!(way(4096, 4608, 16384), "exclusive", "ends within an unwritten block");
+        assert_eq!(way(8704, 3584, 16384), "exclusive", "begins within an unwritten block");
+        assert_eq!(way(16384, 4096, 16384), "fill", "an append that begins and ends on a block");
+        assert_eq!(way(16384, 512, 16384), "exclusive", "an append that leaves a written tail");
+        assert_eq!(way(4096, 4096, 5000), "exclusive", "moves the end within a written block");
+        assert_eq!(way(16384, 4096, 5000), "exclusive", "leaves a gap in a written tail");
+        assert_eq!(way(16384, 4096, 9000), "fill", "the gap begins in an unwritten block");
+        assert_eq!(way(0, 4096, 4096), "in place");
+    }
+
+    #[test]
+    fn a_write_past_the_largest_file_is_refused() {
+        for (offset, len) in [(Grid::FILE_BYTES_MAX, 1), (u64::MAX, 1), (u64::MAX - 1, 4)] {
+            assert_eq!(Payload::new(&vec![0; len], offset).map(drop).unwrap_err().kind, ErrorKind::TooLarge);
+        }
+        assert!(Payload::new(&[1], Grid::FILE_BYTES_MAX - 1).is_ok());
+    }
+}

@@ -1,0 +1,46 @@
+//! Blocks that left a file under the shared inode lock, and become free once everybody who held it has let go (I-IO-7).
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::Fs;
+use crate::Lsn;
+use crate::extent::Run;
+use crate::inode::Inode;
+
+/// How many runs in limbo wake the sync daemon.
+const LIMBO_RUNS_DUE: usize = 1024;
+
+/// Blocks that left a file under the shared inode lock (I-IO-7).
+#[derive(Default)]
+pub(crate) struct Limbo(Mutex<Vec<(Arc<Inode>, Lsn, Run)>>);
+
+impl Fs {
+    /// Gives the blocks in limbo to the free space; returns whether there were any. The caller holds no inode lock.
+    pub(crate) fn empty_limbo(&self) -> bool {
+        let mut any = false;
+        // Not locked while the inode locks are waited for: who holds one may want to put something in.
+        let left = std::mem::take(&mut *self.limbo.0.lock());
+        let mut waited: Option<Arc<Inode>> = None;
+        for (inode, lsn, run) in left {
+            // All of them left before: who held the lock then lets go once for all runs of a file.
+            if waited.as_ref().is_none_or(|waited| !Arc::ptr_eq(waited, &inode)) {
+                drop(inode.data.lock.exclusive(self));
+                waited = Some(inode);
+            }
+            self.space.release_after(lsn, run);
+            any = true;
+        }
+        any
+    }
+
+    /// Keeps blocks that left a file under the shared inode lock, with the record that removed them.
+    pub(crate) fn put_into_limbo(&self, inode: &Arc<Inode>, lsn: Lsn, runs: Vec<Run>) {
+        let mut limbo = self.limbo.0.lock();
+        limbo.extend(runs.into_iter().map(|run| (Arc::clone(inode), lsn, run)));
+        if limbo.len().is_multiple_of(LIMBO_RUNS_DUE) {
+            self.poke.wake();
+        }
+    }
+}

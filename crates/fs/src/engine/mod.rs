@@ -1,0 +1,362 @@
+//! The state of a mounted file system, shared by everything that works on it.
+
+mod deferred_free;
+mod defrag_status;
+mod epoch_state;
+mod queues;
+mod recovery;
+mod space_policy;
+mod trials;
+mod tuning;
+mod views;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use block::{BlockDevice, Geometry, Waker};
+use parking_lot::Mutex;
+
+pub(crate) use deferred_free::Limbo;
+pub(crate) use defrag_status::Mover;
+pub use defrag_status::{Fragmentation, MovedFile, MoverReport, MoverState};
+pub(crate) use epoch_state::Sharing;
+pub(crate) use queues::{HelpedQueue, Queues};
+pub use recovery::RecoveryReport;
+pub use space_policy::{CheckpointCounts, SpacePolicy};
+pub(crate) use space_policy::{Keeping, SPACE_POLICY, decode_policy};
+pub(crate) use trials::{Trial, Trials};
+pub(crate) use tuning::{Tuning, TuningState, cache_options, check_options, check_stored, refusal, settle, stored_key};
+pub(crate) use views::Views;
+
+use crate::allocator::Space;
+use crate::cache::PageCache;
+use crate::grid::Grid;
+use crate::images::{Known, is_captured};
+use crate::inode::{Inode, InodeList, InodeTable};
+use crate::lock::{ChangeLock, Changing, Help, NamesLock, is_covered};
+use crate::log::{Record, RecordKind};
+use crate::meta::{Committed, MetaStore, Outlook, Purpose};
+use crate::pause::{Pause, pause};
+use crate::row::{RowChange, Table};
+use crate::schedule::Turns;
+use crate::statistics::Sampler;
+use crate::{Epoch, Error, ErrorKind, InodeNo, Lsn, MountOptions, Result, Statfs};
+
+/// How many inode numbers one `next_ino` setting reserves.
+const INO_BATCH: u64 = 1024;
+
+/// Name of the setting from which inode numbers are free after a crash.
+pub(crate) const NEXT_INO: &[u8] = b"next_ino";
+/// Name of the setting that holds the epoch.
+pub(crate) const EPOCH: &[u8] = b"epoch";
+
+/// What a front end does before a checkpoint that nobody asked it for.
+pub(crate) type HandOver = Box<dyn Fn() + Send + Sync>;
+
+/// A mounted file system.
+pub(crate) struct Fs {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) log_device: Option<Arc<dyn BlockDevice>>,
+    pub(crate) geometry: Geometry,
+    /// Allocation unit in bytes.
+    pub(crate) block_size: u32,
+    /// Alignment in bytes of offset and length that needs no bounce buffer.
+    pub(crate) io_align: u32,
+    /// Blocks and sectors.
+    pub(crate) grid: Grid,
+    /// As of the mount; what has changed since is in `tuning`.
+    pub(crate) options: MountOptions,
+    /// What can be changed while mounted.
+    pub(crate) tuning: Tuning,
+    pub(crate) meta: MetaStore,
+    pub(crate) space: Arc<Space>,
+    pub(crate) inodes: InodeTable,
+    /// The files that somebody has open.
+    pub(crate) open_files: InodeList,
+    /// The files that may have pages in the library cache.
+    pub(crate) cached_files: InodeList,
+    /// Rank 0.2: the file system grows, or somebody relies on its size.
+    pub(crate) growing: Mutex<()>,
+    /// Rank 0.4: one clone at a time, and no rollback meanwhile.
+    pub(crate) cloning: Mutex<()>,
+    /// Rank 0.9: shared by changes and opens, alone while a checkpoint is made, deleted or rolled back to.
+    pub(crate) changes: ChangeLock,
+    /// Rank 1: one change of names at a time.
+    pub(crate) names: NamesLock,
+    /// Rank 0.3: one runs or changes schedules at a time; when each had its turn.
+    pub(crate) turns: Mutex<Turns>,
+    /// What background defragmentation does and did.
+    pub(crate) mover: Mover,
+    /// Wakes the keeper before its time.
+    pub(crate) keeper: Waker,
+    /// What a front end does so that writes which its kernel still holds arrive; called with no lock held.
+    pub(crate) hand_over: OnceLock<HandOver>,
+    /// Rank 0.5: one at a time deletes checkpoints because the volume is full.
+    pub(crate) room: Mutex<()>,
+    /// Files that are served in another mode for a while.
+    pub(crate) trials: Trials,
+    /// What happens to checkpoints when the volume is full, and what did.
+    pub(crate) keeping: Keeping,
+    /// The epoch, and who may write in place.
+    pub(crate) sharing: Sharing,
+    /// Which checkpoints somebody looked into.
+    pub(crate) views: Views,
+    /// Blocks that left a file while it was read.
+    pub(crate) limbo: Limbo,
+    pub(crate) inode_count: AtomicU64,
+    /// How often somebody had to wait for an inode lock or a byte range.
+    pub(crate) lock_waits: AtomicU64,
+    /// Which I/O is timed, and how long it took.
+    pub(crate) sampler: Sampler,
+    pub(crate) recovery: RecoveryReport,
+    /// Wakes the sync daemon before its time.
+    pub(crate) poke: Waker,
+    /// Itself, for what outlives a borrow: open files and the cache's way back.
+    pub(crate) this: Weak<Self>,
+    /// The library cache.
+    pub(crate) cache: Arc<PageCache>,
+    /// The queues with I/O in flight.
+    pub(crate) queues: Queues,
+    unmounted: AtomicBool,
+    next_ino: Mutex<NextIno>,
+    /// Inodes whose lazy times wait for the sync daemon.
+    lazy: Mutex<HashMap<InodeNo, Arc<Inode>>>,
+}
+
+/// What `Fs` is assembled from.
+pub(crate) struct Parts {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) log_device: Option<Arc<dyn BlockDevice>>,
+    pub(crate) block_size: u32,
+    pub(crate) options: MountOptions,
+    pub(crate) tuning: Tuning,
+    pub(crate) meta: MetaStore,
+    pub(crate) space: Arc<Space>,
+    pub(crate) epoch: Epoch,
+    pub(crate) inode_count: u64,
+    pub(crate) next_ino: u64,
+    pub(crate) recovery: RecoveryReport,
+}
+
+struct NextIno {
+    next: u64,
+    /// Numbers below this are covered by the logged setting.
+    reserved: u64,
+}
+
+impl Fs {
+    pub(crate) fn new(parts: Parts) -> Arc<Self> {
+        let geometry = parts.device.geometry();
+        let cache = cache_options(&parts.options, geometry.logical_block_size, parts.block_size);
+        Arc::new_cyclic(|this| Self {
+            geometry,
+            device: parts.device,
+            log_device: parts.log_device,
+            block_size: parts.block_size,
+            io_align: geometry.logical_block_size,
+            grid: Grid::new(parts.block_size, geometry.logical_block_size, geometry.buffer_align),
+            sampler: Sampler::new(parts.options.latency_sample),
+            mover: Mover::new(&parts.options),
+            options: parts.options,
+            tuning: parts.tuning,
+            meta: parts.meta,
+            space: parts.space,
+            inodes: InodeTable::new(),
+            open_files: InodeList::default(),
+            cached_files: InodeList::default(),
+            growing: Mutex::new(()),
+            cloning: Mutex::new(()),
+            changes: ChangeLock::default(),
+            names: NamesLock::default(),
+            turns: Mutex::default(),
+            keeper: Waker::default(),
+            hand_over: OnceLock::new(),
+            room: Mutex::new(()),
+            trials: Trials::default(),
+            keeping: Keeping::default(),
+            sharing: Sharing::new(parts.epoch),
+            views: Views::default(),
+            limbo: Limbo::default(),
+            inode_count: AtomicU64::new(parts.inode_count),
+            lock_waits: AtomicU64::new(0),
+            recovery: parts.recovery,
+            next_ino: Mutex::new(NextIno { next: parts.next_ino, reserved: parts.next_ino }),
+            lazy: Mutex::new(HashMap::new()),
+            poke: Waker::default(),
+            cache: PageCache::new(&cache),
+            this: this.clone(),
+            queues: Queues::default(),
+            unmounted: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns a loaded inode, reading it where needed.
+    pub(crate) fn inode(&self, ino: InodeNo) -> Result<Arc<Inode>> {
+        self.inodes.get_or_load(ino, self.meta.sealed_lsn(), || self.inode_row(ino))
+    }
+
+    /// Refuses changes on a read-only mount and after a failed write or flush; holds back a writer that outruns the metadata.
+    pub(crate) fn begin_change(&self) -> Result<()> {
+        self.begin(Purpose::Change)
+    }
+
+    /// As [`begin_change`](Self::begin_change), for what frees blocks or names: it goes on for a while where the metadata has no room to grow.
+    pub(crate) fn begin_removal(&self) -> Result<()> {
+        self.begin(Purpose::Removal)
+    }
+
+    /// As [`begin_removal`](Self::begin_removal), for the deletion of a checkpoint.
+    pub(crate) fn begin_deletion(&self) -> Result<()> {
+        self.begin(Purpose::Deletion)
+    }
+
+    fn begin(&self, purpose: Purpose) -> Result<()> {
+        if self.options.read_only {
+            return Err(Error::new(ErrorKind::ReadOnly, format!("{} is mounted read-only", self.device.name())));
+        }
+        if self.unmounted.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Busy, format!("{} was unmounted", self.device.name())));
+        }
+        if let Some(failure) = self.meta.failed() {
+            return Err(Error { kind: ErrorKind::ReadOnly, message: format!("the file system turned read-only: {failure}"), ..failure });
+        }
+        pause(Pause::Change);
+        self.meta.throttle(purpose, || {
+            let (free_blocks, promised_blocks) = self.space.free_and_promised();
+            Outlook { free_blocks, block_bytes: self.block_size.into(), promised_blocks }
+        })
+    }
+
+    /// Logs a record that changes no extents and makes its rows visible.
+    pub(crate) fn commit(&self, kind: RecordKind, rows: Vec<RowChange>) -> Lsn {
+        assert!(is_covered() || !rows.iter().any(|row| is_captured(row.table)), "I-CHG-1: a freeze waits for every change of a file's rows");
+        pause(Pause::Commit);
+        let committed = self.meta.commit(Record { kind, rows, exposes: None, barrier: false }, None);
+        if self.meta.commit_due() {
+            self.poke.wake();
+        }
+        committed.lsn
+    }
+
+    /// Logs a record of changed extents, whose first rows and their past are `known`.
+    pub(crate) fn commit_known(&self, record: Record, known: &Known) -> Committed {
+        let committed = self.meta.commit(record, Some(known));
+        if self.meta.commit_due() {
+            self.poke.wake();
+        }
+        committed
+    }
+
+    /// Returns the epoch that new extents are born in.
+    pub(crate) fn epoch(&self) -> Epoch {
+        Epoch(self.sharing.epoch.load(Ordering::Acquire))
+    }
+
+    /// Returns the first inode number that no inode has. Nobody makes one meanwhile.
+    pub(crate) fn ino_end(&self) -> InodeNo {
+        InodeNo(self.next_ino.lock().next)
+    }
+
+    /// Marks the file system as unmounted: every change is refused from now on.
+    pub(crate) fn retire(&self) {
+        self.unmounted.store(true, Ordering::Release);
+    }
+
+    /// Makes everything acknowledged durable.
+    pub(crate) fn sync_everything(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        let flushed = self.cache.flush_all();
+        self.commit_all_times(&self.change());
+        self.meta.sync(self.meta.last_lsn())?;
+        flushed
+    }
+
+    /// Returns a number that no inode had before. May add a setting row to `rows`, to be committed with the inode.
+    pub(crate) fn new_ino(&self, rows: &mut Vec<RowChange>) -> InodeNo {
+        let mut ino = self.next_ino.lock();
+        if ino.next == ino.reserved {
+            ino.reserved += INO_BATCH;
+            rows.push(RowChange::put(Table::Setting, NEXT_INO.to_vec(), ino.reserved.to_le_bytes().to_vec()));
+        }
+        ino.next += 1;
+        InodeNo(ino.next - 1)
+    }
+
+    /// Puts an inode with lazy times on the sync daemon's list.
+    pub(crate) fn list_lazy(&self, inode: &Arc<Inode>) {
+        // A load first: it is nearly always listed, and a swap would move the cache line between processors.
+        if !inode.times_listed.load(Ordering::Relaxed) && !inode.times_listed.swap(true, Ordering::Relaxed) {
+            self.lazy.lock().insert(inode.ino, Arc::clone(inode));
+        }
+    }
+
+    /// Logs the lazy times of one inode. The caller holds no lock.
+    pub(crate) fn commit_times(&self, inode: &Inode) {
+        if inode.has_lazy_times() {
+            self.log_times(&self.change(), inode);
+        }
+    }
+
+    fn log_times(&self, _changing: &Changing<'_>, inode: &Inode) {
+        if !inode.has_lazy_times() {
+            return;
+        }
+        let mut attr = inode.attr_lock();
+        if attr.row.nlink == 0 {
+            return;
+        }
+        let change = attr.change();
+        let lsn = self.commit(RecordKind::SetAttr, vec![change]);
+        inode.note_lsn(lsn, false);
+    }
+
+    /// Logs all lazy times.
+    pub(crate) fn commit_all_times(&self, changing: &Changing<'_>) {
+        let listed = std::mem::take(&mut *self.lazy.lock());
+        for inode in listed.into_values() {
+            inode.times_listed.store(false, Ordering::Relaxed);
+            if self.meta.has_room_for_times() {
+                self.log_times(changing, &inode);
+            } else {
+                self.list_lazy(&inode);
+            }
+        }
+    }
+
+    /// Returns totals.
+    pub(crate) fn statfs(&self) -> Statfs {
+        let totals = self.space.totals();
+        let block = u64::from(self.block_size);
+        let available = totals.free.saturating_sub(totals.reserve);
+        Statfs {
+            block_size: self.block_size,
+            total_bytes: totals.total * block,
+            free_bytes: totals.free * block,
+            available_bytes: available * block,
+            inodes: self.inode_count.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Begins a change that a freeze waits for. Nothing of a higher rank is held.
+    pub(crate) fn change(&self) -> Changing<'_> {
+        self.changes.shared()
+    }
+
+    /// Returns whether two handles are of one file system.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Help for Fs {
+    fn help(&self) {
+        self.queues.help();
+    }
+
+    fn waits(&self) {
+        self.lock_waits.fetch_add(1, Ordering::Relaxed);
+    }
+}

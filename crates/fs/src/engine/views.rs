@@ -1,0 +1,259 @@
+//! Views: the inodes of checkpoints, beside those of the present.
+//!
+//! ```text
+//!   inode number   | slot, 16 bits | number of the row, 48 bits |
+//!                    0       the present (or, on a mount of one checkpoint, that checkpoint)
+//!                    0xffff  the directory `.checkpoints` of the root
+//!                    others  a checkpoint that somebody looked into, until the mount ends
+//! ```
+//!
+//! Nothing of a view can be changed (I-CKP-5).
+
+use std::collections::HashMap;
+use std::ops::{Bound, ControlFlow};
+use std::sync::OnceLock;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::Fs;
+use crate::row::{DentryRow, InodeRow, Table, inode_key, pair_key, split_key};
+use crate::{DirEntry, Epoch, Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
+
+/// The directory of checkpoints in the root; no listing shows it.
+pub(crate) const CHECKPOINTS_NAME: &[u8] = b".checkpoints";
+/// Its inode.
+const CHECKPOINTS_DIR: InodeNo = InodeNo::CHECKPOINTS;
+
+const SLOT_SHIFT: u32 = InodeNo::BITS;
+const DIR_SLOT: u64 = InodeNo::CHECKPOINTS.0 >> SLOT_SHIFT;
+
+/// Which checkpoints have a slot.
+#[derive(Debug, Default)]
+pub(crate) struct Views {
+    slots: RwLock<Slots>,
+    /// The checkpoint that the whole mount shows.
+    base: OnceLock<Epoch>,
+    /// A leaf: how often each checkpoint is held ([`CheckpointHold`](crate::CheckpointHold)).
+    holds: Mutex<HashMap<Epoch, usize>>,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    epochs: HashMap<u64, Epoch>,
+    last: u64,
+}
+
+/// Where the rows of an inode are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// `None`: in the present.
+    pub(crate) epoch: Option<Epoch>,
+    /// The number of the row.
+    pub(crate) ino: InodeNo,
+    slot: u64,
+}
+
+impl Place {
+    /// Returns the inode that a row of the same place names.
+    fn inode(self, row: InodeNo) -> InodeNo {
+        InodeNo(self.slot << SLOT_SHIFT | row.0)
+    }
+}
+
+impl Views {
+    /// Makes the whole mount show a checkpoint.
+    pub(crate) fn set_base(&self, epoch: Epoch) {
+        assert!(self.base.set(epoch).is_ok(), "a mount shows one checkpoint");
+    }
+
+    pub(crate) fn hold(&self, epoch: Epoch) {
+        *self.holds.lock().entry(epoch).or_default() += 1;
+    }
+
+    pub(crate) fn let_go(&self, epoch: Epoch) {
+        let mut holds = self.holds.lock();
+        let count = holds.get_mut(&epoch).expect("it was counted when it was held");
+        *count -= 1;
+        if *count == 0 {
+            holds.remove(&epoch);
+        }
+    }
+
+    /// Returns whether a checkpoint is held.
+    pub(crate) fn is_held(&self, epoch: Epoch) -> bool {
+        self.holds.lock().contains_key(&epoch)
+    }
+
+    /// Returns the slot of a checkpoint, giving it one where needed.
+    fn slot(&self, epoch: Epoch) -> Result<u64> {
+        if let Some((slot, _)) = self.slots.read().epochs.iter().find(|(_, known)| **known == epoch) {
+            return Ok(*slot);
+        }
+        let mut slots = self.slots.write();
+        if slots.last + 1 == DIR_SLOT {
+            return Err(Error::new(ErrorKind::Busy, "65,534 checkpoints were looked into since the mount: mount again to look into others"));
+        }
+        slots.last += 1;
+        let slot = slots.last;
+        slots.epochs.insert(slot, epoch);
+        Ok(slot)
+    }
+
+    fn epoch(&self, slot: u64) -> Option<Epoch> {
+        self.slots.read().epochs.get(&slot).copied()
+    }
+
+    /// Forgets a checkpoint that is deleted; its slots are never used again.
+    pub(crate) fn forget(&self, epoch: Epoch) {
+        self.slots.write().epochs.retain(|_, known| *known != epoch);
+    }
+}
+
+impl Fs {
+    /// Returns where an inode's rows are.
+    pub(crate) fn place(&self, ino: InodeNo) -> Result<Place> {
+        let slot = ino.0 >> SLOT_SHIFT;
+        let epoch = match slot {
+            0 => self.views.base.get().copied(),
+            _ => Some(
+                self.views
+                    .epoch(slot)
+                    .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("inode {} is of a checkpoint that was deleted", ino.0)))?,
+            ),
+        };
+        Ok(Place { epoch, ino: InodeNo(ino.0 & ((1 << SLOT_SHIFT) - 1)), slot })
+    }
+
+    /// Refuses to change what belongs to a checkpoint.
+    pub(crate) fn need_live(&self, ino: InodeNo) -> Result<()> {
+        if self.is_past(ino) {
+            return Err(Error::new(ErrorKind::ReadOnly, "a checkpoint cannot be changed: copy what you need, or roll back"));
+        }
+        Ok(())
+    }
+
+    /// Returns whether an inode is one of a checkpoint.
+    pub(crate) fn is_past(&self, ino: InodeNo) -> bool {
+        ino.0 >> SLOT_SHIFT != 0 || self.views.base.get().is_some()
+    }
+
+    /// Returns whether an inode is one of this checkpoint.
+    pub(crate) fn is_of(&self, ino: InodeNo, epoch: Epoch) -> bool {
+        self.views.epoch(ino.0 >> SLOT_SHIFT) == Some(epoch)
+    }
+
+    /// Returns the inode that a row number names in a checkpoint.
+    pub(crate) fn inode_at(&self, epoch: Epoch, row: InodeNo) -> Result<InodeNo> {
+        Ok(InodeNo(self.views.slot(epoch)? << SLOT_SHIFT | row.0))
+    }
+
+    /// Returns the row of an inode.
+    pub(crate) fn inode_row(&self, ino: InodeNo) -> Result<InodeRow> {
+        if ino == CHECKPOINTS_DIR {
+            return self.checkpoints_row();
+        }
+        let place = self.place(ino)?;
+        let bytes = if place.ino.is_possible() { self.row_at(place, Table::Inode, &inode_key(place.ino))? } else { None };
+        let row = InodeRow::decode(&bytes.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no inode {}", ino.0)))?)?;
+        Ok(InodeRow { parent: self.parent_at(place, row.parent), ..row })
+    }
+
+    fn parent_at(&self, place: Place, parent: InodeNo) -> InodeNo {
+        match (place.slot, place.ino) {
+            (0, _) => parent,
+            (_, InodeNo::ROOT) => CHECKPOINTS_DIR,
+            _ => place.inode(parent),
+        }
+    }
+
+    fn checkpoints_row(&self) -> Result<InodeRow> {
+        let root = self.inode_row(InodeNo::ROOT)?;
+        let newest = self.meta.reading(|rows| Ok(rows.capture.checkpoints.last().map(|checkpoint| checkpoint.row.created)))?;
+        let time: Timestamp = newest.unwrap_or(root.btime);
+        Ok(InodeRow { mode: 0o555, nlink: 2, io_mode: None, parent: InodeNo::ROOT, atime: time, mtime: time, ctime: time, ..root })
+    }
+
+    fn row_at(&self, place: Place, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        match place.epoch {
+            None => self.meta.get(table, key),
+            Some(epoch) => self.meta.reading(|rows| rows.get_at(epoch, table, key)),
+        }
+    }
+
+    /// Returns a row of an inode's names or attributes.
+    pub(crate) fn row_of(&self, table: Table, ino: InodeNo, rest: &[u8]) -> Result<Option<Vec<u8>>> {
+        if ino == CHECKPOINTS_DIR {
+            return Ok(None);
+        }
+        let place = self.place(ino)?;
+        self.row_at(place, table, &pair_key(place.ino, rest))
+    }
+
+    /// Visits the rows of an inode's names, attributes or extents whose keys end in `from` and later ends.
+    pub(crate) fn rows_of(
+        &self,
+        table: Table,
+        ino: InodeNo,
+        from: Bound<&[u8]>,
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        if ino == CHECKPOINTS_DIR {
+            return Ok(());
+        }
+        let place = self.place(ino)?;
+        let from = match from {
+            Bound::Included(rest) => Bound::Included(pair_key(place.ino, rest)),
+            Bound::Excluded(rest) => Bound::Excluded(pair_key(place.ino, rest)),
+            Bound::Unbounded => Bound::Included(pair_key(place.ino, &[])),
+        };
+        let (from, end) = (from.as_ref().map(Vec::as_slice), (place.ino.0 + 1).to_be_bytes());
+        let visit = |key: &[u8], value: &[u8]| visit(split_key(key)?.1, value);
+        match place.epoch {
+            None => self.meta.scan(table, from, Bound::Excluded(&end), visit),
+            Some(epoch) => self.meta.reading(|rows| rows.scan_at(epoch, table, (from, Bound::Excluded(&end)), visit)),
+        }
+    }
+
+    /// Returns what a name in a directory leads to.
+    pub(crate) fn find(&self, dir: InodeNo, name: &[u8]) -> Result<Option<DentryRow>> {
+        let directory = |ino| Ok(Some(DentryRow { ino, kind: FileKind::Directory }));
+        if dir == InodeNo::ROOT && name == CHECKPOINTS_NAME && self.views.base.get().is_none() {
+            return directory(CHECKPOINTS_DIR);
+        }
+        if dir == CHECKPOINTS_DIR {
+            let epoch = self.meta.reading(|rows| Ok(rows.capture.named(name).map(|checkpoint| checkpoint.epoch)))?;
+            return epoch.map_or(Ok(None), |epoch| directory(self.inode_at(epoch, InodeNo::ROOT)?));
+        }
+        let Some(bytes) = self.row_of(Table::Dentry, dir, name)? else { return Ok(None) };
+        let row = DentryRow::decode(&bytes)?;
+        Ok(Some(DentryRow { ino: self.place(dir)?.inode(row.ino), ..row }))
+    }
+
+    /// Returns up to `limit` names of a directory after one.
+    pub(crate) fn names_of(&self, dir: InodeNo, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        if limit == 0 {
+            return Ok(entries);
+        }
+        if dir == CHECKPOINTS_DIR {
+            return self.names_of_checkpoints(after, limit);
+        }
+        let place = self.place(dir)?;
+        self.rows_of(Table::Dentry, dir, after.map_or(Bound::Unbounded, Bound::Excluded), |name, value| {
+            let row = DentryRow::decode(value)?;
+            entries.push(DirEntry { name: name.to_vec(), ino: place.inode(row.ino), kind: row.kind });
+            Ok(if entries.len() >= limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        Ok(entries)
+    }
+
+    fn names_of_checkpoints(&self, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
+        let mut found: Vec<(Vec<u8>, Epoch)> = self.meta.reading(|rows| {
+            let all = rows.capture.checkpoints.iter().map(|checkpoint| (checkpoint.row.name.clone(), checkpoint.epoch));
+            Ok(all.filter(|(name, _)| after.is_none_or(|after| name.as_slice() > after)).collect())
+        })?;
+        found.sort_unstable();
+        found.truncate(limit);
+        found.into_iter().map(|(name, epoch)| Ok(DirEntry { name, ino: self.inode_at(epoch, InodeNo::ROOT)?, kind: FileKind::Directory })).collect()
+    }
+}

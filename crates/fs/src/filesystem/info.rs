@@ -1,0 +1,100 @@
+//! What a mounted file system tells of itself.
+
+use std::sync::atomic::Ordering;
+
+use serde::Serialize;
+
+use crate::engine::{Fs, MoverReport, RecoveryReport};
+use crate::row::Table;
+use crate::statistics::{CounterSnapshot, Latencies};
+use crate::{CacheCounters, CheckpointCounts, IoMode, LogInfo};
+
+/// What a mounted file system tells of itself.
+#[derive(Debug, Clone, Serialize)]
+pub struct FsInfo {
+    /// Identity of the volume.
+    pub uuid: String,
+    /// Format version.
+    pub version: u32,
+    /// Allocation unit in bytes.
+    pub block_size: u32,
+    /// Alignment in bytes that direct I/O wants of offset and length.
+    pub io_align: u32,
+    /// Alignment in bytes that direct I/O wants of the buffer.
+    pub buffer_align: u32,
+    /// Size of the file system in bytes.
+    pub size_bytes: u64,
+    /// Free bytes.
+    pub free_bytes: u64,
+    /// Number of free runs.
+    pub free_runs: u64,
+    /// Longest free run in bytes.
+    pub free_run_bytes_max: u64,
+    /// Bytes of the metadata region.
+    pub metadata_bytes: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Extents as of the last metadata commit.
+    pub extents: u64,
+    /// Mode of the mount.
+    pub mode: IoMode,
+    /// Name of the device.
+    pub device: String,
+    /// Engine of the device, with the reason for a fallback.
+    pub engine: String,
+    /// Why the file system turned read-only, if it did.
+    pub failed: Option<String>,
+    /// The log.
+    pub log: LogInfo,
+    /// The checkpoints.
+    pub checkpoints: CheckpointCounts,
+    /// Background defragmentation.
+    pub mover: MoverReport,
+    /// The library cache.
+    pub cache: CacheCounters,
+    /// What the mount had to do.
+    pub recovery: RecoveryReport,
+    /// How often a read or write had to wait for an inode lock or a byte range, since mount.
+    pub lock_waits: u64,
+    /// Sums over all files since mount.
+    pub counters: CounterSnapshot,
+    /// How long reads, writes and syncs of all files took.
+    pub latencies: Latencies,
+}
+
+pub(crate) fn info(fs: &Fs) -> FsInfo {
+    let totals = fs.space.totals();
+    let block = u64::from(fs.block_size);
+    let superblock = fs.meta.region().superblock();
+    let engine = fs.device.engine();
+    let mut log: LogInfo = fs.meta.log_info();
+    log.size_bytes = superblock.log.len;
+    log.separate = superblock.log_separate;
+    log.device = fs.log_device.as_ref().map(|device| device.name().to_owned());
+    FsInfo {
+        uuid: superblock.uuid_text(),
+        version: superblock.version(),
+        block_size: fs.block_size,
+        io_align: fs.io_align,
+        buffer_align: fs.geometry.buffer_align,
+        size_bytes: superblock.size_bytes,
+        free_bytes: totals.free * block,
+        free_runs: totals.runs,
+        free_run_bytes_max: totals.run_max * block,
+        metadata_bytes: superblock.metadata_len,
+        inodes: fs.inode_count.load(Ordering::Relaxed),
+        extents: fs.meta.row_count(Table::Extent).unwrap_or(0),
+        mode: fs.tuning.mode(),
+        device: fs.device.name().to_owned(),
+        engine: engine.fallback.map_or_else(|| engine.name.to_owned(), |reason| format!("{} ({reason})", engine.name)),
+        failed: fs.meta.failed().map(|e| e.message),
+        log,
+        checkpoints: fs.checkpoint_counts(),
+        mover: fs.mover.report(),
+        cache: fs.cache.counters(),
+        recovery: fs.recovery.clone(),
+        lock_waits: fs.lock_waits.load(Ordering::Relaxed),
+        counters: fs.inodes.counters(),
+        latencies: fs.sampler.snapshot(),
+    }
+}

@@ -1,0 +1,592 @@
+//! The mounted file system: the interface of names and inodes.
+
+mod info;
+mod trial;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use block::BlockDevice;
+use parking_lot::Mutex;
+
+use crate::data::{Ask, Io};
+use crate::engine::Fs;
+use crate::namespace::make::Making;
+use crate::superblock::Superblock;
+use crate::{
+    Attr, ChangedBlocks, CheckReport, CheckpointCounts, CheckpointDifference, CheckpointHold, CheckpointInfo, CheckpointOptions, CheckpointSpace,
+    CloneReport, CloneSource, DefragStep, DirEntry, Error, ErrorKind, File, FileActivity, FileKind, FilePath, FormatOptions, FormatReport,
+    Fragmentation, InodeNo, IoMode, Moment, MountOptions, NewFile, OpenOptions, Pressure, RenameMode, Result, RollbackOptions, RollbackReport,
+    Schedule, ScheduleRun, SetAttr, SpacePolicy, Statfs, Tunable, TunableState, TuneOptions, Untorn, check, format, mount,
+};
+pub use info::FsInfo;
+
+use crate::background::{Daemon, checkpoint_scheduler, defragmenter, sync_daemon};
+
+/// A mounted file system. Cheap to clone; every method may be called from any number of threads.
+///
+/// The last clone dropped without [`unmount`](Self::unmount) leaves the volume as a crash would: sound, to be recovered at the next mount.
+#[derive(Clone)]
+pub struct FileSystem {
+    inner: Arc<Inner>,
+}
+
+/// Dropped with the last clone: the daemons first, keeper and mover before the sync daemon.
+struct Inner {
+    daemons: Mutex<Vec<Daemon>>,
+    fs: Arc<Fs>,
+}
+
+impl FileSystem {
+    pub(crate) fn state(&self) -> &Arc<Fs> {
+        &self.inner.fs
+    }
+
+    /// Writes an empty file system onto `device`, with the intent log on `log` when one is given.
+    ///
+    /// # Errors
+    /// `Exists` when either device holds a volume and `force` is off; `Invalid` for options out of range or a device too small; device errors.
+    pub fn format(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>, options: &FormatOptions) -> Result<FormatReport> {
+        format::format(device, log, options)
+    }
+    /// Mounts: reads the superblock, recovers, rebuilds the free space, removes orphans.
+    ///
+    /// # Errors
+    /// `NotAVolume`, `NewerFormat`, `Corrupt` with offset and field, `NotFound` when the log device is missing or another volume's, device errors.
+    pub fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, options: MountOptions) -> Result<Self> {
+        let fs = mount::mount(device, log, options)?;
+        let mut daemons = Vec::new();
+        if !fs.options.read_only {
+            if fs.options.schedules {
+                daemons.push(checkpoint_scheduler::start(&fs).map_err(no_thread)?);
+            }
+            daemons.push(defragmenter::start(&fs).map_err(no_thread)?);
+            daemons.push(sync_daemon::start(&fs).map_err(no_thread)?);
+        }
+        Ok(Self { inner: Arc::new(Inner { daemons: Mutex::new(daemons), fs }) })
+    }
+    /// Reads the superblock only and says whether a separate log device is needed and which volume this is.
+    ///
+    /// # Errors
+    /// As [`mount`](Self::mount).
+    pub fn probe(device: &Arc<dyn BlockDevice>) -> Result<FormatReport> {
+        let superblock = Superblock::read(device)?.superblock;
+        Ok(FormatReport {
+            uuid: superblock.uuid_text(),
+            block_size: superblock.block_size,
+            size_bytes: superblock.size_bytes,
+            log_bytes: superblock.log.len,
+            log_separate: superblock.log_separate,
+            clean: superblock.clean,
+        })
+    }
+    /// Makes everything durable and marks the volume clean. Files still open keep failing with `Busy` afterwards.
+    ///
+    /// # Errors
+    /// `Io` when the last writes fail.
+    pub fn unmount(self) -> Result<()> {
+        drop(std::mem::take(&mut *self.inner.daemons.lock()));
+        mount::unmount(&self.inner.fs)
+    }
+    /// Checks an unmounted volume; with `repair` mends what can be mended without guessing.
+    ///
+    /// # Errors
+    /// Only what keeps the check from running at all; inconsistencies are findings.
+    pub fn check(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>, repair: bool) -> Result<CheckReport> {
+        check::check(device, log, repair)
+    }
+    /// Makes everything that was acknowledged durable.
+    ///
+    /// # Errors
+    /// The latched error after a failed write or flush.
+    pub fn sync(&self) -> Result<()> {
+        self.inner.fs.sync_everything()
+    }
+    /// Takes over the device's present size; returns the new size in bytes. Does nothing where the device did not grow.
+    ///
+    /// # Errors
+    /// `Invalid` when the device shrank; device errors.
+    pub fn grow(&self) -> Result<u64> {
+        mount::grow(&self.inner.fs)
+    }
+    /// Calls `work` with the size in bytes that the file system has and keeps until it returns: for who makes its volume smaller.
+    pub fn keeping_size<T>(&self, work: impl FnOnce(u64) -> T) -> T {
+        mount::keeping_size(&self.inner.fs, work)
+    }
+    /// Returns totals.
+    #[must_use]
+    pub fn statfs(&self) -> Statfs {
+        self.inner.fs.statfs()
+    }
+    /// Returns everything worth knowing.
+    #[must_use]
+    pub fn info(&self) -> FsInfo {
+        info::info(&self.inner.fs)
+    }
+
+    /// Returns what a file did in this mount.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn activity(&self, ino: InodeNo) -> Result<FileActivity> {
+        self.inner.fs.activity(ino)
+    }
+    /// Returns what those files did that did anything, by rising inode number, from the first after `after` (0: from the first); at most `limit`.
+    #[must_use]
+    pub fn activities(&self, after: InodeNo, limit: usize) -> Vec<FileActivity> {
+        self.inner.fs.activities(after, limit)
+    }
+    /// Lets counters and histograms begin anew: of one file, or of all and of the file system.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn reset_statistics(&self, ino: Option<InodeNo>) -> Result<()> {
+        self.inner.fs.reset_statistics(ino)
+    }
+    /// Returns how all tunables stand, in the order of [`TUNABLES`](crate::TUNABLES).
+    #[must_use]
+    pub fn tunables(&self) -> Vec<TunableState> {
+        self.inner.fs.tunables()
+    }
+    /// Returns the value of a tunable that is in effect; 0 of what is set by `format`.
+    #[must_use]
+    pub fn tunable(&self, tunable: Tunable) -> u64 {
+        self.inner.fs.tuning.value(tunable)
+    }
+    /// Changes tunables, all or none: in effect when it returns (what counts from the next mount on: then) and, unless `live_only`, durable in the volume.
+    /// Returns how they stand then.
+    ///
+    /// # Errors
+    /// `Invalid` for a value out of its range or a tunable that cannot be changed so; `ReadOnly` where it would be stored; `Io` when dirty pages must be
+    /// written first and cannot be: then nothing has changed.
+    pub fn tune(&self, change: &TuneOptions) -> Result<Vec<TunableState>> {
+        self.inner.fs.tune(change)
+    }
+    /// Returns one path of each inode that has a name. Reads every name of the file system once: ask for many at once, and remember them.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub fn paths_of(&self, inodes: &[InodeNo]) -> Result<HashMap<InodeNo, FilePath>> {
+        self.inner.fs.paths_of(inodes)
+    }
+
+    // ---- inode interface, for translators ----
+
+    /// Finds a name in a directory (`.` and `..` too).
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NameTooLong`.
+    pub fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Attr> {
+        self.inner.fs.lookup(dir, name)
+    }
+    /// Returns an inode's attributes.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn attr(&self, ino: InodeNo) -> Result<Attr> {
+        self.inner.fs.attr(ino)
+    }
+    /// Changes attributes; permission checks are the front end's.
+    ///
+    /// # Errors
+    /// `NotFound`, `ReadOnly`, `TooLarge`, `IsDirectory` for a size.
+    pub fn set_attr(&self, ino: InodeNo, change: &SetAttr) -> Result<Attr> {
+        let fs = &self.inner.fs;
+        loop {
+            match (fs.set_attr(ino, change), change.size) {
+                (Err(error), Some(size)) if error.kind == ErrorKind::NoSpace => {
+                    let inode = fs.inode(ino)?;
+                    fs.make_room(error, &|without| Io::new(fs, &inode).demand(&Ask::SetSize(size), without))?;
+                }
+                (other, _) => return other,
+            }
+        }
+    }
+    /// Keeps an inode alive (also without a name) until the matching [`forget`](Self::forget)s.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn retain(&self, ino: InodeNo) -> Result<()> {
+        self.inner.fs.inode(ino)?.pin()
+    }
+    /// Returns whether an inode is kept alive, by [`retain`](Self::retain) or an open.
+    #[must_use]
+    pub fn is_retained(&self, ino: InodeNo) -> bool {
+        self.inner.fs.inodes.is_pinned(ino)
+    }
+    /// Gives back `count` retentions.
+    pub fn forget(&self, ino: InodeNo, count: u64) {
+        if let Some(inode) = self.inner.fs.inodes.unpin_parked(ino, count) {
+            self.inner.fs.unpin(&inode, count);
+        }
+    }
+    /// Makes a file, directory, device node, pipe or socket (not a symbolic link). The new object inherits the directory's I/O mode.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`, `NotDirectory`, `NameTooLong`, `Invalid` name, `NoSpace`, `ReadOnly`.
+    pub fn make(&self, dir: InodeNo, name: &[u8], kind: FileKind, new: NewFile, rdev: u32) -> Result<Attr> {
+        if kind == FileKind::Symlink {
+            return Err(Error::new(ErrorKind::Invalid, "a symbolic link needs a target: use symlink"));
+        }
+        self.inner.fs.with_room(|| self.inner.fs.make(dir, name, &Making { kind, new, rdev, target: &[] }))
+    }
+    /// Makes an unnamed file that lives until it is closed, or gets a name by [`link`](Self::link) (`O_TMPFILE`). It is retained once.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make).
+    pub fn make_unnamed(&self, dir: InodeNo, new: NewFile) -> Result<Attr> {
+        self.inner.fs.with_room(|| self.inner.fs.make_unnamed(dir, new))
+    }
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make); `Invalid` for a target that is empty or longer than 4,095 bytes.
+    pub fn symlink(&self, dir: InodeNo, name: &[u8], target: &[u8], new: NewFile) -> Result<Attr> {
+        self.inner.fs.with_room(|| self.inner.fs.symlink(dir, name, target, new))
+    }
+    /// Reads a symbolic link.
+    ///
+    /// # Errors
+    /// `Invalid` when it is none.
+    pub fn read_link(&self, ino: InodeNo) -> Result<Vec<u8>> {
+        self.inner.fs.read_link(ino)
+    }
+    /// Gives an inode another name.
+    ///
+    /// # Errors
+    /// `Exists`, `NotPermitted` for a directory, `TooManyLinks`.
+    pub fn link(&self, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Attr> {
+        self.inner.fs.link(ino, dir, name)
+    }
+    /// Removes a name of something that is not a directory; an open file lives on until closed.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`.
+    pub fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        self.inner.fs.unlink(dir, name)
+    }
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NotEmpty`.
+    pub fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        self.inner.fs.rmdir(dir, name)
+    }
+    /// Renames, atomically also across a crash.
+    ///
+    /// # Errors
+    /// As `rename(2)`; `Invalid` when a directory would move below itself.
+    pub fn rename(&self, from_dir: InodeNo, from: &[u8], to_dir: InodeNo, to: &[u8], mode: RenameMode) -> Result<()> {
+        self.inner.fs.rename(from_dir, from, to_dir, to, mode)
+    }
+    /// Returns up to `limit` entries (without `.` and `..`) whose names come after `after` in byte order.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`.
+    pub fn read_dir(&self, dir: InodeNo, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
+        self.inner.fs.read_dir(dir, after, limit)
+    }
+    /// Returns the directory that holds `dir`; the root is its own parent.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`.
+    pub fn parent(&self, dir: InodeNo) -> Result<InodeNo> {
+        self.inner.fs.parent(dir)
+    }
+    /// Returns an extended attribute's value.
+    ///
+    /// # Errors
+    /// `NoAttribute`, `NotFound`.
+    pub fn get_xattr(&self, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
+        self.inner.fs.get_xattr(ino, name)
+    }
+    /// Sets an extended attribute: up to 255 bytes of name, 65,536 of value. `create`: refuse an existing one; `replace`: refuse a missing one.
+    ///
+    /// # Errors
+    /// `Exists`, `NoAttribute`, `Range`, `NoSpace`.
+    pub fn set_xattr(&self, ino: InodeNo, name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
+        self.inner.fs.with_room(|| self.inner.fs.set_xattr(ino, name, value, create, replace))
+    }
+    /// Returns the names of the extended attributes.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn list_xattr(&self, ino: InodeNo) -> Result<Vec<Vec<u8>>> {
+        self.inner.fs.list_xattr(ino)
+    }
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `NoAttribute`.
+    pub fn remove_xattr(&self, ino: InodeNo, name: &[u8]) -> Result<()> {
+        self.inner.fs.remove_xattr(ino, name)
+    }
+    /// Makes an inode's own metadata and, for a directory, its entries durable.
+    ///
+    /// # Errors
+    /// The latched error after a failed write or flush.
+    pub fn sync_inode(&self, ino: InodeNo) -> Result<()> {
+        self.inner.fs.sync_inode(ino)
+    }
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// `IsDirectory`, `Invalid` for special nodes, `ReadOnly`.
+    pub fn open_inode(&self, ino: InodeNo, options: &OpenOptions) -> Result<File> {
+        File::open(&self.inner.fs, &self.inner.fs.inode(ino)?, options)
+    }
+    /// Sets the I/O mode of a file (also a live one) or directory; `None` lets it fall back to the mount's.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid` for other kinds, `ReadOnly`.
+    pub fn set_io_mode(&self, ino: InodeNo, mode: Option<IoMode>) -> Result<()> {
+        self.inner.fs.set_io_mode(ino, mode)
+    }
+
+    // ---- checkpoints ----
+
+    /// Makes a checkpoint: an image, as of one moment, of everything or of named files and directories. Durable
+    /// when it returns. It is read in `.checkpoints/NAME` of the root.
+    ///
+    /// # Errors
+    /// `Exists`, `Invalid` name or empty scope, `NotFound` path, `NoSpace`, `ReadOnly`.
+    pub fn create_checkpoint(&self, name: impl AsRef<[u8]>, options: &CheckpointOptions) -> Result<CheckpointInfo> {
+        self.inner.fs.create_checkpoint(name.as_ref(), options)
+    }
+    /// Returns the checkpoints, oldest first.
+    #[must_use]
+    pub fn checkpoints(&self) -> Vec<CheckpointInfo> {
+        self.inner.fs.checkpoints()
+    }
+    /// Counts what a checkpoint holds alone; reads all that it keeps.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn checkpoint_space(&self, name: impl AsRef<[u8]>) -> Result<CheckpointSpace> {
+        self.inner.fs.checkpoint_space(&[name.as_ref()])
+    }
+    /// Counts what deleting several checkpoints together would free: also blocks that only they share. Reads all that they keep.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn checkpoints_space(&self, names: &[impl AsRef<[u8]>]) -> Result<CheckpointSpace> {
+        let names: Vec<&[u8]> = names.iter().map(AsRef::as_ref).collect();
+        self.inner.fs.checkpoint_space(&names)
+    }
+    /// Counts what all checkpoints hold together: what deleting them would free. Reads all that they keep.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub fn all_checkpoints_space(&self) -> Result<CheckpointSpace> {
+        self.inner.fs.all_checkpoints_space()
+    }
+    /// Sets what happens to checkpoints when the volume is full; kept in the volume, durable when it returns.
+    ///
+    /// # Errors
+    /// `ReadOnly`.
+    pub fn set_space_policy(&self, policy: SpacePolicy) -> Result<()> {
+        self.inner.fs.set_space_policy(policy)
+    }
+    /// Returns what there is to warn of: checkpoints hold half of the volume or more, or less than a tenth of it is available. Reads all that they keep
+    /// where little is left.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub fn checkpoint_pressure(&self) -> Result<Option<Pressure>> {
+        self.inner.fs.pressure()
+    }
+    /// Returns the schedules of checkpoints, by name.
+    #[must_use]
+    pub fn schedules(&self) -> Vec<Schedule> {
+        self.inner.fs.schedules()
+    }
+    /// Adds a schedule, or replaces the one of its name; `last` is ignored. Kept in the volume, durable when it returns; carried out while it is mounted
+    /// for writing, and by [`run_schedules`](Self::run_schedules).
+    ///
+    /// # Errors
+    /// `Invalid` name, period, number or paths; `NoSpace`, `ReadOnly`.
+    pub fn set_schedule(&self, schedule: &Schedule) -> Result<()> {
+        self.inner.fs.set_schedule(schedule)
+    }
+    /// Removes a schedule; the checkpoints that it made stay.
+    ///
+    /// # Errors
+    /// `NotFound`, `ReadOnly`.
+    pub fn remove_schedule(&self, name: &str) -> Result<()> {
+        self.inner.fs.remove_schedule(name)
+    }
+    /// Makes the checkpoints that are due as of a moment, and deletes what the schedules no longer keep. A mount with
+    /// [`schedules`](MountOptions::schedules) does so by itself.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Io`; that single schedules made none is told in the report.
+    pub fn run_schedules(&self, now: Moment) -> Result<ScheduleRun> {
+        self.inner.fs.run_schedules(now)
+    }
+    /// Says what is to be done before a checkpoint by schedule, so that writes which somebody above still holds are in it. The first call counts.
+    pub fn before_scheduled(&self, hand_over: impl Fn() + Send + Sync + 'static) {
+        drop(self.inner.fs.hand_over.set(Box::new(hand_over)));
+    }
+    /// Keeps a checkpoint from being deleted, by whomever, until the answer is dropped.
+    ///
+    /// # Errors
+    /// `NotFound`; `Busy` after 65,534 checkpoints were looked into.
+    pub fn hold_checkpoint(&self, name: impl AsRef<[u8]>) -> Result<CheckpointHold> {
+        self.inner.fs.hold_checkpoint(name.as_ref())
+    }
+    /// Counts the checkpoints, and tells what happens to them when the volume is full.
+    #[must_use]
+    pub fn checkpoint_counts(&self) -> CheckpointCounts {
+        self.inner.fs.checkpoint_counts()
+    }
+    /// Deletes a checkpoint; durable when it returns. What others need of it they keep.
+    ///
+    /// # Errors
+    /// `NotFound`; `Busy` when files of it are open; `ReadOnly`.
+    pub fn delete_checkpoint(&self, name: impl AsRef<[u8]>) -> Result<()> {
+        self.inner.fs.delete_checkpoint(name.as_ref())
+    }
+    /// Protects a checkpoint from retention and from a full volume, or no longer.
+    ///
+    /// # Errors
+    /// `NotFound`, `ReadOnly`.
+    pub fn keep_checkpoint(&self, name: impl AsRef<[u8]>, kept: bool) -> Result<CheckpointInfo> {
+        self.inner.fs.keep_checkpoint(name.as_ref(), kept)
+    }
+
+    /// Puts everything, a directory or a file back to what a checkpoint shows: remaps, copies nothing. A checkpoint of the moment before is made first,
+    /// to undo with. Durable when it returns.
+    ///
+    /// # Errors
+    /// `NotFound`; `Busy` naming files that are open, unless forced; `Invalid` when a file has got a name elsewhere since; `NoSpace`, `ReadOnly`.
+    pub fn rollback(&self, name: impl AsRef<[u8]>, options: &RollbackOptions) -> Result<RollbackReport> {
+        self.inner.fs.rollback(name.as_ref(), options)
+    }
+
+    /// Makes a writable clone, under a new name, of a file or directory: of what a checkpoint shows, or of the present. No data is copied: the blocks
+    /// are shared, and whoever writes some of them goes elsewhere. It is there whole or not at all, also after a crash; durable when it returns.
+    /// What is preallocated and not written is a hole in the clone.
+    ///
+    /// # Errors
+    /// `Exists` target; `NotFound` checkpoint, path or directory of the target; `Invalid` path that leads out of the checkpoint; `NoSpace`, `ReadOnly`.
+    pub fn clone_files(&self, source: &CloneSource, target: impl AsRef<Path>) -> Result<CloneReport> {
+        self.inner.fs.clone_files(source, target.as_ref())
+    }
+
+    /// Returns how a file (by its inode, seen in whichever checkpoint) differs between checkpoint `from` and checkpoint `to`, or the present: the ranges
+    /// to copy, without reading the file. The cost follows from what changed. Of a file that did not exist, all its data.
+    ///
+    /// # Errors
+    /// `NotFound` checkpoint, or file at the second moment; `Invalid` for a file that a checkpoint of named files does not hold.
+    pub fn changed_blocks(&self, file: InodeNo, from: impl AsRef<[u8]>, to: Option<&[u8]>) -> Result<ChangedBlocks> {
+        self.inner.fs.changed_blocks(file, from.as_ref(), to)
+    }
+    /// Returns what differs between checkpoint `from` and checkpoint `to`, or the present, by path. Contents are compared by where they are, not read; the
+    /// cost follows from what changed, and one look at all names to tell the paths. Of checkpoints of named files all that both moments are of is looked
+    /// at, and what only one is of is told as that.
+    ///
+    /// # Errors
+    /// `NotFound` checkpoint; `Invalid` when the second is older; `Io`, `Corrupt`.
+    pub fn checkpoint_diff(&self, from: impl AsRef<[u8]>, to: Option<&[u8]>) -> Result<Vec<CheckpointDifference>> {
+        self.inner.fs.checkpoint_diff(from.as_ref(), to)
+    }
+
+    /// Keeps writes of a file from tearing, also a live one, or those of what is created in a directory from then on; `None` ends it.
+    ///
+    /// A write that begins and ends on blocks and lies within one aligned unit of so many bytes (a power of two, 4 to 64 KiB) is then after a power cut
+    /// wholly there or wholly absent. Not so in mode `cached`, where the cache writes, or on a mount, where the kernel does.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid` for other kinds and sizes, `ReadOnly`.
+    pub fn set_untorn(&self, ino: InodeNo, bytes: Option<u32>) -> Result<()> {
+        self.inner.fs.set_untorn(ino, bytes)
+    }
+    /// Returns how writes of a file, or of what is created in a directory, are kept from tearing.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn untorn(&self, ino: InodeNo) -> Result<Option<Untorn>> {
+        self.inner.fs.untorn(&self.inner.fs.inode(ino)?)
+    }
+
+    /// Asks for a file's blocks in runs of so many bytes (a multiple of the block size, at most 1 GiB), also a live one's, or those of what is created in a
+    /// directory from then on; `None` ends it. A hint: where the free space has no such run, the file gets what there is.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid` for other kinds and sizes, `ReadOnly`.
+    pub fn set_extent_size(&self, ino: InodeNo, bytes: Option<u64>) -> Result<()> {
+        self.inner.fs.set_extent_size(ino, bytes)
+    }
+    /// Returns what [`set_extent_size`](Self::set_extent_size) set on a file or directory.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn extent_size(&self, ino: InodeNo) -> Result<Option<u64>> {
+        self.inner.fs.inode(ino)?;
+        Ok(Some(self.inner.fs.extent_size(ino)?).filter(|bytes| *bytes > 0))
+    }
+
+    /// Returns how scattered a file is on the volume.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn fragmentation(&self, ino: InodeNo) -> Result<Fragmentation> {
+        self.inner.fs.fragmentation(&self.inner.fs.inode(ino)?)
+    }
+    /// Moves the next scattered part of a file, 1 MiB at most, at or after the offset `from` in bytes, to where it lies together; call it again with
+    /// [`DefragStep::next`]. Reads and writes of the file wait for one step at a time. Blocks that checkpoints need are left alone unless `unshare`:
+    /// then the file gets copies of its own, and the checkpoint keeps the old ones.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid` for what is not a regular file, `ReadOnly`, `Io`.
+    pub fn defragment(&self, ino: InodeNo, from: u64, unshare: bool) -> Result<DefragStep> {
+        self.inner.fs.defragment(&self.inner.fs.inode(ino)?, from, unshare)
+    }
+
+    // ---- path interface ----
+
+    /// Follows a path from the root, symbolic links too; returns what it names.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `TooManyLinks` after 40 symbolic links.
+    pub fn resolve(&self, path: impl AsRef<Path>) -> Result<Attr> {
+        self.inner.fs.resolve(path.as_ref())
+    }
+    /// Opens a file by path; a suffix (`users.dbf::concurrent`) asks for a mode.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve) and [`open_inode`](Self::open_inode).
+    pub fn open(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
+        let (ino, suffix) = self.inner.fs.with_room(|| self.inner.fs.resolve_for_open(path.as_ref(), options))?;
+        let options = OpenOptions { mode: suffix.or(options.mode), ..options.clone() };
+        self.open_inode(ino, &options)
+    }
+    /// Makes a directory and the missing ones above it.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make).
+    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<Attr> {
+        self.inner.fs.with_room(|| self.inner.fs.create_dir_all(path.as_ref()))
+    }
+    /// Removes a file or empty directory by path.
+    ///
+    /// # Errors
+    /// As [`unlink`](Self::unlink) and [`rmdir`](Self::rmdir).
+    pub fn remove(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.inner.fs.remove_path(path.as_ref())
+    }
+    /// Renames by path (replacing).
+    ///
+    /// # Errors
+    /// As [`rename`](Self::rename).
+    pub fn rename_path(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        let (from, to) = (self.inner.fs.walk(from.as_ref(), false)?, self.inner.fs.walk(to.as_ref(), false)?);
+        self.rename(from.dir, &from.name, to.dir, &to.name, RenameMode::Replace)
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is the argument of map_err")]
+fn no_thread(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Io, format!("the sync daemon cannot be started: {error}"))
+}

@@ -1,0 +1,140 @@
+//! Which bytes of a file on the device must not change before the log is sealed (I-IO-3).
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::meta::MetaStore;
+use crate::planted::{PlantedBug, planted};
+use crate::{Lsn, Result};
+
+/// Device ranges whose content a record in the log vouches for with a checksum that replay will still look at.
+///
+/// They must not change before [`permit`](Self::permit): a replay that met other bytes would end the log there and lose what was acknowledged.
+/// Ranges that continue each other are one entry with the first and last record of theirs, so a file that grows for long without a sync has one.
+#[derive(Debug, Default)]
+pub(crate) struct Unsealed {
+    /// The last record among the entries, 0 without entries: the data path's only look in the common case.
+    last: AtomicU64,
+    entries: Mutex<BTreeMap<u64, Entry>>,
+}
+
+/// How many entries are let lie before sealed ones are looked for.
+const PRUNE_ENTRIES: usize = 64;
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    end: u64,
+    first: Lsn,
+    last: Lsn,
+}
+
+impl Unsealed {
+    /// Adds what a record exposed. Called before anybody can find the range in the extent map.
+    pub(crate) fn add(&self, exposure: &[(u64, u32)], lsn: Lsn, sealed: Lsn) {
+        let mut entries = self.entries.lock();
+        if self.last.load(Ordering::Relaxed) <= sealed.0 {
+            entries.clear();
+        } else if entries.len() >= PRUNE_ENTRIES && entries.len().is_power_of_two() {
+            entries.retain(|_, entry| entry.last > sealed);
+        }
+        for (offset, len) in exposure {
+            let mut range = *offset..offset + u64::from(*len);
+            let mut entry = Entry { end: range.end, first: lsn, last: lsn };
+            while let Some((start, met)) = joining(&entries, &range, sealed) {
+                entries.remove(&start);
+                range = range.start.min(start)..range.end.max(met.end);
+                entry = Entry { end: range.end, first: entry.first.min(met.first), last: entry.last.max(met.last) };
+            }
+            entries.insert(range.start, entry);
+        }
+        self.last.fetch_max(lsn.0, Ordering::Release);
+    }
+
+    /// Makes sure that device bytes may be overwritten. The caller keeps them from being exposed anew meanwhile, by the inode lock.
+    ///
+    /// # Errors
+    /// The log's, when it has to be sealed first.
+    pub(crate) fn permit(&self, range: &Range<u64>, meta: &MetaStore) -> Result<()> {
+        let last = self.last.load(Ordering::Acquire);
+        if last == 0 || planted(PlantedBug::OverwriteWithoutSeal) {
+            return Ok(());
+        }
+        if last <= meta.sealed_lsn().0 {
+            self.forget(meta.sealed_lsn());
+            return Ok(());
+        }
+        loop {
+            let met = overlapping(&self.entries.lock(), range);
+            let Some((start, entry)) = met else { break };
+            permit_entry(entry, meta)?;
+            let mut entries = self.entries.lock();
+            // It may have grown meanwhile, by a record that was not asked about.
+            if entries.get(&start).is_some_and(|now| now.last == entry.last && now.end == entry.end) {
+                entries.remove(&start);
+            }
+        }
+        debug_assert!(overlapping(&self.entries.lock(), range).is_none(), "I-IO-3: no checksum vouches for these bytes any more");
+        Ok(())
+    }
+
+    fn forget(&self, sealed: Lsn) {
+        let mut entries = self.entries.lock();
+        entries.retain(|_, entry| entry.last > sealed);
+        self.last.store(entries.values().map(|entry| entry.last.0).max().unwrap_or(0), Ordering::Release);
+    }
+}
+
+/// Permits all records from the entry's first to its last.
+fn permit_entry(entry: Entry, meta: &MetaStore) -> Result<()> {
+    meta.permit_overwrite(entry.first)?;
+    if entry.last > entry.first && meta.sealed_lsn() >= entry.first {
+        // The first is written, so those between may be too. While the first is still buffered all of them are, and the one permission covers the buffer.
+        meta.seal(entry.last)?;
+    }
+    Ok(())
+}
+
+/// The first entry that overlaps the range.
+fn overlapping(entries: &BTreeMap<u64, Entry>, range: &Range<u64>) -> Option<(u64, Entry)> {
+    let before = entries.range(..range.start).next_back().filter(|(_, entry)| entry.end > range.start);
+    before.or_else(|| entries.range(range.clone()).next()).map(|(start, entry)| (*start, *entry))
+}
+
+/// An entry to join with a new one: what overlaps it, or ends where it begins and is as far from being sealed.
+fn joining(entries: &BTreeMap<u64, Entry>, range: &Range<u64>, sealed: Lsn) -> Option<(u64, Entry)> {
+    let before = entries.range(..range.start).next_back().filter(|(_, entry)| entry.end == range.start && entry.first > sealed);
+    overlapping(entries, range).or_else(|| before.map(|(start, entry)| (*start, *entry)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_growing_file_is_one_entry() {
+        let unsealed = Unsealed::default();
+        for i in 0..10u64 {
+            unsealed.add(&[(1000 + i * 10, 10)], Lsn(i + 1), Lsn(0));
+        }
+        unsealed.add(&[(5000, 1)], Lsn(20), Lsn(0));
+        let entries = unsealed.entries.lock();
+        assert_eq!(entries.len(), 2);
+        let (_, first) = overlapping(&entries, &(1099..1200)).expect("it ends there");
+        assert_eq!((first.first, first.last, first.end), (Lsn(1), Lsn(10), 1100));
+        assert!(overlapping(&entries, &(1100..5000)).is_none());
+        assert!(overlapping(&entries, &(0..6000)).is_some());
+    }
+
+    #[test]
+    fn sealed_entries_are_forgotten() {
+        let unsealed = Unsealed::default();
+        unsealed.add(&[(0, 10)], Lsn(1), Lsn(0));
+        unsealed.add(&[(100, 10)], Lsn(5), Lsn(1));
+        assert_eq!(unsealed.entries.lock().len(), 1);
+        unsealed.forget(Lsn(5));
+        assert_eq!(unsealed.last.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,39 @@
+//! Locks: those of one file, the inode lock and, for `direct`, byte ranges; and those that a freeze takes, in `change`.
+//!
+//! Rank 2 of the lock order (SPEC of the room: namespace, *inode lock, byte ranges*, extent map, attributes, metadata store, log). Both locks
+//! can be held by I/O in flight on a [`Queue`](crate::Queue), whose owner may take its time to look at completions. So whoever waits here
+//! *helps*: it calls back, from time to time, into something that completes the I/O of idle queues.
+
+mod change;
+mod inode_lock;
+mod range_lock;
+mod sync;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use change::{ChangeLock, Changing, NamesLock, is_covered};
+pub(crate) use inode_lock::{Exclusive, InodeLock, Shared};
+pub(crate) use range_lock::{RangeLock, Sharing};
+
+use std::time::Duration;
+
+/// Completes I/O in flight whose owner is not looking, so that a lock it holds comes free.
+pub(crate) trait Help {
+    /// Does one round; returns soon, whether or not anything came free.
+    fn help(&self);
+    /// Takes note that the caller has to wait for a lock.
+    fn waits(&self) {}
+}
+
+/// Nothing to help with: no queue exists.
+#[cfg(test)]
+struct NoHelp;
+
+#[cfg(test)]
+impl Help for NoHelp {
+    fn help(&self) {}
+}
+
+/// How long a waiter sleeps before it helps: long against a device's latency, short against a person's patience.
+const HELP_AFTER: Duration = Duration::from_millis(2);

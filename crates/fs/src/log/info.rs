@@ -1,0 +1,26 @@
+//! What the log tells of itself.
+
+use serde::Serialize;
+
+/// State of the intent log.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct LogInfo {
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Bytes between tail and head.
+    pub used_bytes: u64,
+    /// Whether it lives on a device of its own.
+    pub separate: bool,
+    /// Name of that device.
+    pub device: Option<String>,
+    /// Log writes since mount.
+    pub writes: u64,
+    /// Records written since mount.
+    pub records: u64,
+    /// Flushes of the data device asked of the device since mount.
+    pub flushes: u64,
+    /// Syncs served; more than `flushes` when callers shared.
+    pub syncs: u64,
+    /// Durable commits of the metadata tree since mount.
+    pub metadata_commits: u64,
+}

@@ -1,0 +1,93 @@
+//! Removing names.
+
+use std::sync::Arc;
+
+use super::{delete_name, touch_directory};
+use crate::engine::Fs;
+use crate::inode::Inode;
+use crate::log::RecordKind;
+use crate::name::check_name;
+use crate::row::{RowChange, Table, inode_key};
+use crate::{Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
+
+impl Fs {
+    pub(crate) fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        self.begin_removal()?;
+        self.need_live(dir)?;
+        let inode = {
+            let _names = self.names.lock();
+            let parent = self.directory(dir)?;
+            let dentry = self.need(dir, name)?;
+            if dentry.kind == FileKind::Directory {
+                return Err(Error::new(ErrorKind::IsDirectory, format!("'{}' is a directory", name.escape_ascii())));
+            }
+            let inode = self.named(dir, dentry)?;
+            let mut rows = vec![delete_name(dir, name)];
+            let locks = (touch_directory(&parent, 0, &mut rows), drop_name(&inode, &mut rows));
+            let lsn = self.commit(RecordKind::Unlink, rows);
+            drop(locks);
+            inode.note_lsn(lsn, false);
+            parent.note_lsn(lsn, false);
+            inode
+        };
+        self.reclaim_if_dead(&inode);
+        Ok(())
+    }
+
+    pub(crate) fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        self.begin_removal()?;
+        self.need_live(dir)?;
+        let inode = {
+            let _names = self.names.lock();
+            let parent = self.directory(dir)?;
+            let inode = self.named(dir, self.need(dir, name)?)?;
+            self.need_live(inode.ino)?;
+            if inode.kind != FileKind::Directory {
+                return Err(Error::new(ErrorKind::NotDirectory, format!("'{}' is not a directory", name.escape_ascii())));
+            }
+            self.need_empty(inode.ino, name)?;
+            let mut rows = vec![delete_name(dir, name)];
+            let locks = (touch_directory(&parent, -1, &mut rows), drop_name(&inode, &mut rows));
+            let lsn = self.commit(RecordKind::Unlink, rows);
+            drop(locks);
+            inode.note_lsn(lsn, false);
+            parent.note_lsn(lsn, false);
+            inode
+        };
+        self.reclaim_if_dead(&inode);
+        Ok(())
+    }
+
+    pub(crate) fn need_empty(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        if self.read_dir(dir, None, 1)?.is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::NotEmpty, format!("directory '{}' is not empty", name.escape_ascii())))
+    }
+
+    /// Removes a name, in a directory that nobody else can reach; `counts`: the directory's link count has its subdirectories.
+    pub(crate) fn drop_child(&self, dir: &Arc<Inode>, name: &[u8], child: &Arc<Inode>, counts: bool) {
+        {
+            let _names = self.names.lock();
+            let mut rows = vec![delete_name(dir.ino, name)];
+            let links = if counts && child.kind == FileKind::Directory { -1 } else { 0 };
+            let _locks = (touch_directory(dir, links, &mut rows), drop_name(child, &mut rows));
+            self.commit(RecordKind::Unlink, rows);
+        }
+        self.reclaim_if_dead(child);
+    }
+}
+
+/// Takes one name from an inode (a directory loses all of its links) and adds its rows; the lock is to be held until they are committed.
+pub(super) fn drop_name<'a>(inode: &'a Inode, rows: &mut Vec<RowChange>) -> crate::inode::AttrGuard<'a> {
+    let mut attr = inode.attr_lock();
+    attr.row.nlink = if inode.kind == FileKind::Directory { 0 } else { attr.row.nlink.saturating_sub(1) };
+    attr.row.ctime = Timestamp::now();
+    rows.push(attr.change());
+    if attr.row.nlink == 0 {
+        rows.push(RowChange::put(Table::Orphan, inode_key(inode.ino), Vec::new()));
+    }
+    attr
+}

@@ -1,0 +1,65 @@
+//! Settings of single files and directories that are kept in extended attributes: how writes are kept from tearing, and the size of extents.
+
+use std::sync::Arc;
+
+use crate::data::{EXTENT_SIZE, UNTORN};
+use crate::engine::Fs;
+use crate::inode::Inode;
+use crate::options::{extent_size_refusal, is_extent_size};
+use crate::{Error, ErrorKind, InodeNo, Result, Untorn};
+
+/// The units that can be asked for, in bytes.
+const UNTORN_BYTES_MIN: u32 = 4 << 10;
+const UNTORN_BYTES_MAX: u32 = 64 << 10;
+
+impl Fs {
+    /// Sets or takes away the unit; what is written from then on is served so.
+    pub(crate) fn set_untorn(&self, ino: InodeNo, bytes: Option<u32>) -> Result<()> {
+        self.begin_change()?;
+        let changing = self.change();
+        let inode = self.file_or_directory(&changing, ino, "nothing of it is written untorn")?;
+        if let Some(bytes) = bytes {
+            self.check_untorn(bytes)?;
+        }
+        let lsn = self.set_own_xattr(&inode, UNTORN, bytes.map(|bytes| bytes.to_le_bytes().to_vec()));
+        // Who writes in place by the old rule is done when this returns.
+        drop(inode.data.lock.exclusive(self));
+        drop((inode, changing));
+        self.meta.sync(lsn)
+    }
+
+    fn check_untorn(&self, bytes: u32) -> Result<()> {
+        if !bytes.is_power_of_two() || !(UNTORN_BYTES_MIN..=UNTORN_BYTES_MAX).contains(&bytes) {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("{bytes} bytes cannot be written untorn: choose a power of two from 4 KiB to 64 KiB"),
+            ));
+        }
+        if bytes < self.block_size && bytes > self.geometry.untorn_unit {
+            let message =
+                format!("{bytes} bytes are less than a block of {} bytes, and more than the device writes untorn by itself", self.block_size);
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        Ok(())
+    }
+
+    /// Returns how a file's writes are kept from tearing.
+    pub(crate) fn untorn(&self, inode: &Arc<Inode>) -> Result<Option<Untorn>> {
+        let bytes = self.untorn_bytes(inode.ino)?;
+        Ok((bytes > 0).then_some(Untorn { bytes, by_device: bytes <= self.geometry.untorn_unit }))
+    }
+
+    /// Sets it, or takes it away; what is allocated from then on goes by it.
+    pub(crate) fn set_extent_size(&self, ino: InodeNo, bytes: Option<u64>) -> Result<()> {
+        self.begin_change()?;
+        let changing = self.change();
+        let inode = self.file_or_directory(&changing, ino, "it has no extents")?;
+        let block = u64::from(self.block_size);
+        if let Some(bytes) = bytes.filter(|bytes| *bytes == 0 || !is_extent_size(*bytes, block)) {
+            return Err(Error::new(ErrorKind::Invalid, extent_size_refusal(bytes, block)));
+        }
+        let lsn = self.set_own_xattr(&inode, EXTENT_SIZE, bytes.map(|bytes| bytes.to_le_bytes().to_vec()));
+        drop((inode, changing));
+        self.meta.sync(lsn)
+    }
+}

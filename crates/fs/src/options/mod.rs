@@ -1,0 +1,219 @@
+//! Options: plain structs, passed whole, validated once; and the table of tunables.
+
+mod extent_size;
+mod tunables;
+mod unit;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use extent_size::{BYTES_MAX as EXTENT_SIZE_MAX, is_possible as is_extent_size, refusal as extent_size_refusal};
+pub use tunables::{TUNABLES, Takes, Tunable, TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy};
+pub(crate) use tunables::{check_pairs, mode_of};
+pub use unit::Unit;
+
+use crate::{Error, ErrorKind, IoMode, Result};
+
+/// Options of `format`.
+#[derive(Debug, Clone)]
+pub struct FormatOptions {
+    /// Allocation unit in bytes: a power of two, 512 to 65,536, not below the device's logical block size.
+    pub block_size: u32,
+    /// Size of the intent log in bytes; `None`: 1/256 of the volume, 1 MiB to 128 MiB (a separate log device is used whole, up to 1 GiB).
+    pub log_bytes: Option<u64>,
+    /// Formats although the device already holds a volume.
+    pub force: bool,
+    /// Owner of the root directory.
+    pub uid: u32,
+    /// Group of the root directory.
+    pub gid: u32,
+}
+
+impl Default for FormatOptions {
+    fn default() -> Self {
+        Self { block_size: 4096, log_bytes: None, force: false, uid: 0, gid: 0 }
+    }
+}
+
+/// How the inode lock is taken by writers in `direct` mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InodeLockSetting {
+    /// Byte ranges: disjoint writes run in parallel.
+    #[default]
+    Range,
+    /// The whole file, as JFS2's Direct I/O had it; for comparison.
+    Whole,
+}
+
+/// How much one record carries when a change takes several, and what runs between two of them. The defaults are the product's values. Tests and the
+/// crash judge make them small, so that a file of ten extents spans several records; nothing else sets them.
+#[doc(hidden)]
+#[derive(Clone)]
+pub struct Limits {
+    /// Extents that one record frees or shares, at least 1.
+    pub extents_per_record: usize,
+    /// Names that one record of a clone makes, at least 1.
+    pub names_per_record: usize,
+    /// Called between two records of a change that takes several, with the locks that the change holds there.
+    pub between_records: Option<BetweenRecords>,
+}
+
+/// A call between two records of a change; its argument names the change: `truncate`, `reclaim`, `punch` or `clone`.
+#[doc(hidden)]
+pub type BetweenRecords = Arc<dyn Fn(&'static str) + Send + Sync>;
+
+impl Default for Limits {
+    fn default() -> Self {
+        // Some 64 KiB of log.
+        Self { extents_per_record: 1024, names_per_record: 256, between_records: None }
+    }
+}
+
+impl fmt::Debug for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { extents_per_record, names_per_record, between_records } = self;
+        write!(f, "Limits({extents_per_record} extents, {names_per_record} names")?;
+        f.write_str(if between_records.is_some() { ", with a call between records)" } else { ")" })
+    }
+}
+
+impl Limits {
+    /// Refuses limits under which no change would ever end.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.extents_per_record > 0 && self.names_per_record > 0 {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Invalid, "a record of a change carries at least one extent and one name: set limits of 1 or more"))
+    }
+
+    /// Marks the place between two records of the change `what`.
+    pub(crate) fn between_records(&self, what: &'static str) {
+        if let Some(call) = &self.between_records {
+            call(what);
+        }
+    }
+}
+
+/// Options of `mount`.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// The mode of files that neither an open, nor the file, nor its directory gives one.
+    pub mode: IoMode,
+    /// Shows this checkpoint instead of the present; read-only.
+    pub checkpoint: Option<Vec<u8>>,
+    /// Carries the schedules of checkpoints out by itself, and warns of checkpoints that fill the volume, on a thread of its own; otherwise
+    /// [`run_schedules`](crate::FileSystem::run_schedules) does when it is called.
+    pub schedules: bool,
+    /// Refuses every change; replays the log in memory only.
+    pub read_only: bool,
+    /// Locking of `direct` writers.
+    pub inode_lock: InodeLockSetting,
+    /// Cap of the library cache in bytes.
+    pub cache_bytes: u64,
+    /// First read-ahead window in bytes; doubles with every sequential hit.
+    pub read_ahead_bytes_min: u32,
+    /// Largest read-ahead window in bytes; 0 turns read-ahead off.
+    pub read_ahead_bytes_max: u32,
+    /// Share of the cache in percent that may be dirty before write-behind begins.
+    pub write_behind_percent_start: u32,
+    /// Share of the cache in percent that may be dirty before writers write back themselves; at most 75.
+    pub write_behind_percent_max: u32,
+    /// How often the sync daemon writes dirty pages, the log and, when due, the metadata.
+    pub sync_interval: Duration,
+    /// Cap in bytes of the metadata tree's cache.
+    pub metadata_cache_bytes: u64,
+    /// Of how many reads and writes at least one is timed for the latency histograms: 1 times all, 0 none.
+    pub latency_sample: u32,
+    /// How many bytes of a file are wanted in one run of the volume, where neither it nor its directory says; 0: whatever comes.
+    pub extent_size_bytes: u64,
+    /// How many bytes a second are moved in the background to put scattered files together; 0: none.
+    pub defrag_rate_bytes: u64,
+    /// Above how many reads, writes and syncs a second nothing is moved.
+    pub defrag_load_max: u32,
+    /// How many requests a front end serves at once.
+    pub threads: u32,
+    /// Tunables that were given: of them, what the volume holds does not count. Those with another value than the default count as given anyway.
+    pub given: TunableSet,
+    /// Whether reads update the access time at most once a day (`relatime`); otherwise never.
+    pub relatime: bool,
+    /// How much one record carries; for tests.
+    #[doc(hidden)]
+    pub limits: Limits,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            mode: IoMode::Cached,
+            checkpoint: None,
+            schedules: false,
+            read_only: false,
+            inode_lock: InodeLockSetting::Range,
+            cache_bytes: 128 << 20,
+            read_ahead_bytes_min: 64 << 10,
+            read_ahead_bytes_max: 2 << 20,
+            write_behind_percent_start: 25,
+            write_behind_percent_max: 50,
+            sync_interval: Duration::from_secs(5),
+            metadata_cache_bytes: 64 << 20,
+            latency_sample: crate::statistics::SAMPLE_DEFAULT,
+            extent_size_bytes: 0,
+            defrag_rate_bytes: 0,
+            defrag_load_max: 200,
+            threads: tunables::threads_default(),
+            given: TunableSet::default(),
+            relatime: true,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// Options of one open.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// Allows reads.
+    pub read: bool,
+    /// Allows writes.
+    pub write: bool,
+    /// Every write goes to the end of the file.
+    pub append: bool,
+    /// Cuts the file to zero.
+    pub truncate: bool,
+    /// Creates the file when the name is free; with the permission bits below (path interface only).
+    pub create: bool,
+    /// Refuses an existing file (with `create`).
+    pub exclusive: bool,
+    /// Permission bits of a file that this open creates.
+    pub permissions: u32,
+    /// The mode this open asks for; the highest precedence.
+    pub mode: Option<IoMode>,
+    /// The open carried `O_DIRECT`: never served with less than `direct`.
+    pub direct_flag: bool,
+    /// Every write is durable before it returns (`O_DSYNC`).
+    pub data_sync: bool,
+    /// The caller caches by itself (the kernel's page cache above a mount): `cached` is served without the library cache.
+    pub caller_caches: bool,
+    /// Reads do not move the access time (`O_NOATIME`).
+    pub keep_atime: bool,
+}
+
+impl OpenOptions {
+    /// Returns options that allow reads only.
+    #[must_use]
+    pub fn read_only() -> Self {
+        Self { read: true, ..Self::default() }
+    }
+
+    /// Returns options that allow reads and writes.
+    #[must_use]
+    pub fn read_write() -> Self {
+        Self { read: true, write: true, ..Self::default() }
+    }
+
+    /// Returns options that allow reads and writes and create the file with permissions `0o644`.
+    #[must_use]
+    pub fn create() -> Self {
+        Self { read: true, write: true, create: true, permissions: 0o644, ..Self::default() }
+    }
+}

@@ -1,0 +1,444 @@
+//! Tunables: what can be set of a file system, in one table. Listing, validation, mount options and the guide all come from it.
+//!
+//! ```text
+//!   mount option ──► stored in the volume ──► default         which value a mount begins with; what comes first counts
+//!                          ▲
+//!   FileSystem::tune ──────┴──► in effect at once, or from the next mount: the table says which
+//! ```
+//!
+//! - I-TUNE-1: a value in effect, or stored by [`tune`](crate::FileSystem::tune), lies in its range; one that a volume holds and does not is not taken.
+
+use std::num::NonZero;
+use std::thread::available_parallelism;
+
+use serde::{Deserialize, Serialize};
+
+use super::{MountOptions, Unit};
+use crate::{Error, ErrorKind, IoMode, Result};
+
+/// The most requests that a front end serves at once.
+const THREADS_MAX: u64 = 1024;
+/// Fewer leave nobody to answer when a few device operations are slow, whatever the number of processors.
+const THREADS_DEFAULT_MIN: u64 = 16;
+
+/// Something that can be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tunable {
+    /// The I/O mode of files that neither an open, nor the file, nor its directory gives one.
+    Mode,
+    /// Cap of the library cache.
+    Cache,
+    /// First read-ahead window.
+    ReadAheadMin,
+    /// Largest read-ahead window.
+    ReadAheadMax,
+    /// Share of the cache that may be dirty before write-behind begins.
+    WriteBehindStart,
+    /// Share of the cache that may be dirty before writers wait.
+    WriteBehindMax,
+    /// How often the sync daemon works.
+    Sync,
+    /// Of how many reads and writes one is timed.
+    LatencySample,
+    /// How many bytes of a file are wanted in one run of the volume.
+    ExtentSize,
+    /// How many bytes a second are moved in the background to put scattered files together.
+    DefragRate,
+    /// From how many operations a second on that waits.
+    DefragLoad,
+    /// Requests that a front end serves at once.
+    Threads,
+    /// Cap of the metadata tree's cache.
+    MetadataCache,
+    /// Size of the intent log.
+    LogSize,
+    /// Allocation unit.
+    BlockSize,
+}
+
+/// When a change counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Takes {
+    /// At once, and where it is stored also at every later mount.
+    Live,
+    /// Stored, from the next mount on.
+    NextMount,
+    /// As a mount option only: it is needed before the volume can be read.
+    MountOption,
+    /// Never: it is set when the volume is formatted.
+    Format,
+}
+
+/// A row of the table.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct TunableInfo {
+    /// Which.
+    #[serde(skip)]
+    pub tunable: Tunable,
+    /// Its name.
+    pub name: &'static str,
+    /// How its values are written.
+    pub unit: Unit,
+    /// Smallest value.
+    pub min: u64,
+    /// Largest value.
+    pub max: u64,
+    /// When a change counts.
+    pub takes: Takes,
+    /// The mount or format option that sets it too.
+    pub option: &'static str,
+    /// What it does, in one sentence.
+    pub effect: &'static str,
+}
+
+const fn row(
+    tunable: Tunable,
+    name: &'static str,
+    unit: Unit,
+    range: (u64, u64),
+    takes: Takes,
+    option: &'static str,
+    effect: &'static str,
+) -> TunableInfo {
+    TunableInfo { tunable, name, unit, min: range.0, max: range.1, takes, option, effect }
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// All that can be set, in the order of [`Tunable`].
+pub const TUNABLES: [TunableInfo; 15] = {
+    use Takes::{Format, Live, MountOption, NextMount};
+    use Unit::{Bytes, Duration, Mode, Number, Percent};
+    [
+        row(
+            Tunable::Mode,
+            "mode",
+            Mode,
+            (1, 4),
+            Live,
+            "mode=",
+            "I/O mode of files that neither their open nor they themselves nor their directory give one",
+        ),
+        row(Tunable::Cache, "cache", Bytes, (0, 1 << 50), Live, "cache=", "cap of the library cache; a smaller one gives memory back at once"),
+        row(
+            Tunable::ReadAheadMin,
+            "read-ahead-min",
+            Bytes,
+            (0, 1 << 30),
+            Live,
+            "readahead=",
+            "first read-ahead window; it doubles with every sequential hit",
+        ),
+        row(Tunable::ReadAheadMax, "read-ahead-max", Bytes, (0, 1 << 30), Live, "readahead=", "largest read-ahead window; 0 turns read-ahead off"),
+        row(
+            Tunable::WriteBehindStart,
+            "write-behind-start",
+            Percent,
+            (0, 75),
+            Live,
+            "write-behind=",
+            "share of the cache that may be dirty before it is written in the background",
+        ),
+        row(
+            Tunable::WriteBehindMax,
+            "write-behind-max",
+            Percent,
+            (1, 75),
+            Live,
+            "write-behind=",
+            "share of the cache that may be dirty before writers write back themselves",
+        ),
+        row(
+            Tunable::Sync,
+            "sync",
+            Duration,
+            (SECOND / 100, 86_400 * SECOND),
+            Live,
+            "sync=",
+            "how often dirty pages, the log and, when due, the metadata are written",
+        ),
+        row(
+            Tunable::LatencySample,
+            "latency-sample",
+            Number,
+            (0, u32::MAX as u64),
+            Live,
+            "latency-sample=",
+            "at least one read or write in so many is timed; 1 times all, 0 none",
+        ),
+        row(
+            Tunable::ExtentSize,
+            "extent-size",
+            Bytes,
+            (0, super::EXTENT_SIZE_MAX),
+            Live,
+            "extsize=",
+            "how much of a file is wanted in one run of the volume, where neither it nor its directory says (bedplate extsize); 0: whatever comes",
+        ),
+        row(
+            Tunable::DefragRate,
+            "defrag-rate",
+            Bytes,
+            (0, 1 << 40),
+            Live,
+            "defrag=",
+            "how much is moved in a second, in the background, to put scattered files together; 0: nothing",
+        ),
+        row(
+            Tunable::DefragLoad,
+            "defrag-load",
+            Number,
+            (0, u32::MAX as u64),
+            Live,
+            "defrag-load=",
+            "reads, writes and syncs of programs in a second above which nothing is moved",
+        ),
+        row(Tunable::Threads, "threads", Number, (1, THREADS_MAX), NextMount, "threads=", "requests that a mount serves at once"),
+        row(Tunable::MetadataCache, "metadata-cache", Bytes, (0, 1 << 50), MountOption, "metadata-cache=", "cap of the cache of the metadata tree"),
+        row(Tunable::LogSize, "log-size", Bytes, (0, 1 << 30), Format, "--log-size", "size of the intent log"),
+        row(Tunable::BlockSize, "block-size", Bytes, (512, 65_536), Format, "--block-size", "allocation unit"),
+    ]
+};
+
+impl Tunable {
+    /// Returns its row of the table.
+    #[must_use]
+    pub fn info(self) -> &'static TunableInfo {
+        &TUNABLES[self as usize]
+    }
+
+    /// Finds one by its name.
+    ///
+    /// # Errors
+    /// `Invalid`: one sentence with all names.
+    pub fn named(name: &str) -> Result<Self> {
+        let known = || TUNABLES.iter().map(|info| info.name).collect::<Vec<_>>().join(", ");
+        let found = TUNABLES.iter().find(|info| info.name == name);
+        found.map(|info| info.tunable).ok_or_else(|| Error::new(ErrorKind::Invalid, format!("there is no tunable '{name}': known are {}", known())))
+    }
+
+    /// Reads a value and checks its range.
+    ///
+    /// # Errors
+    /// `Invalid`: one sentence with what is allowed.
+    pub fn parse(self, text: &str) -> Result<u64> {
+        let info = self.info();
+        let value = info.unit.parse(text).map_err(|why| Error::new(ErrorKind::Invalid, format!("{}: {why}", info.name)))?;
+        if self.allows(value) { Ok(value) } else { Err(Error::new(ErrorKind::Invalid, format!("{}: {text} is not {}", info.name, info.range()))) }
+    }
+
+    /// Returns whether a value lies in the range.
+    #[must_use]
+    pub fn allows(self, value: u64) -> bool {
+        (self.info().min..=self.info().max).contains(&value)
+    }
+
+    /// Returns its default.
+    #[must_use]
+    pub fn default_value(self) -> u64 {
+        self.of(&MountOptions::default())
+    }
+
+    /// Returns what mount options say; 0 of what is set by `format`.
+    pub(crate) fn of(self, options: &MountOptions) -> u64 {
+        match self {
+            Self::Mode => options.mode as u64,
+            Self::Cache => options.cache_bytes,
+            Self::ReadAheadMin => options.read_ahead_bytes_min.into(),
+            Self::ReadAheadMax => options.read_ahead_bytes_max.into(),
+            Self::WriteBehindStart => options.write_behind_percent_start.into(),
+            Self::WriteBehindMax => options.write_behind_percent_max.into(),
+            Self::Sync => u64::try_from(options.sync_interval.as_nanos()).unwrap_or(u64::MAX),
+            Self::LatencySample => options.latency_sample.into(),
+            Self::ExtentSize => options.extent_size_bytes,
+            Self::DefragRate => options.defrag_rate_bytes,
+            Self::DefragLoad => options.defrag_load_max.into(),
+            Self::Threads => options.threads.into(),
+            Self::MetadataCache => options.metadata_cache_bytes,
+            Self::LogSize | Self::BlockSize => 0,
+        }
+    }
+
+    /// Sets a value, which lies in the range, in mount options.
+    pub(crate) fn put(self, value: u64, options: &mut MountOptions) {
+        let small = u32::try_from(value).unwrap_or(u32::MAX);
+        match self {
+            Self::Mode => options.mode = mode_of(value),
+            Self::Cache => options.cache_bytes = value,
+            Self::ReadAheadMin => options.read_ahead_bytes_min = small,
+            Self::ReadAheadMax => options.read_ahead_bytes_max = small,
+            Self::WriteBehindStart => options.write_behind_percent_start = small,
+            Self::WriteBehindMax => options.write_behind_percent_max = small,
+            Self::Sync => options.sync_interval = std::time::Duration::from_nanos(value),
+            Self::LatencySample => options.latency_sample = small,
+            Self::ExtentSize => options.extent_size_bytes = value,
+            Self::DefragRate => options.defrag_rate_bytes = value,
+            Self::DefragLoad => options.defrag_load_max = small,
+            Self::Threads => options.threads = small,
+            Self::MetadataCache => options.metadata_cache_bytes = value,
+            Self::LogSize | Self::BlockSize => {}
+        }
+    }
+}
+
+/// Returns the mode of a number in the range of [`Tunable::Mode`].
+pub(crate) fn mode_of(value: u64) -> IoMode {
+    IoMode::ALL[usize::try_from(value).unwrap_or(1).clamp(1, 4) - 1]
+}
+
+/// Returns how many requests a front end serves at once by default: twice the processors, at least 16.
+pub(crate) fn threads_default() -> u32 {
+    let processors = available_parallelism().map_or(1, NonZero::get) as u64;
+    u32::try_from((2 * processors).clamp(THREADS_DEFAULT_MIN, THREADS_MAX)).expect("within THREADS_MAX")
+}
+
+impl TunableInfo {
+    /// Returns what is allowed, in words.
+    #[must_use]
+    pub fn range(&self) -> String {
+        match self.unit {
+            Unit::Mode => format!("one of {}", IoMode::ALL.map(IoMode::name).join(", ")),
+            unit => format!("from {} to {}", unit.format(self.min), unit.format(self.max)),
+        }
+    }
+}
+
+/// A set of tunables.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TunableSet(u32);
+
+impl TunableSet {
+    /// Adds one.
+    pub fn insert(&mut self, tunable: Tunable) {
+        self.0 |= 1 << tunable as u32;
+    }
+
+    /// Returns whether it is in the set.
+    #[must_use]
+    pub fn contains(self, tunable: Tunable) -> bool {
+        self.0 & (1 << tunable as u32) != 0
+    }
+}
+
+/// Where the value in effect comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TunedBy {
+    /// Nobody set it.
+    Default,
+    /// It is stored in the volume.
+    Volume,
+    /// A mount option.
+    MountOption,
+    /// It was set since the mount, and not stored.
+    Live,
+    /// `format`.
+    Format,
+}
+
+/// How a tunable stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunableState {
+    /// Its name.
+    pub name: String,
+    /// How values are written.
+    pub unit: Unit,
+    /// The value in effect.
+    pub value: u64,
+    /// Where that comes from.
+    pub by: TunedBy,
+    /// The value stored in the volume.
+    pub stored: Option<u64>,
+    /// The default; `None` of what is set by `format`.
+    pub default: Option<u64>,
+    /// Smallest value.
+    pub min: u64,
+    /// Largest value.
+    pub max: u64,
+    /// When a change counts.
+    pub takes: Takes,
+    /// The mount or format option that sets it too.
+    pub option: String,
+    /// What it does.
+    pub effect: String,
+}
+
+/// A change of tunables.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct TuneOptions {
+    /// What to set; `None`: back to the default, and nothing stored.
+    pub changes: Vec<(Tunable, Option<u64>)>,
+    /// Until the unmount only: the volume keeps what it holds.
+    pub live_only: bool,
+}
+
+/// Checks what two tunables must be to each other.
+///
+/// # Errors
+/// `Invalid`.
+pub(crate) fn check_pairs(options: &MountOptions) -> Result<()> {
+    for (low, high) in [(Tunable::ReadAheadMin, Tunable::ReadAheadMax), (Tunable::WriteBehindStart, Tunable::WriteBehindMax)] {
+        // A largest window of 0 turns read-ahead off, whatever the first one is.
+        let off = high == Tunable::ReadAheadMax && high.of(options) == 0;
+        if low.of(options) > high.of(options) && !off {
+            let (low, high, unit) = ((low.info().name, low.of(options)), (high.info().name, high.of(options)), low.info().unit);
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("{} would be {}, more than {}, which is {}: set both", low.0, unit.format(low.1), high.0, unit.format(high.1)),
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_order_and_its_defaults_are_allowed() {
+        for (at, info) in TUNABLES.iter().enumerate() {
+            assert_eq!((info.tunable as usize, Tunable::named(info.name).unwrap()), (at, info.tunable));
+            if info.takes != Takes::Format {
+                assert!(info.tunable.allows(info.tunable.default_value()), "I-TUNE-1: {}", info.name);
+            }
+            let mut options = MountOptions::default();
+            info.tunable.put(info.min, &mut options);
+            assert_eq!(info.tunable.of(&options), if info.takes == Takes::Format { 0 } else { info.min }, "{}", info.name);
+            assert!(!info.effect.ends_with('.') && !info.effect.is_empty());
+        }
+    }
+
+    #[test]
+    fn values_are_read_as_they_are_written_and_refused_in_a_sentence() {
+        for info in TUNABLES {
+            for value in [info.min, info.max] {
+                assert_eq!(info.tunable.parse(&info.unit.format(value)).unwrap(), value, "{}", info.name);
+            }
+        }
+        for (tunable, text) in [
+            (Tunable::Mode, "fast"),
+            (Tunable::Cache, "lots"),
+            (Tunable::Sync, "0s"),
+            (Tunable::Sync, "2d"),
+            (Tunable::Threads, "0"),
+            (Tunable::WriteBehindMax, "76%"),
+            (Tunable::WriteBehindMax, "half"),
+            (Tunable::LatencySample, "-1"),
+        ] {
+            let error = tunable.parse(text).unwrap_err();
+            assert!(error.message.contains(text) && error.message.starts_with(tunable.info().name), "{error}");
+        }
+        assert!(Tunable::named("speed").unwrap_err().message.contains("read-ahead-max"));
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        let options = |min, max| MountOptions { read_ahead_bytes_min: min, read_ahead_bytes_max: max, ..MountOptions::default() };
+        assert!(check_pairs(&options(4096, 4096)).is_ok() && check_pairs(&options(4096, 0)).is_ok());
+        let error = check_pairs(&options(8192, 4096)).unwrap_err();
+        assert_eq!(error.message, "read-ahead-min would be 8 KiB, more than read-ahead-max, which is 4 KiB: set both");
+    }
+}

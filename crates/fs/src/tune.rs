@@ -1,0 +1,134 @@
+//! How a change of tunables gets into effect, and into the volume.
+
+use std::sync::Arc;
+
+use crate::engine::{Fs, TuningState, cache_options, refusal, stored_key};
+use crate::inode::Inode;
+use crate::log::RecordKind;
+use crate::options::{TUNABLES, Takes, Tunable, TunableInfo, TunableState, TuneOptions, TunedBy, check_pairs};
+use crate::row::{RowChange, Table};
+use crate::{Error, ErrorKind, FileKind, IoMode, MountOptions, Result};
+
+impl Fs {
+    /// Returns how all tunables stand.
+    pub(crate) fn tunables(&self) -> Vec<TunableState> {
+        self.told(&self.tuning.state.lock())
+    }
+
+    fn told(&self, state: &TuningState) -> Vec<TunableState> {
+        let value = |tunable: Tunable| match tunable {
+            Tunable::Cache => self.cache.cap_bytes(),
+            Tunable::LogSize => self.meta.region().superblock().log.len,
+            Tunable::BlockSize => self.block_size.into(),
+            other => other.of(&state.options),
+        };
+        let told = |info: &TunableInfo| TunableState {
+            name: info.name.to_owned(),
+            unit: info.unit,
+            value: value(info.tunable),
+            by: state.by[info.tunable as usize],
+            stored: state.stored[info.tunable as usize],
+            default: (info.takes != Takes::Format).then(|| info.tunable.default_value()),
+            min: info.min,
+            max: info.max,
+            takes: info.takes,
+            option: info.option.to_owned(),
+            effect: info.effect.to_owned(),
+        };
+        TUNABLES.iter().map(told).collect()
+    }
+
+    /// Changes tunables: all, or none.
+    pub(crate) fn tune(&self, change: &TuneOptions) -> Result<Vec<TunableState>> {
+        let mut state = self.tuning.state.lock();
+        change.changes.iter().try_for_each(|(tunable, value)| check_change(*tunable, *value, change.live_only, self.block_size))?;
+        if !change.live_only {
+            self.begin_change()?;
+        }
+        let mut next = state.options.clone();
+        for (tunable, value) in change.changes.iter().filter(|(tunable, _)| tunable.info().takes == Takes::Live) {
+            let back = if change.live_only { state.stored[*tunable as usize] } else { None };
+            tunable.put(value.or(back).unwrap_or_else(|| tunable.default_value()), &mut next);
+        }
+        check_pairs(&next)?;
+        self.take_over(&state.options, &next)?;
+        state.options = next;
+        for (tunable, value) in &change.changes {
+            let at = *tunable as usize;
+            if !change.live_only {
+                state.stored[at] = *value;
+            }
+            if tunable.info().takes == Takes::Live {
+                state.by[at] = match value {
+                    Some(_) if change.live_only => TunedBy::Live,
+                    Some(_) => TunedBy::Volume,
+                    None if state.stored[at].is_some() => TunedBy::Volume,
+                    None => TunedBy::Default,
+                };
+            }
+        }
+        if !change.live_only && !change.changes.is_empty() {
+            let row = |(tunable, value): &(Tunable, Option<u64>)| match value {
+                Some(value) => RowChange::put(Table::Setting, stored_key(*tunable), value.to_le_bytes().to_vec()),
+                None => RowChange::delete(Table::Setting, stored_key(*tunable)),
+            };
+            let lsn = self.commit(RecordKind::Setting, change.changes.iter().map(row).collect());
+            self.meta.sync(lsn)?;
+        }
+        Ok(self.told(&state))
+    }
+
+    /// Lets everything that is live go by other options.
+    fn take_over(&self, before: &MountOptions, next: &MountOptions) -> Result<()> {
+        if before.mode != next.mode
+            && let Err(error) = self.serve_in(next.mode)
+        {
+            self.serve_again_in(before.mode);
+            return Err(error);
+        }
+        let cache = |options: &MountOptions| cache_options(options, self.geometry.logical_block_size, self.block_size);
+        if let Err(error) = self.cache.retune(&cache(before), &cache(next)) {
+            self.serve_again_in(before.mode);
+            return Err(error);
+        }
+        self.sampler.set_every(next.latency_sample);
+        self.tuning.set_sync_interval_ns(Tunable::Sync.of(next));
+        if before.sync_interval != next.sync_interval {
+            self.poke.wake();
+        }
+        if before.extent_size_bytes != next.extent_size_bytes {
+            self.tuning.set_extent_size(next.extent_size_bytes);
+            self.sharing.changed();
+        }
+        self.mover.take_over(next);
+        Ok(())
+    }
+
+    /// Serves files without a mode of their own, open ones too, in another one.
+    fn serve_in(&self, mode: IoMode) -> Result<()> {
+        // First: an open that comes now finds the new mode, and one that came before is found below.
+        self.tuning.set_mode(mode);
+        let follows = |inode: &Inode| inode.kind == FileKind::File && inode.attr_lock().row.io_mode.is_none();
+        let files: Vec<Arc<Inode>> = self.inodes.loaded(|inode| inode.kind == FileKind::File);
+        files.iter().filter(|inode| follows(inode)).try_for_each(|inode| crate::data::mode_changed(self, inode))
+    }
+
+    fn serve_again_in(&self, mode: IoMode) {
+        if self.tuning.mode() != mode
+            && let Err(error) = self.serve_in(mode)
+        {
+            tracing::warn!("some files are served in another mode than '{mode}' until they are opened again: {error}");
+        }
+    }
+}
+
+fn check_change(tunable: Tunable, value: Option<u64>, live_only: bool, block_size: u32) -> Result<()> {
+    let info = tunable.info();
+    let refuse = |why: String| Err(Error::new(ErrorKind::Invalid, format!("{}: {why}", info.name)));
+    match info.takes {
+        Takes::Format => refuse(format!("it is set once, by 'bedplate format {}', and cannot be changed", info.option)),
+        Takes::MountOption => refuse(format!("it is needed before the volume can be read: give the mount option {}", info.option)),
+        Takes::NextMount if live_only => refuse("it counts from the next mount on, so it cannot be set for this one only".to_owned()),
+        _ => value.and_then(|value| refusal(tunable, value, block_size)).map_or(Ok(()), refuse),
+    }
+}
