@@ -1,4 +1,4 @@
-//! What single files did since they were loaded: for those who watch, and for those who tune.
+//! What single files did since they were loaded: for watching and for tuning.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
@@ -114,7 +114,7 @@ impl Fs {
         Ok(paths)
     }
 
-    /// Visits every name, in parts, so that nobody waits for the whole; until `visit` has seen enough.
+    /// Visits every name, in parts, so that no change waits for the whole; until `visit` has seen enough.
     fn scan_names(&self, mut visit: impl FnMut(InodeNo, &[u8], DentryRow) -> bool) -> Result<()> {
         let mut last: Option<Vec<u8>> = None;
         loop {

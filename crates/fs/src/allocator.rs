@@ -12,7 +12,7 @@
 //! - I-SPC-2: blocks that a record freed stay out of reach until that record is sealed, so that replay never meets them with other data.
 //! - I-SPC-3: data never takes the reserve: a full volume can still delete, log and grow its metadata.
 //! - I-SPC-5: blocks promised to cached writes are found when those reach the device: nothing else takes the last of them but metadata.
-//! - I-SPC-4: blocks kept ahead for a file belong to the free total and to nobody's extents; a crash or a close gives them back for nothing.
+//! - I-SPC-4: blocks kept ahead for a file belong to the free total and to no extent; a crash or a close gives them back for nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -335,7 +335,7 @@ impl Inner {
         taken
     }
 
-    /// Keeps up to `blocks` from `at` on for the next append of `ino`; scarce space is kept for nobody.
+    /// Keeps up to `blocks` from `at` on for the next append of `ino`; scarce space is not kept.
     fn keep_ahead(&mut self, ino: InodeNo, at: u64, blocks: u64) {
         if self.ahead.get(&ino).is_some_and(|run| run.start.0 == at) {
             return;

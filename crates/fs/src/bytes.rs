@@ -1,4 +1,4 @@
-//! Bytes of keys and rows: short ones lie where they are named, so that who compares keys of a table follows no pointer, and who makes one allocates nothing.
+//! Bytes of keys and rows: short ones are stored inline, so that comparing keys follows no pointer and making one allocates nothing.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;

@@ -42,7 +42,7 @@ pub enum ErrorKind {
     NotAVolume,
     /// A Bedplate volume in a format newer than this software.
     NewerFormat,
-    /// In use by somebody else, or still in use by an open file.
+    /// In use elsewhere, or still in use by an open file.
     Busy,
     /// The operation is not offered here.
     Unsupported,

@@ -13,7 +13,7 @@
 //! | `concurrent` and `concurrent+cache`            | `concurrent`: nothing is kept in the cache    | no       |
 //!
 //! A `cached` open whose caller caches by itself needs no library cache. While all `cached` opens are of that kind the file is *served*
-//! like `direct`, conflict or not; as soon as one of them is not, everybody goes through the library cache, so that all see the same bytes.
+//! like `direct`, conflict or not; as soon as one of them is not, all I/O goes through the library cache, so that all opens see the same bytes.
 
 use crate::IoMode;
 

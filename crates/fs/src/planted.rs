@@ -50,7 +50,7 @@ pub enum PlantedBug {
     RollbackInParts,
     /// Blocks that were shared are written in place before the record that ended the sharing is sealed.
     WriteBeforeUnshared,
-    /// Who comes while a round of group commit is under way takes it for one that serves it.
+    /// A caller that comes while a round of group commit is under way takes it for one that serves it.
     JoinedTooLate,
     /// The superblocks are there before the volume that they describe is.
     PublishedWhileFormatting,
@@ -365,7 +365,7 @@ fn in_process() -> Option<PlantedBug> {
     *NAMED.get_or_init(find)
 }
 
-/// Nobody makes mistakes.
+/// Without the feature there are no mistakes.
 #[cfg(not(any(test, feature = "planted-bugs")))]
 pub(crate) const fn planted(_: PlantedBug) -> bool {
     false

@@ -26,10 +26,10 @@ pub struct QueueCompletion {
 ///
 /// What cannot go straight to the device (unaligned, unwritten, cached …) is carried out before `submit` returns and completes like the rest.
 ///
-/// Operations in flight hold their files' locks as the I/O mode says. Nobody needs to fetch completions for others to get on: whoever waits for such a
+/// Operations in flight hold their files' locks as the I/O mode says. Completions need not be fetched for others to get on: a thread that waits for such a
 /// lock completes the device's part itself, and the results wait here.
 pub struct Queue {
-    /// Also reached by those who wait for a lock that an operation of this queue holds.
+    /// Also reached by threads that wait for a lock that an operation of this queue holds.
     engine: Arc<Mutex<Engine>>,
     /// Queued and not yet submitted.
     waiting: Vec<Op>,

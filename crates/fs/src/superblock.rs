@@ -1,4 +1,4 @@
-//! The superblock: who the volume is and where its regions lie.
+//! The superblock: the volume's identity and where its regions lie.
 //!
 //! Two copies with equal content: A at byte 0, B at [`COPY_B`]. An update writes A, flushes, writes B, flushes, so that at every moment one of
 //! them is whole. Each carries a generation and a CRC-32C; the newer whole one counts.

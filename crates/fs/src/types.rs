@@ -207,7 +207,7 @@ pub struct SetAttr {
     pub ctime: Option<Timestamp>,
 }
 
-/// Who creates a file and with which permission bits (the caller has applied its umask).
+/// Owner and permission bits of a new file (the caller has applied its umask).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NewFile {
     /// Permission bits, `0o7777`.

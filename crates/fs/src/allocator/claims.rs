@@ -8,7 +8,7 @@ use crate::extent::{ExtentState, Run};
 use crate::images::{CoveringRow, Shares};
 use crate::{BlockNo, Epoch, Error, FileBlock, InodeNo, Result};
 
-/// Who claims blocks.
+/// What claims blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// A part of the volume itself.
@@ -43,7 +43,7 @@ impl Claim {
         Self { start: start.0, blocks, owner }
     }
 
-    /// Returns who claims.
+    /// Returns what claims.
     pub(crate) fn owner(&self) -> Owner {
         self.owner
     }

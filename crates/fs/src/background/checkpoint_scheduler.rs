@@ -1,6 +1,6 @@
 //! The keeper: carries the schedules of checkpoints out, and warns when checkpoints fill the volume.
 //!
-//! A thread of its own, because a checkpoint waits for whoever writes, and the sync daemon must not. It sleeps until the next schedule is due, at most
+//! A thread of its own, because a checkpoint waits for writers, and the sync daemon must not. It sleeps until the next schedule is due, at most
 //! a minute where there are schedules, because the wall clock may be set; where there are none it sleeps until one is added.
 
 use std::sync::{Arc, Weak};

@@ -1,4 +1,4 @@
-//! The mover: puts scattered files together in the background, slowly and while nobody else is busy.
+//! The defragmenter: puts scattered files together in the background, slowly and while programs are not busy.
 //!
 //! ```text
 //!   rate 0 ─► off                      survey: all extents, some at a time ─► the most scattered files ─► steps of the worst ─► its report

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `sync_daemon` | what is dirty becomes durable within the sync interval |
 //! | `checkpoint_scheduler` | carries the schedules of checkpoints out, and warns of what fills the volume |
-//! | `defragmenter` | puts scattered files together, slowly and while nobody else is busy |
+//! | `defragmenter` | puts scattered files together, slowly and while programs are not busy |
 
 pub(crate) mod checkpoint_scheduler;
 pub(crate) mod defragmenter;

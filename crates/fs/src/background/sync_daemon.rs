@@ -1,4 +1,4 @@
-//! The sync daemon: what is dirty becomes durable within the sync interval, without anybody asking.
+//! The sync daemon: what is dirty becomes durable within the sync interval, without a call of a program.
 //!
 //! It wakes once an interval, or when a writer wakes it because the metadata outgrows its bounds.
 

@@ -111,7 +111,7 @@ impl CachedFile {
     }
 
     /// Forgets the clean pages and keeps none until [`resume`](Self::resume): the file is going to be served past the cache, which would not hear of writes. A
-    /// reader who comes late, or a read-ahead under way, finds nothing and leaves nothing. The caller has flushed.
+    /// reader that comes late, or a read-ahead under way, finds nothing and leaves nothing. The caller has flushed.
     pub(crate) fn pause(&self) {
         let mut state = self.core.state.lock();
         if !std::mem::replace(&mut state.paused, true) {

@@ -47,7 +47,7 @@ pub(super) struct FileState {
     pub(super) paused: bool,
     /// The file was dropped: what is still being written is forgotten when it lands.
     pub(super) closed: bool,
-    /// Counts failed write-behinds, so that whoever waits for one notices.
+    /// Counts failed write-behinds, so that a thread that waits for one notices.
     pub(super) failures: u64,
     /// The last of them.
     pub(super) last_failure: Option<Error>,

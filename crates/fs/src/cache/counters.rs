@@ -9,7 +9,7 @@ pub(super) struct Counters {
     pub(super) read_ahead_issued: AtomicU64,
     pub(super) read_ahead_used: AtomicU64,
     pub(super) read_ahead_wasted: AtomicU64,
-    /// Pages read ahead that nobody has used yet.
+    /// Pages read ahead and not used yet.
     pub(super) ahead_unused: AtomicU64,
     pub(super) write_behind_runs: AtomicU64,
     pub(super) write_behind_bytes: AtomicU64,

@@ -11,7 +11,7 @@ use super::pages::PageCache;
 use super::shard::{AHEAD, Key, MARKER, Residence, ShardState};
 use crate::Result;
 
-/// A fill under way. Dropping it tells those who wait for it, whatever became of it.
+/// A fill under way. Dropping it wakes the threads that wait for it, whatever became of it.
 #[derive(Debug)]
 pub(super) struct Fill {
     cache: Arc<PageCache>,
@@ -27,7 +27,7 @@ pub(super) struct Fill {
 /// How pages enter the cache.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
-    /// The pages that somebody is using right now; the others are read ahead.
+    /// The pages that are in use right now; the others are read ahead.
     pub(super) used: Range<u64>,
     /// The end of the use within the last page used.
     pub(super) used_end: usize,
@@ -164,7 +164,7 @@ impl PageCache {
             let cache = Arc::clone(&fill.cache);
             cache.counters.read_ahead_issued.fetch_add(count, Relaxed);
             let mut staging = cache.staging.take(count as usize * cache.layout.page_size());
-            // A failed read-ahead is no failure of anybody's: the read that needs the page meets the error itself.
+            // A failed read-ahead is reported to no caller: the read that needs the page meets the error itself.
             if fill.read(&mut staging).is_ok() {
                 fill.keep(&staging, &entry);
             }
@@ -172,7 +172,7 @@ impl PageCache {
         });
     }
 
-    /// Reads a fill's pages into the memory of the reader who waits for all of them, and keeps a copy. Returns the bytes read.
+    /// Reads a fill's pages into the memory of the reader that waits for all of them, and keeps a copy. Returns the bytes read.
     pub(super) fn fill_in_place(&self, fill: Fill, buf: &mut [u8], marker: Option<u64>) -> Result<usize> {
         let pages = fill.pages();
         let page_size = self.layout.page_size();
@@ -182,7 +182,7 @@ impl PageCache {
         Ok(target.len())
     }
 
-    /// Reads a fill's pages for a reader who waits for some of them, and lets `take` have the bytes.
+    /// Reads a fill's pages for a reader that waits for some of them, and lets `take` have the bytes.
     pub(super) fn fill_now(&self, fill: Fill, entry: &Entry, take: impl FnOnce(&[u8])) -> Result<()> {
         let pages = fill.pages();
         let count = pages.end - pages.start;

@@ -2,7 +2,7 @@
 //!
 //! A plain value guarded by the shard's lock. A fill is *spoiled* when a change or a write into the cache touched its pages while it was under way: what it
 //! read may be older than what is there now, and is not kept (I-CACHE-2). A change is *contended* when another change touched its pages while it was under
-//! way: nobody knows which of the two the device kept, and the cached copy is dropped (I-CACHE-3).
+//! way: it is not known which of the two the device kept, and the cached copy is dropped (I-CACHE-3).
 
 use std::sync::Arc;
 
@@ -97,7 +97,7 @@ impl Flights {
     }
 }
 
-/// Where those wait who need what a fill brings.
+/// Where readers wait for what a fill brings.
 #[derive(Debug, Default)]
 pub(super) struct Landing {
     landed: Mutex<bool>,

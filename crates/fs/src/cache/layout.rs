@@ -6,7 +6,7 @@
 //!   group  16 pages of one file, aligned: found by one look-up, guarded by one shard's lock
 //! ```
 //!
-//! 4 KiB pages, because databases read 4 to 16 KiB at random places and a larger page would fill the cap with bytes nobody asked for; groups, because a
+//! 4 KiB pages, because databases read 4 to 16 KiB at random places and a larger page would fill the cap with bytes that were not asked for; groups, because a
 //! look-up and a lock for every 4 KiB would cost a sequential reader more than the copy. Beside its data a page takes some 45 bytes, plus 5 (dense) to 80
 //! (alone in its group), plus 9 for the ghost queue: 1.5 to 3.3 %.
 

@@ -35,7 +35,7 @@
 //! - **I-CACHE-3** When direct writes of one page overlap in time, no cached copy of it survives the last of them, and none is made while one is under way.
 //! - **I-CACHE-4** A dirty or flying page stays in memory; of a page, one write at a time is under way.
 //! - **I-CACHE-5** While the map changes, nothing of the file enters the cache by a fill, and nothing read before the change enters after it.
-//! - **I-CACHE-6** Pages in memory never pass the cap, also when that has just become smaller; a writer who would pass its share for dirty pages (half, unless
+//! - **I-CACHE-6** Pages in memory never pass the cap, also when that has just become smaller; a writer that would pass its share for dirty pages (half, unless
 //!   tuned) writes some back first.
 //! - **I-CACHE-7** A frame is in one queue of the replacement at most, a pinned one in none.
 //! - **I-CACHE-8** In a valid unit, bytes beyond the logical size are zero.

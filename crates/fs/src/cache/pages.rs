@@ -48,7 +48,7 @@ pub(crate) struct PageCache {
     pub(super) listed: Mutex<BTreeMap<u64, Weak<FileCore>>>,
 }
 
-/// What the cap and the tunables come to, in pages. Changed while everybody goes on: each is read once for one decision.
+/// What the cap and the tunables come to, in pages. Changed while I/O goes on: each is read once for one decision.
 #[derive(Debug, Default)]
 struct Limits {
     /// Frames of one shard.
@@ -113,13 +113,13 @@ impl PageCache {
     }
 
     /// Makes the cache's part of one inode. `size` is the inode's logical size: the inode reads it, `write_at` and `begin_truncate` move it.
-    /// `backing` is weak because the inode that owns the `CachedFile` usually *is* the backing; whoever drops the inode flushes it first.
+    /// `backing` is weak because the inode that owns the `CachedFile` usually *is* the backing; the inode is flushed before it is dropped.
     pub(crate) fn file(self: &Arc<Self>, ino: u64, backing: Weak<dyn Backing>, size: Arc<AtomicU64>) -> CachedFile {
         let id = FileCore::number(self.next_file.fetch_add(1, Relaxed));
         CachedFile { cache: Arc::clone(self), core: Arc::new(FileCore::new(id, ino, backing, size)) }
     }
 
-    /// Takes over another cap, other windows and other limits for dirty pages, while everybody goes on. A smaller cap writes back what is dirty too much and
+    /// Takes over another cap, other windows and other limits for dirty pages, while I/O goes on. A smaller cap writes back what is dirty too much and
     /// gives the memory back before it returns; the pages that are used most stay. As there are as many shards as at the beginning, a cap below 16 pages for
     /// each is raised to that.
     ///

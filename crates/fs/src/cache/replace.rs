@@ -38,7 +38,7 @@ pub(super) struct Node {
     /// Where a pinned frame goes back to.
     home: Place,
     touches: AtomicU8,
-    /// Read ahead, and let through `small` once more because nobody had come to it yet.
+    /// Read ahead, and let through `small` once more because it had not been read yet.
     spared: bool,
     /// Offset within the page at which the last access ended.
     cursor: AtomicU32,
@@ -63,7 +63,7 @@ impl Node {
         self.cursor.store(end as u32, Relaxed);
     }
 
-    /// Returns whether the page was read ahead and nobody has used it.
+    /// Returns whether the page was read ahead and not used.
     fn is_unused(&mut self) -> bool {
         *self.touches.get_mut() == 0 && *self.cursor.get_mut() == 0
     }
@@ -209,7 +209,7 @@ impl Replacer {
                 self.pin(nodes, frame);
                 let node = nodes.node_mut(frame);
                 if node.is_unused() {
-                    // What somebody is about to read is worth more than what somebody has read once. And it is no page that was asked for: it
+                    // A page about to be read is worth more than one that was read once. And it is no page that was asked for: it
                     // leaves no name behind that would bring it to `main` when the reader does come.
                     if std::mem::replace(&mut node.spared, true) {
                         return Some(frame);

@@ -21,7 +21,7 @@ use super::sync::RwLock;
 /// Frames whose memory is allocated together.
 const SLAB_FRAMES: usize = 64;
 
-/// The page was read ahead and nobody has used it yet.
+/// The page was read ahead and not used yet.
 pub(super) const AHEAD: u8 = 1;
 /// Using the page triggers the next read-ahead.
 pub(super) const MARKER: u8 = 2;
@@ -55,7 +55,7 @@ fn mix(value: u64) -> u64 {
     (wide >> 64) as u64 ^ wide as u64
 }
 
-/// Takes over what [`Key`] has mixed. The numbers come from the cache itself, so nobody can choose them to collide.
+/// Takes over what [`Key`] has mixed. The numbers come from the cache itself, so they cannot be chosen to collide.
 #[derive(Debug, Default)]
 pub(super) struct KeyHasher(u64);
 

@@ -76,10 +76,10 @@ impl PageCache {
 
     /// Writes all dirty pages of a range and waits for the writes of it that others began. Stops at the first failure.
     ///
-    /// Two passes: a page that is dirty while an older write of it is under way is passed over in the first, written in the second; whoever else took it in
+    /// Two passes: a page that is dirty while an older write of it is under way is passed over in the first, written in the second; if another thread took it in
     /// between took what it held when this call began, or newer, and is waited for.
     ///
-    /// A failure of a write that it waited for is its failure too, whoever else was told of it: those pages are dirty again.
+    /// A failure of a write that it waited for is its failure too, also where another caller was told of it: those pages are dirty again.
     pub(super) fn write_out(&self, core: &Arc<FileCore>, pages: &Range<u64>) -> Result<()> {
         let failures = core.state.lock().failures;
         for _pass in 0..2 {
@@ -358,7 +358,7 @@ impl Drop for Carried<'_> {
         for span in group_spans(self.pages.clone()) {
             let key = Key { file: self.core.id, group: span.group };
             let mut state = self.cache.shard(self.core.id, span.group).state.write();
-            // Asked under the shard's lock: whoever closes the file later comes to this shard later, and finds the pages landed.
+            // Asked under the shard's lock: a later close of the file comes to this shard later, and finds the pages landed.
             let closed = self.core.state.lock().closed;
             (span.first..span.end).for_each(|page| self.settle_page(&mut state, key, page, closed));
         }

@@ -125,7 +125,7 @@ fn examine(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>) ->
     };
     for step in STEPS {
         match step(&mut examined) {
-            // A page of the tree that nobody can read: what comes after it would be told wrong.
+            // A page of the tree that cannot be read: what comes after it would be told wrong.
             Err(e) if e.kind == ErrorKind::Corrupt => {
                 examined.notes.broken(FindingKind::Metadata, e.message, COPY_OUT);
                 return Ok(examined.notes);

@@ -422,7 +422,7 @@ fn share_some(
         Record { kind: RecordKind::Checkpoint, rows, exposes: None, barrier: false },
         if planted(PlantedBug::CloneUncounted) { Others::Free } else { Others::Covered },
     )?;
-    // Before anybody may write one of the two in place.
+    // Before one of the two may be written in place.
     let capture = locked.capture();
     if !planted(PlantedBug::CloneWrittenInPlace) {
         capture.cloned.extend([file.of, file.ino]);

@@ -51,7 +51,7 @@ impl Fs {
         Ok(CheckpointInfo::of(&checkpoint))
     }
 
-    /// Commits one while nobody else makes any. Refuses a name that is taken, and then a full volume, before anything is changed.
+    /// Commits one while no other is made. Refuses a name that is taken, and then a full volume, before anything is changed.
     pub(super) fn commit_checkpoint(
         &self,
         name: &[u8],
@@ -116,7 +116,7 @@ impl Fs {
         Ok(images)
     }
 
-    /// Finds what paths name and lies below, and what leads there. Nobody changes names meanwhile.
+    /// Finds what paths name and lies below, and what leads there. No name changes meanwhile.
     fn members<'a>(&self, paths: impl Iterator<Item = &'a Path>) -> Result<Members> {
         let mut members = Members::default();
         for path in paths {

@@ -1,4 +1,4 @@
-//! Holding everybody back for a moment, so that a checkpoint cuts through no write (I-CKP-4).
+//! The freeze: holds all changes back for a moment, so that a checkpoint cuts through no write (I-CKP-4).
 //!
 //! ```text
 //!   change lock ─► names lock: no opens, no changes by path ─► order locks of all open files ─► flush the library cache
@@ -10,8 +10,8 @@
 //! none become dirty meanwhile: a write needs an open file.
 //!
 //! The time this takes follows from the number of open files and of dirty pages, not from the number of files, in memory or not, or their size. Order locks come before
-//! inode locks, all of them: who holds an order lock may wait for the inode lock of another file (its page makes room by writing another one's), and
-//! who holds an inode lock waits for no lock of another file. A queue's I/O in flight is helped out of the way.
+//! inode locks, all of them: a holder of an order lock may wait for the inode lock of another file (its page makes room by writing another one's), and
+//! a holder of an inode lock waits for no lock of another file. A queue's I/O in flight is helped out of the way.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl Fs {
             self.cache.flush_all()?;
         }
         self.commit_all_times(&unchanging.changing());
-        // Before the inode locks: who fills a page holds one.
+        // Before the inode locks: filling a page takes one.
         let mut with_pages = if pages == Pages::Forgotten && !planted(PlantedBug::RollbackKeepsPages) { self.cached_files.all() } else { Vec::new() };
         with_pages.retain(|inode| !self.is_past(inode.ino));
         let changes = with_pages.iter().map(|inode| crate::data::forget_pages(self, inode)).collect::<Result<Vec<_>>>()?;

@@ -1,4 +1,4 @@
-//! Keeping a checkpoint from being deleted while somebody reads it.
+//! Keeping a checkpoint from being deleted while it is read.
 
 use std::sync::{Arc, Weak};
 
@@ -52,7 +52,7 @@ impl Drop for Looking<'_> {
 impl Fs {
     /// Keeps a checkpoint from being deleted.
     pub(crate) fn hold_checkpoint(self: &Arc<Self>, name: &[u8]) -> Result<CheckpointHold> {
-        // Nobody deletes it meanwhile.
+        // It is not deleted meanwhile.
         let _changing = self.change();
         let epoch = self.checkpoint(name)?.epoch;
         let root = self.inode_at(epoch, InodeNo::ROOT)?;
@@ -62,7 +62,7 @@ impl Fs {
 
     /// Finds a checkpoint that is read for a change, and keeps it until then: neither retention nor a full volume may delete it, for this change least of all.
     pub(super) fn looking_into(&self, name: &[u8]) -> Result<(Arc<Checkpoint>, Looking<'_>)> {
-        // Nobody deletes it meanwhile.
+        // It is not deleted meanwhile.
         let _changing = self.change();
         let checkpoint = self.checkpoint(name)?;
         let epoch = checkpoint.epoch;

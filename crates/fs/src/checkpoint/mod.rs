@@ -14,7 +14,7 @@
 //! Decision 0008 has the reasons.
 //!
 //! - I-CKP-1, I-CKP-2, I-CKP-3, I-CKP-7: see `images/before_image.rs`.
-//! - I-CKP-4: a checkpoint is made while nobody writes: no write of an open file is half in it.
+//! - I-CKP-4: a checkpoint is made while nothing is written: no write of an open file is half in it.
 //! - I-CKP-5: what a view shows never changes while the checkpoint exists.
 //! - I-CKP-6: see [`clone`].
 

@@ -101,7 +101,7 @@ impl Fs {
         self.remove_checkpoint(name, |_| true)
     }
 
-    /// Deletes a checkpoint that may go now that nobody can change it; durable when it returns. Until then what it had is still not written in place (I-CKP-7).
+    /// Deletes a checkpoint that may go now that it cannot change; durable when it returns. Until then what it had is still not written in place (I-CKP-7).
     pub(super) fn remove_checkpoint(&self, name: &[u8], may_go: impl Fn(&Checkpoint) -> bool) -> Result<()> {
         let (epoch, lsn) = self.frozen(|_| {
             let checkpoint = self.checkpoint(name)?;

@@ -1,7 +1,7 @@
 //! Rollback: the rows of a checkpoint become the live rows again. No data is copied, and one record does it all.
 //!
 //! ```text
-//!   frozen ─► nobody has it open? ─► checkpoint of the present, to undo with ─► rows that differ ─► one record ─► loaded inodes read again
+//!   frozen ─► not open? ─► checkpoint of the present, to undo with ─► rows that differ ─► one record ─► loaded inodes read again
 //! ```
 //!
 //! The blocks that come back are needed by the checkpoint too, so the next write to them goes elsewhere, as to any block of a checkpoint.

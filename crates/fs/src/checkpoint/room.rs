@@ -11,7 +11,7 @@
 //! A change may ask for its blocks in parts (the edges of a write are copied, a large cached write comes in pieces), so what counts is its *demand*: what
 //! all of it would take, once with the checkpoints that there are and once without those that may go, because what only they share is then written in place.
 //!
-//! Only automatic checkpoints that nobody keeps may go. Whoever needs blocks calls this with no lock held, because a deletion holds everybody back.
+//! Only automatic checkpoints that are not marked as kept may go. This is called with no lock held, because a deletion holds all changes back.
 
 use super::remove::would_free;
 use crate::engine::{CheckpointCounts, Fs, SPACE_POLICY, SpacePolicy};
@@ -66,7 +66,7 @@ impl Fs {
         if refused.blocks_wanted == 0 {
             return Err(refused);
         }
-        // Blocks that left files may be waiting for somebody who holds no lock.
+        // Blocks that left files may be waiting for a thread that holds no lock.
         if self.empty_limbo() {
             return Ok(());
         }
@@ -77,7 +77,7 @@ impl Fs {
             return Err(self.with_advice(refused));
         }
         let _one = self.room.lock();
-        // Somebody else may have made room meanwhile.
+        // Another thread may have made room meanwhile.
         if self.space.would_fit(demand(&[])?.max(refused.blocks_wanted)) || self.delete_oldest(demand)? { Ok(()) } else { Err(refused) }
     }
 
@@ -96,7 +96,7 @@ impl Fs {
             let name = &checkpoint.row.name;
             let as_it_was = |found: &Checkpoint| found.epoch == checkpoint.epoch && found.is_removable();
             match self.remove_checkpoint(name, as_it_was) {
-                // Somebody began to read it, keeps it from now on, or deleted it: the next one, then.
+                // It is read, or kept from now on, or was deleted: the next one, then.
                 Err(error) if matches!(error.kind, ErrorKind::Busy | ErrorKind::NotFound) => continue,
                 other => other?,
             }

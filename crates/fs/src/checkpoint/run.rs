@@ -1,7 +1,7 @@
 //! Carrying schedules out: what is due is made, what is too many is deleted.
 //!
 //! A checkpoint and the note that its schedule had its turn are one record, so a crash makes none twice. Retention deletes only what its own
-//! schedule made and nobody keeps, the oldest epochs first.
+//! schedule made and is not marked as kept, the oldest epochs first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,7 +125,7 @@ impl Fs {
         }
     }
 
-    /// Deletes the oldest that a schedule made beyond those that it keeps. One that somebody reads waits for the next time.
+    /// Deletes the oldest that a schedule made beyond those that it keeps. One that is being read waits for the next time.
     fn retain(&self, schedule: &Schedule, run: &mut ScheduleRun) -> Result<()> {
         let mut made: Vec<Arc<Checkpoint>> = self.all_checkpoints();
         made.retain(|checkpoint| checkpoint.is_removable() && schedule.gave(&checkpoint.row.name));

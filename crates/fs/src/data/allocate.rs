@@ -140,7 +140,7 @@ impl Io<'_> {
     fn fill_unwritten(self, held: &Alone<'_>, blocks: Range<u64>, end: u64, keep_size: bool, all: bool) -> Result<()> {
         let grows = !keep_size && end > self.state().logged_size();
         if grows {
-            // Before the plan is made: it would put the shared block back, whose tail nobody may zero.
+            // Before the plan is made: it would put the shared block back, whose tail must not be zeroed.
             self.unshare_tail(held)?;
         }
         let map = self.map()?;
@@ -163,8 +163,8 @@ impl Io<'_> {
         self.publish_extents(blocks, &extents, change).map(drop)
     }
 
-    /// Cuts a range out of the file. Durable before anybody may write: an overwrite in place, through the new map, of blocks that a crash would
-    /// still find under their old offset would show bytes where nobody wrote them (S-9).
+    /// Cuts a range out of the file. Durable before the next write: an overwrite in place, through the new map, of blocks that a crash would
+    /// still find under their old offset would show bytes where they were not written (S-9).
     fn collapse(self, _held: &Alone<'_>, bytes: &Range<u64>) -> Result<()> {
         let size = self.state().logged_size();
         if bytes.end >= size {
@@ -178,7 +178,7 @@ impl Io<'_> {
         self.fs.meta.sync(lsn)
     }
 
-    /// Puts a hole into the file. Durable before anybody may write, as [`collapse`](Self::collapse).
+    /// Puts a hole into the file. Durable before the next write, as [`collapse`](Self::collapse).
     fn insert(self, _held: &Alone<'_>, bytes: &Range<u64>) -> Result<()> {
         let size = self.state().logged_size();
         let len = bytes.end - bytes.start;

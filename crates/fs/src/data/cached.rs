@@ -16,7 +16,7 @@ pub(super) fn uses_cache(path: IoMode) -> bool {
     matches!(path, IoMode::Cached | IoMode::ConcurrentCache)
 }
 
-/// What an append that was refused in its middle says: whoever began it again would append its first bytes twice.
+/// What an append that was refused in its middle says: beginning it again would append its first bytes twice.
 fn half_appended(error: Error, bytes: usize) -> Error {
     Error { message: format!("{} ({bytes} bytes were appended before that)", error.message), blocks_wanted: 0, ..error }
 }

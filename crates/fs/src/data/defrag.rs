@@ -6,7 +6,7 @@
 //!               locks released ◄─ one record remaps the window, with the checksum of the copy ◄─ copied ◄───┘
 //! ```
 //!
-//! A window is no longer than a record's checksum covers, so a crash finds it wholly where it was or wholly where it went. Whoever reads or writes goes
+//! A window is no longer than a record's checksum covers, so a crash finds it wholly where it was or wholly where it went. Reads and writes go
 //! on between two windows. Blocks that checkpoints or other files need are left alone unless asked for: a copy of them would hold space of its own.
 
 use std::ops::Range;

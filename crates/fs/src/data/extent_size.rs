@@ -1,7 +1,7 @@
 //! Extent sizes: how many bytes of a file are wanted in one run of the volume (XFS calls that hint `extsize`).
 //!
 //! ```text
-//!   the file's own ─► else the volume's tunable ─► blocks behind what is allocated are kept for the file, also while nobody has it open
+//!   the file's own ─► else the volume's tunable ─► blocks behind what is allocated are kept for the file, also while it is not open
 //! ```
 //!
 //! What is kept is in memory only and taken back when space runs out (I-SPC-4), so a hint costs no space and fails no write. It is kept in the extended

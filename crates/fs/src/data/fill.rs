@@ -32,7 +32,7 @@ pub(super) enum Before {
     Written,
     /// Part of the file, without data.
     Unwritten,
-    /// Nobody's.
+    /// Not in use.
     Free,
 }
 
@@ -108,7 +108,7 @@ impl Io<'_> {
     pub(super) fn begin_fill(self, data: &Payload<'_>, blocks: Range<u64>) -> Result<Filling> {
         let logged = self.state().logged_size();
         let extends = data.size_after(logged) > logged;
-        // Looked up again: who held the claim before may have filled them.
+        // Looked up again: the holder of the claim before may have filled them.
         let map = self.map()?;
         let (pieces, redirects) = self.pieces_to_write(&map, self.fs.grid.blocks(&data.range()));
         self.count_fill(&pieces, extends, redirects);

@@ -55,7 +55,7 @@ impl<'a> Io<'a> {
         Ok(map)
     }
 
-    /// Forgets a large map that nobody has open; the rows hold the same.
+    /// Forgets the large map of a file that is not open; the rows hold the same.
     pub(super) fn unload_map(self) {
         let mut map = self.state().map_place();
         if map.as_ref().is_some_and(|map| map.len() > EXTENTS_KEPT) {

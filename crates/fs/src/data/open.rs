@@ -1,4 +1,4 @@
-//! Opening and closing: who has the file open, and how it is served because of that.
+//! Opening and closing: which opens a file has, and how it is served because of them.
 //!
 //! ```text
 //!   open, close, change of the file's mode ──► table of opens ──► service
@@ -51,7 +51,7 @@ impl Io<'_> {
             tracing::warn!("inode {}: what was written to the cache did not reach the device: {error}", self.inode.ino.0);
         }
         if self.state().opens.lock().len() == 0 {
-            // Who wants large extents gets them also when every append is an open of its own.
+            // A file with an extent size gets large extents also when every append is an open of its own.
             if !self.state().extent_size.is_wanted() {
                 self.fs.space.drop_ahead(self.inode.ino);
             }

@@ -92,7 +92,7 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// The block in which the file ends, where a write behind it moves the end and must zero what follows in the block, but somebody else needs it as it is.
+    /// The block in which the file ends, where a write behind it moves the end and must zero what follows in the block, but another row needs it as it is.
     fn shared_tail(self, map: &ExtentMap, bytes: &Range<u64>) -> Option<Range<u64>> {
         let (grid, logged) = (&self.fs.grid, self.state().logged_size());
         let tail = grid.block_of(logged);

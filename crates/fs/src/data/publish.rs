@@ -81,7 +81,7 @@ impl Io<'_> {
     /// Makes `extents` all that the file blocks of `range` map; what they do not cover any more becomes free unless a checkpoint needs it.
     pub(super) fn publish_extents(self, range: Range<u64>, extents: &[(FileBlock, Extent)], change: Change) -> Result<Lsn> {
         self.publish(change, |map| {
-            // Under the map's lock: who promises blocks to holes looks at the map and the promises as one.
+            // Under the map's lock: a reservation of blocks for holes looks at the map and the reservations as one.
             self.forget_promises(&range);
             map.plan_set(range, extents)
         })
@@ -169,7 +169,7 @@ impl Io<'_> {
         let segments = exposes.as_ref().map(|exposure| exposure.segments.clone()).unwrap_or_default();
         let barrier = exposes.is_none();
         let committed = self.fs.commit_known(Record { kind, rows, exposes, barrier }, known);
-        // Nobody finds these blocks before the map is unlocked.
+        // These blocks cannot be found before the map is unlocked.
         self.state().unsealed.add(&segments, committed.lsn, self.fs.meta.sealed_lsn());
         committed
     }

@@ -141,7 +141,7 @@ impl Io<'_> {
         }
     }
 
-    /// The device ranges of an aligned range whose blocks are all written, and nobody else's if they are to be written.
+    /// The device ranges of an aligned range whose blocks are all written, and the file's own if they are to be written.
     fn plan_segments(self, offset: u64, len: u64, write: bool) -> Result<Option<Segments>> {
         let grid = &self.fs.grid;
         if !grid.on_sector(offset) || !grid.on_sector(len) || len == 0 || len > SEGMENT_BYTES_MAX {

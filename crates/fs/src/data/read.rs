@@ -91,7 +91,7 @@ impl Io<'_> {
         }
         self.read_aligned(&mut buf[..whole], offset)?;
         if whole > len {
-            // What lies beyond the end is nobody's business (I-IO-4).
+            // What lies beyond the end is undefined (I-IO-4).
             buf[len..whole].fill(0);
             self.inode.counters.reason(Reason::Tail);
         }

@@ -12,7 +12,7 @@ impl Io<'_> {
         Ok(self.find_born(offset, len)?.map(|(at, _)| at))
     }
 
-    /// As [`find_written`](Self::find_written), if nobody else needs what is there: it may be written in place.
+    /// As [`find_written`](Self::find_written), if no other row needs what is there: it may be written in place.
     #[inline]
     pub(super) fn find_owned(self, offset: u64, len: u64) -> Result<Option<u64>> {
         Ok(self.find_born(offset, len)?.filter(|(_, birth)| *birth > self.floor()).map(|(at, _)| at))

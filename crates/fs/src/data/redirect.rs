@@ -12,7 +12,7 @@
 //! checkpoints has changed, so making a checkpoint touches no file.
 //!
 //! - I-IO-6: a block that an image or another file may need is written only after it left this file's map.
-//! - I-IO-7: a block that leaves a map under the shared inode lock becomes free only after everybody who held that lock has let go.
+//! - I-IO-7: a block that leaves a map under the shared inode lock becomes free only after all that held that lock have let go.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl Io<'_> {
     }
 
     /// Returns the pieces of a range of file blocks as a writer may use them: what is needed elsewhere is a hole (I-IO-6). Also whether there was any.
-    /// Of a file that is written untorn, so is every written block, but not to who writes parts of blocks.
+    /// Of a file that is written untorn, so is every written block, but not to a write of parts of blocks.
     pub(super) fn pieces_to_write(self, map: &ExtentMap, blocks: Range<u64>) -> (Vec<Piece>, bool) {
         let (mut pieces, mut any) = self.pieces_to_change(map, blocks);
         if self.redirects_all() {
@@ -88,7 +88,7 @@ impl Io<'_> {
         (pieces, any)
     }
 
-    /// As [`pieces_to_write`](Self::pieces_to_write), for who writes parts of blocks in place once they are the file's own.
+    /// As [`pieces_to_write`](Self::pieces_to_write), for a write of parts of blocks, in place once they are the file's own.
     pub(super) fn pieces_to_change(self, map: &ExtentMap, blocks: Range<u64>) -> (Vec<Piece>, bool) {
         let floor = self.floor();
         let mut pieces: Vec<Piece> = map.pieces(blocks).collect();
@@ -114,7 +114,7 @@ impl Io<'_> {
         }
         let sharing = self.fs.meta.reading(|rows| Ok(rows.capture.sharing(Run { start, blocks })));
         let (shared, left) = sharing.expect("nothing is read from the device");
-        // What cannot be sealed is left as it is: new blocks are asked for, and whoever asks hears what failed.
+        // What cannot be sealed is left as it is: new blocks are asked for, and that call reports what failed.
         let left = left.filter(|_| !planted(PlantedBug::WriteBeforeUnshared));
         shared || left.is_some_and(|lsn| lsn > self.fs.meta.sealed_lsn() && self.fs.meta.seal(lsn).is_err())
     }

@@ -191,7 +191,7 @@ impl Io<'_> {
             } else {
                 buf[in_chunk(&bytes)].copy_from_slice(data.part(&bytes));
             }
-            // Kept bytes do not change, so nobody's checksum minds them.
+            // Kept bytes do not change, so no checksum in the log minds them.
             let changed = if span.around == Around::Kept { &bytes } else { &chunk };
             self.state().unsealed.permit(&(device(changed.start)..device(changed.end)), &self.fs.meta)?;
             self.fs.device.write_at(buf, device(chunk.start))?;

@@ -13,7 +13,7 @@ use crate::statistics::Counters;
 use crate::statistics::{Timed, Timing};
 
 impl Io<'_> {
-    /// `fdatasync`: data, and what is needed to read it back. Without pending metadata one device flush, shared with whoever else waits.
+    /// `fdatasync`: data, and what is needed to read it back. Without pending metadata one device flush, shared with all that wait.
     pub(crate) fn sync_data(self) -> Result<()> {
         self.timed(|waits| {
             if self.fs.options.read_only {

@@ -6,7 +6,7 @@
 //!               └─► served as what is set says
 //! ```
 //!
-//! A trial is kept in memory only, and only for as long as its holder keeps renewing it: whoever is killed, its command or its mount, leaves every file
+//! A trial is kept in memory only, and only for as long as its holder keeps renewing it: a command or mount that is killed leaves every file
 //! served as before (S-113).
 
 use std::sync::Arc;

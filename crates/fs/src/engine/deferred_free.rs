@@ -1,4 +1,4 @@
-//! Blocks that left a file under the shared inode lock, and become free once everybody who held it has let go (I-IO-7).
+//! Blocks that left a file under the shared inode lock, and become free once all that held it have let go (I-IO-7).
 
 use std::sync::Arc;
 
@@ -20,11 +20,11 @@ impl Fs {
     /// Gives the blocks in limbo to the free space; returns whether there were any. The caller holds no inode lock.
     pub(crate) fn empty_limbo(&self) -> bool {
         let mut any = false;
-        // Not locked while the inode locks are waited for: who holds one may want to put something in.
+        // Not locked while the inode locks are waited for: a holder of one may want to put something in.
         let left = std::mem::take(&mut *self.limbo.0.lock());
         let mut waited: Option<Arc<Inode>> = None;
         for (inode, lsn, run) in left {
-            // All of them left before: who held the lock then lets go once for all runs of a file.
+            // All of them left before, so one wait for the lock is enough for all runs of a file.
             if waited.as_ref().is_none_or(|waited| !Arc::ptr_eq(waited, &inode)) {
                 drop(inode.data.lock.exclusive(self));
                 waited = Some(inode);

@@ -51,7 +51,7 @@ pub(crate) const NEXT_INO: &[u8] = b"next_ino";
 /// Name of the setting that holds the epoch.
 pub(crate) const EPOCH: &[u8] = b"epoch";
 
-/// What a front end does before a checkpoint that nobody asked it for.
+/// What a front end does before a checkpoint by schedule.
 pub(crate) type HandOver = Box<dyn Fn() + Send + Sync>;
 
 /// A mounted file system.
@@ -72,11 +72,11 @@ pub(crate) struct Fs {
     pub(crate) meta: MetaStore,
     pub(crate) space: Arc<Space>,
     pub(crate) inodes: InodeTable,
-    /// The files that somebody has open.
+    /// The open files.
     pub(crate) open_files: InodeList,
     /// The files that may have pages in the library cache.
     pub(crate) cached_files: InodeList,
-    /// Rank 0.2: the file system grows, or somebody relies on its size.
+    /// Rank 0.2: the file system grows, or its size must stay.
     pub(crate) growing: Mutex<()>,
     /// Rank 0.4: one clone at a time, and no rollback meanwhile.
     pub(crate) cloning: Mutex<()>,
@@ -98,14 +98,14 @@ pub(crate) struct Fs {
     pub(crate) trials: Trials,
     /// What happens to checkpoints when the volume is full, and what did.
     pub(crate) keeping: Keeping,
-    /// The epoch, and who may write in place.
+    /// The epoch, and which generation of the set of checkpoints it belongs to.
     pub(crate) sharing: Sharing,
-    /// Which checkpoints somebody looked into.
+    /// Which checkpoints were looked into.
     pub(crate) views: Views,
     /// Blocks that left a file while it was read.
     pub(crate) limbo: Limbo,
     pub(crate) inode_count: AtomicU64,
-    /// How often somebody had to wait for an inode lock or a byte range.
+    /// How often an inode lock or a byte range had to be waited for.
     pub(crate) lock_waits: AtomicU64,
     /// Which I/O is timed, and how long it took.
     pub(crate) sampler: Sampler,
@@ -253,7 +253,7 @@ impl Fs {
         Epoch(self.sharing.epoch.load(Ordering::Acquire))
     }
 
-    /// Returns the first inode number that no inode has. Nobody makes one meanwhile.
+    /// Returns the first inode number that no inode has. None is made meanwhile.
     pub(crate) fn ino_end(&self) -> InodeNo {
         InodeNo(self.next_ino.lock().next)
     }

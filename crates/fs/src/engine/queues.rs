@@ -1,16 +1,16 @@
-//! The queues with I/O in flight, for those who wait for locks that it holds.
+//! The queues with I/O in flight, for threads that wait for locks that it holds.
 
 use std::sync::Weak;
 
 use parking_lot::Mutex;
 
-/// A queue, as who waits for a lock that its I/O holds sees it.
+/// A queue, as seen by a thread that waits for a lock that its I/O holds.
 pub(crate) trait HelpedQueue: Send + Sync {
-    /// Completes what is in flight, unless somebody works on the queue at this moment.
+    /// Completes what is in flight, unless a thread works on the queue at this moment.
     fn help(&self);
 }
 
-/// The queues of a file system, for those who wait for what they hold.
+/// The queues of a file system, for threads that wait for what they hold.
 #[derive(Default)]
 pub(crate) struct Queues {
     queues: Mutex<Vec<Weak<dyn HelpedQueue>>>,
@@ -23,7 +23,7 @@ impl Queues {
         queues.push(queue);
     }
 
-    /// Completes what is in flight on queues that nobody works on at this moment.
+    /// Completes what is in flight on queues that no thread works on at this moment.
     pub(crate) fn help(&self) {
         let queues: Vec<_> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();
         queues.iter().for_each(|queue| queue.help());

@@ -20,7 +20,7 @@ pub enum SpacePolicy {
     /// The change is refused, and every checkpoint stays.
     #[default]
     Refuse,
-    /// The oldest automatic checkpoint that nobody keeps is deleted, and the next, until the change can go on.
+    /// The oldest automatic checkpoint that is not marked as kept is deleted, and the next, until the change can go on.
     DeleteOldest,
 }
 

@@ -4,7 +4,7 @@
 //!   inode number   | slot, 16 bits | number of the row, 48 bits |
 //!                    0       the present (or, on a mount of one checkpoint, that checkpoint)
 //!                    0xffff  the directory `.checkpoints` of the root
-//!                    others  a checkpoint that somebody looked into, until the mount ends
+//!                    others  a checkpoint that was looked into, until the mount ends
 //! ```
 //!
 //! Nothing of a view can be changed (I-CKP-5).

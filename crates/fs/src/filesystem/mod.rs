@@ -110,7 +110,7 @@ impl FileSystem {
     pub fn grow(&self) -> Result<u64> {
         mount::grow(&self.inner.fs)
     }
-    /// Calls `work` with the size in bytes that the file system has and keeps until it returns: for who makes its volume smaller.
+    /// Calls `work` with the size in bytes that the file system has and keeps until it returns, so that the volume below can be made smaller.
     pub fn keeping_size<T>(&self, work: impl FnOnce(u64) -> T) -> T {
         mount::keeping_size(&self.inner.fs, work)
     }
@@ -424,11 +424,11 @@ impl FileSystem {
     pub fn run_schedules(&self, now: Moment) -> Result<ScheduleRun> {
         self.inner.fs.run_schedules(now)
     }
-    /// Says what is to be done before a checkpoint by schedule, so that writes which somebody above still holds are in it. The first call counts.
+    /// Says what is to be done before a checkpoint by schedule, so that writes which a kernel above still holds are in it. The first call counts.
     pub fn before_scheduled(&self, hand_over: impl Fn() + Send + Sync + 'static) {
         drop(self.inner.fs.hand_over.set(Box::new(hand_over)));
     }
-    /// Keeps a checkpoint from being deleted, by whomever, until the answer is dropped.
+    /// Keeps a checkpoint from being deleted until the answer is dropped.
     ///
     /// # Errors
     /// `NotFound`; `Busy` after 65,534 checkpoints were looked into.
@@ -465,7 +465,7 @@ impl FileSystem {
     }
 
     /// Makes a writable clone, under a new name, of a file or directory: of what a checkpoint shows, or of the present. No data is copied: the blocks
-    /// are shared, and whoever writes some of them goes elsewhere. It is there whole or not at all, also after a crash; durable when it returns.
+    /// are shared, and a write to some of them goes to new blocks. It is there whole or not at all, also after a crash; durable when it returns.
     /// What is preallocated and not written is a hole in the clone.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ impl FileSystem {
     pub fn renew_trial(&self, ino: InodeNo, holder: u64, time: Duration) -> Result<()> {
         self.state().renew_trial(ino, holder, time)
     }
-    /// Ends a file's trial, whoever holds it, and returns whether there was one.
+    /// Ends a file's trial, also one of another holder, and returns whether there was one.
     ///
     /// # Errors
     /// What was written to the cache did not reach the device.

@@ -409,7 +409,7 @@ mod tests {
         assert!(shared > 100, "blocks that some rows need and others cover: {shared}");
     }
 
-    /// S-12, S-55: what is left of preallocated blocks after a write into them is needed by nobody, though an image covers it too.
+    /// S-12, S-55: what is left of preallocated blocks after a write into them is not needed, though an image covers it too.
     #[test]
     fn blocks_that_hold_no_data_in_a_checkpoint_are_not_needed_there() {
         let (mut shares, mut deltas) = (Shares::default(), Deltas::default());

@@ -1,6 +1,6 @@
 //! Runs of blocks that were shared until a record that may not be sealed yet.
 //!
-//! Who has them alone now may write them in place only once it is: a crash before would bring back the file, or checkpoint, that shared them, with the new
+//! The one row that has them now may have them written in place only once it is: a crash before would bring back the file, or checkpoint, that shared them, with the new
 //! bytes (I-CKP-7). It is the same for blocks that become free (I-SPC-2), but these wait in the free space, and a writer does not wait: it has the record sealed.
 
 use std::collections::VecDeque;

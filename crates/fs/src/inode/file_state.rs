@@ -39,7 +39,7 @@ pub(crate) struct FileState {
     pub(crate) ranges: RangeLock,
     /// Rank 2b: file blocks that a writer under the shared inode lock fills (I-IO-2).
     pub(crate) fills: RangeLock,
-    /// Rank 3. `None` until somebody needs it.
+    /// Rank 3. `None` until it is needed.
     map: RwLock<Option<ExtentMap>>,
     /// The size in the inode's row, valid once the map is loaded. Behind `inode.size` while cached writes wait.
     logged_size: AtomicU64,

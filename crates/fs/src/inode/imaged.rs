@@ -10,7 +10,7 @@ const KEYS_MAX: usize = 1 << 20;
 /// The file blocks whose rows changed since the newest checkpoint that holds the file was made. Changed under the map's write lock.
 #[derive(Debug, Default)]
 pub(crate) struct Imaged {
-    /// That checkpoint, 0 for none; `None` before anybody looked.
+    /// That checkpoint, 0 for none; `None` before the first look.
     held: Option<Epoch>,
     /// Nothing is missing among the keys.
     complete: bool,

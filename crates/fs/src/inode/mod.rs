@@ -42,7 +42,7 @@ const SHARDS: usize = 16;
 struct Life {
     /// Opens, and retentions by the front end.
     pins: u64,
-    /// Being reclaimed: nobody may pin it again.
+    /// Being reclaimed: it may not be pinned again.
     dead: bool,
 }
 
@@ -218,7 +218,7 @@ impl Inode {
         *attr = row;
     }
 
-    /// States that the inode is no more, whoever pins it: nobody reclaims what is gone.
+    /// States that the inode is no more, pinned or not: what is gone is not reclaimed.
     pub(crate) fn kill(&self) {
         self.life.lock().dead = true;
         self.attr.lock().nlink = 0;
@@ -306,7 +306,7 @@ impl InodeTable {
         &self.shards[usize::try_from(ino.0 % SHARDS as u64).expect("below SHARDS")]
     }
 
-    /// Returns a loaded inode, or loads it with `load` (called with the shard locked, so that nobody loads it twice).
+    /// Returns a loaded inode, or loads it with `load` (called with the shard locked, so that it is loaded once).
     /// A full table lets go of idle inodes whose records are `sealed`.
     pub(crate) fn get_or_load(&self, ino: InodeNo, sealed: Lsn, load: impl FnOnce() -> Result<InodeRow>) -> Result<Arc<Inode>> {
         let mut shard = self.shard(ino).lock();
@@ -365,7 +365,7 @@ impl InodeTable {
         self.shards.iter().flat_map(|shard| shard.lock().inodes.values().filter(|inode| pick(inode)).cloned().collect::<Vec<_>>()).collect()
     }
 
-    /// Forgets inodes that are no more, whoever retains them.
+    /// Forgets inodes that are no more, retained or not.
     pub(crate) fn drop_all(&self, inodes: &[Arc<Inode>]) {
         inodes.iter().for_each(|inode| self.remove(inode.ino));
     }
@@ -384,7 +384,7 @@ impl InodeTable {
         self.shards.iter().for_each(|shard| shard.lock().inodes.values().for_each(|inode| inode.reset_statistics()));
     }
 
-    /// Drops idle inodes that nobody uses from a full shard: half of it at once, so that the cost is constant an inode.
+    /// Drops idle inodes from a full shard: half of it at once, so that the cost is constant an inode.
     fn shrink(&self, shard: &mut Shard, sealed: Lsn) {
         let Shard { inodes, parked } = shard;
         if inodes.len() < SHARD_INODES_MAX || !inodes.len().is_power_of_two() {

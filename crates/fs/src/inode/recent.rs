@@ -1,6 +1,6 @@
 //! A few long written extents of a file, to be found without the extent map and its lock.
 //!
-//! Valid under the inode lock, shared or exclusive: whoever changes where written blocks are clears this under the map's write lock, and what is noted
+//! Valid under the inode lock, shared or exclusive: a change of where written blocks are clears this under the map's write lock, and what is noted
 //! is noted under its read lock; blocks that a reader found before stay what they are (I-IO-1). Each slot is a seqlock; a reader that meets a change
 //! takes the map.
 
@@ -31,7 +31,7 @@ pub(crate) struct Recent {
 /// `blocks` is 0 in an empty slot.
 #[derive(Debug, Default)]
 struct Slot {
-    /// Odd while somebody writes.
+    /// Odd while it is written.
     version: AtomicU64,
     first: AtomicU64,
     start: AtomicU64,
@@ -48,7 +48,7 @@ impl Slot {
         (version & 1 == 0 && self.version.load(Ordering::Relaxed) == version).then_some(found)
     }
 
-    /// Writes unless somebody else does.
+    /// Writes unless another thread does.
     fn write(&self, first: u64, start: u64, blocks: u64, birth: Epoch) {
         let version = self.version.load(Ordering::Relaxed);
         if version & 1 != 0 || self.version.compare_exchange(version, version + 1, Ordering::Acquire, Ordering::Relaxed).is_err() {

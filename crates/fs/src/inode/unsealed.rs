@@ -32,7 +32,7 @@ struct Entry {
 }
 
 impl Unsealed {
-    /// Adds what a record exposed. Called before anybody can find the range in the extent map.
+    /// Adds what a record exposed. Called before the range can be found in the extent map.
     pub(crate) fn add(&self, exposure: &[(u64, u32)], lsn: Lsn, sealed: Lsn) {
         let mut entries = self.entries.lock();
         if self.last.load(Ordering::Relaxed) <= sealed.0 {

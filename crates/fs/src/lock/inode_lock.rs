@@ -106,7 +106,7 @@ impl InodeLock {
         false
     }
 
-    /// Returns whether anybody holds the lock, shared or exclusive, or waits to write.
+    /// Returns whether the lock is held, shared or exclusive, or waited for to write.
     pub(crate) fn is_held(&self) -> bool {
         self.state.0.load(Ordering::Relaxed) != 0
     }

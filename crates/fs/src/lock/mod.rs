@@ -1,7 +1,7 @@
 //! Locks: those of one file, the inode lock and, for `direct`, byte ranges; and those that a freeze takes, in `change`.
 //!
 //! Rank 2 of the lock order (SPEC of the room: namespace, *inode lock, byte ranges*, extent map, attributes, metadata store, log). Both locks
-//! can be held by I/O in flight on a [`Queue`](crate::Queue), whose owner may take its time to look at completions. So whoever waits here
+//! can be held by I/O in flight on a [`Queue`](crate::Queue), whose owner may take its time to look at completions. So a thread that waits here
 //! *helps*: it calls back, from time to time, into something that completes the I/O of idle queues.
 
 mod change;

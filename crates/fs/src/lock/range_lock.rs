@@ -1,7 +1,7 @@
 //! Byte ranges, shared or exclusive: what `direct` takes under the shared inode lock so that overlapping writes keep POSIX order.
 //!
 //! Held ranges are kept as disjoint segments with a count of shared holders, so a lock costs a few steps of a tree whatever is in flight.
-//! Who cannot go waits in line: a request also stands behind earlier waiters that it conflicts with, so none starves.
+//! A request that cannot be granted waits in line: it also stands behind earlier waiters that it conflicts with, so none starves.
 //!
 //! - I-RNG-1: an exclusive range overlaps no other held range.
 //! - I-RNG-2: neighbouring segments with the same shared count are one, so segments are bounded by the ranges held.
@@ -18,7 +18,7 @@ use super::{HELP_AFTER, Help};
 pub(crate) enum Sharing {
     /// With other shared holders.
     Shared,
-    /// With nobody.
+    /// Exclusive.
     Exclusive,
 }
 
@@ -79,7 +79,7 @@ impl RangeLock {
         waiter.wait(help);
     }
 
-    /// Locks without a guard if nobody is in the way.
+    /// Locks without a guard if nothing is in the way.
     pub(crate) fn try_acquire(&self, range: Range<u64>, sharing: Sharing) -> bool {
         let mut state = self.state.lock();
         let admitted = state.admits(&range, sharing);
@@ -108,7 +108,7 @@ impl State {
         self.held.admits(range, sharing) && !self.waiting.iter().any(behind)
     }
 
-    /// Lets in, in order of arrival, who conflicts neither with a holder nor with somebody before it in line.
+    /// Grants, in order of arrival, the requests that conflict neither with a holder nor with one before them in line.
     fn grant(&mut self) {
         let mut line = Segments::default();
         let held = &mut self.held;

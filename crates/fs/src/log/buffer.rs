@@ -5,7 +5,7 @@
 //!                                                                                          │
 //!             ▲────────────────────────────────────────────────────────────────────────────┘
 //! ```
-//! Appenders fill one batch while the leader writes others, so nobody waits for a write in progress.
+//! Appenders fill one batch while the leader writes others, so no appender waits for a write in progress.
 
 use std::collections::VecDeque;
 

@@ -11,7 +11,7 @@ use super::{IntentLog, LogParts};
 use crate::planted::{PlantedBug, planted};
 use crate::{Lsn, Result};
 
-/// What only the leader touches (rank 5a, free whenever nobody leads).
+/// What only the leader touches (rank 5a, free whenever there is no leader).
 #[derive(Debug)]
 pub(super) struct Leader {
     /// The batches in hand and where they go; empty between rounds.
@@ -69,7 +69,7 @@ impl IntentLog {
 
     /// Decides what to write, takes the batches and places them.
     fn plan(&self, leader: &mut Leader) -> Plan {
-        // Read after the tickets were counted: whoever is covered has published its wish.
+        // Read after the tickets were counted: every caller that is covered has published its request.
         let (sync_to, seal_to) = self.wishes();
         let mut buffer = self.buffer.lock();
         let mut ring = self.ring.lock();

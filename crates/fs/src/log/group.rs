@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            ┌───────────── join: draw a ticket ─────────────┐
-//!            │ nobody leads                    somebody leads│
+//!            │ no leader                           a leader │
 //!            ▼                                               ▼
 //!  gather (adaptive) ─▶ covered = tickets drawn       wait: yield, bounded,
 //!            │                                        then park; each time round
@@ -13,7 +13,7 @@
 //!
 //! - I-GROUP-1: one leader at a time.
 //! - I-GROUP-2: a caller returns only after a round that *began* after it drew its ticket has ended.
-//! - I-GROUP-3: nobody parks for ever: whoever gives up the lead wakes the parked, and each of them then returns or tries to lead.
+//! - I-GROUP-3: no caller parks for ever: a leader that gives up the lead wakes the parked callers, and each of them then returns or tries to lead.
 //!
 //! A hand-off through the scheduler costs more than a short flush, so waiting starts with yields; their time is bounded by what a
 //! round takes and by [`SPIN_NS_MAX`], and no thread spins that does not wait for a round in progress.
@@ -140,7 +140,7 @@ impl Group {
         self.bed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits a moment for those who came along in the last rounds; returns the tickets covered, and whether the wait was in vain.
+    /// Waits a moment for the callers that came along in the last rounds; returns the tickets covered, and whether the wait was in vain.
     fn gather(&self, served: u64) -> (u64, bool) {
         let company = self.tempo.company.load(SeqCst);
         let doubt = self.tempo.doubt.load(SeqCst);
@@ -165,7 +165,7 @@ impl Group {
 }
 
 impl Tempo {
-    /// Learns from a round: those who came late, while it ran, should have been waited for.
+    /// Learns from a round: callers that came late, while it ran, should have been waited for.
     fn learn(&self, round_ns: u64, served: u64, late: u64, in_vain: bool) {
         let before = self.round_ns.load(SeqCst);
         let average = if before == 0 { round_ns } else { before - before / 8 + round_ns / 8 };
@@ -181,7 +181,7 @@ impl Tempo {
 /// Rounds without a wait after one in vain: bounds the loss to a few per cent.
 const DOUBT_ROUNDS: u32 = 16;
 
-/// The lead. Given up when dropped, also by a panic, so that nobody waits for a leader that is gone.
+/// The lead. Given up when dropped, also by a panic, so that no caller waits for a leader that is gone.
 struct Lead<'a> {
     group: &'a Group,
 }
@@ -208,7 +208,7 @@ impl Drop for Lead<'_> {
     fn drop(&mut self) {
         let group = self.group;
         assert!(group.leading.swap(false, SeqCst), "I-GROUP-1: the lead was given up twice");
-        // I-GROUP-3: who parks from here on sees the lead free; who parked before is woken.
+        // I-GROUP-3: a caller that parks from here on sees the lead free; one that parked before is woken.
         if group.parked.load(SeqCst) > 0 && !planted(PlantedBug::WakeForgotten) {
             drop(group.lock_bed());
             group.wake.notify_all();

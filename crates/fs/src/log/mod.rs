@@ -104,7 +104,7 @@ struct Counters {
     flushes: AtomicU64,
 }
 
-/// Buffering more than this, with nobody waiting for it, is pointless: a metadata commit is due long before.
+/// Buffering more than this, with no caller waiting for it, is pointless: a metadata commit is due long before.
 const BUFFERED_BYTES_MAX: u64 = 16 << 20;
 
 /// Into how many pieces the ring is shared out where the metadata has no room.
@@ -339,7 +339,7 @@ impl IntentLog {
         (Lsn(self.sync_to.load(Ordering::SeqCst)), Lsn(self.seal_to.load(Ordering::SeqCst)))
     }
 
-    /// Durable first: who reads sealed and then durable must never see the former above the latter.
+    /// Durable first: a reader of sealed and then durable must never see the former above the latter.
     fn publish_progress(&self, ring: &ring::Ring) {
         self.durable.store(ring.durable().0, Ordering::Release);
         self.sealed.store(ring.sealed().0, Ordering::Release);

@@ -4,7 +4,7 @@
 //! over, up to the first one that is not sealed and whose data is not there. Both read the ring only, a window at a time, each byte at most
 //! once a pass; data is read for records that are not sealed, 1 MiB a record at most.
 //!
-//! A batch that is not intact is what a power cut leaves of a log write that nobody was told of. It is *damage* when a later batch says that
+//! A batch that is not intact is what a power cut leaves of a log write that was not acknowledged. It is *damage* when a later batch says that
 //! it had been durable (`durable sequence` in the header).
 //!
 //! A device may answer two reads of one place differently. What a checksum covers is taken from the bytes that it was computed of, never from an

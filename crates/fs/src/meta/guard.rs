@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// Runs one call into redb; its panic is the tree's damage.
 ///
 /// # Errors
-/// What `call` returns; `Corrupt` where it panics. The tree may then be half changed in memory: whoever wrote latches.
+/// What `call` returns; `Corrupt` where it panics. The tree may then be half changed in memory: a write that meets it latches.
 pub(crate) fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(Error::corrupt(format!("the metadata tree is damaged: {}", text(&*panic)))))
 }

@@ -58,7 +58,7 @@ pub(crate) struct Committed {
     pub(crate) freed: Option<Vec<Run>>,
 }
 
-/// The store while nobody else reads or changes a row.
+/// The store while no other thread reads or changes a row.
 pub(crate) struct Locked<'a> {
     store: &'a MetaStore,
     state: RwLockWriteGuard<'a, State>,
@@ -258,7 +258,7 @@ impl MetaStore {
         })
     }
 
-    /// Runs `work` while nobody reads or changes a row.
+    /// Runs `work` while no other thread reads or changes a row.
     pub(crate) fn exclusively<T>(&self, work: impl FnOnce(&mut Locked<'_>) -> Result<T>) -> Result<T> {
         self.check()?;
         self.revive();
@@ -340,7 +340,7 @@ impl MetaStore {
         self.scan(table, Bound::Unbounded, Bound::Unbounded, visit)
     }
 
-    /// Makes every record up to `lsn` durable and flushes the data device once (shared with whoever else waits).
+    /// Makes every record up to `lsn` durable and flushes the data device once (shared with all that wait).
     pub(crate) fn sync(&self, lsn: Lsn) -> Result<()> {
         self.check()?;
         if planted(PlantedBug::LoggedOutOfOrder) {

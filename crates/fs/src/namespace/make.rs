@@ -126,7 +126,7 @@ impl Fs {
         Ok(inode.stat(self.block_size))
     }
 
-    /// Gives an orphan that nobody else can reach its first name, and `nlink` links. The caller holds the names lock and found the name free.
+    /// Gives an orphan that no other thread can reach its first name, and `nlink` links. The caller holds the names lock and found the name free.
     pub(crate) fn name_orphan(&self, dir: &Arc<Inode>, name: &[u8], inode: &Arc<Inode>, nlink: u32) -> Lsn {
         let directory = inode.kind == FileKind::Directory;
         let mut rows = vec![put_name(dir.ino, name, inode.ino, inode.kind), RowChange::delete(Table::Orphan, inode_key(inode.ino))];

@@ -37,7 +37,7 @@ impl Fs {
     }
 
     /// Returns the inode that a name in `dir` points to. A name that says another kind than its inode, or that leads back to its own directory,
-    /// is damage: whoever locked both would lock one inode twice, or walk in circles.
+    /// is damage: locking both would lock one inode twice, or walk in circles.
     pub(crate) fn named(&self, dir: InodeNo, row: DentryRow) -> Result<Arc<Inode>> {
         let damaged = |what: &str| {
             let message = format!("a name in directory {} leads to inode {}, {what}: run a check", dir.0, row.ino.0);

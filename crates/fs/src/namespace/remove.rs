@@ -67,7 +67,7 @@ impl Fs {
         Err(Error::new(ErrorKind::NotEmpty, format!("directory '{}' is not empty", name.escape_ascii())))
     }
 
-    /// Removes a name, in a directory that nobody else can reach; `counts`: the directory's link count has its subdirectories.
+    /// Removes a name, in a directory that no other thread can reach; `counts`: the directory's link count has its subdirectories.
     pub(crate) fn drop_child(&self, dir: &Arc<Inode>, name: &[u8], child: &Arc<Inode>, counts: bool) {
         {
             let _names = self.names.lock();

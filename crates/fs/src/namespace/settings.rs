@@ -22,7 +22,7 @@ impl Fs {
             self.check_untorn(bytes)?;
         }
         let lsn = self.set_own_xattr(&inode, UNTORN, bytes.map(|bytes| bytes.to_le_bytes().to_vec()));
-        // Who writes in place by the old rule is done when this returns.
+        // Writes in place by the old rule are done when this returns.
         drop(inode.data.lock.exclusive(self));
         drop((inode, changing));
         self.meta.sync(lsn)

@@ -18,7 +18,7 @@ use crate::{Error, ErrorKind, IoMode, Result};
 
 /// The most requests that a front end serves at once.
 const THREADS_MAX: u64 = 1024;
-/// Fewer leave nobody to answer when a few device operations are slow, whatever the number of processors.
+/// With fewer no thread is left to answer when a few device operations are slow, whatever the number of processors.
 const THREADS_DEFAULT_MIN: u64 = 16;
 
 /// Something that can be set.
@@ -326,7 +326,7 @@ impl TunableSet {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TunedBy {
-    /// Nobody set it.
+    /// It was not set.
     Default,
     /// It is stored in the volume.
     Volume,

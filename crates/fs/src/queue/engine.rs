@@ -308,7 +308,7 @@ impl Engine {
     fn finish(&mut self, completion: Completion) {
         let slot = (completion.token & ((1 << SLOT_BITS) - 1)) as usize;
         let Some(op) = self.slots.get_mut(slot).and_then(|held| held.take_if(|op| op.ticket == completion.token)) else {
-            // Told twice: the first time counted, and the slot may be somebody else's by now.
+            // Told twice: the first time counted, and the slot may be in use again by now.
             tracing::warn!("{}: a completion came twice and is ignored", self.fs.device.name());
             return;
         };

@@ -27,7 +27,7 @@ use gather::Gathered;
 
 /// Bytes read at once.
 const READ_BYTES: u64 = 1 << 20;
-/// What to believe of a block size when nothing tells: what `format` takes when nobody says.
+/// What to believe of a block size when nothing tells: the default of `format`.
 const BLOCK_SIZE: u32 = 4096;
 
 /// A broken volume, opened to be read as far as it can be.

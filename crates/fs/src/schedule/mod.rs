@@ -65,7 +65,7 @@ pub struct Schedule {
 /// One moment by two clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
-    /// The time of day, which somebody may set forward and back.
+    /// The time of day, which may be set forward and back.
     pub wall: Timestamp,
     /// Time since some fixed moment, which never goes back; counts while the machine sleeps.
     pub steady: Duration,

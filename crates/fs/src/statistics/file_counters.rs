@@ -9,7 +9,7 @@
 //!
 //! - I-TLY-1: a stripe of an own slot is written by the one thread that holds the slot; a slot changes hands under a mutex, so its next holder sees what the
 //!   one before stored, and no count is lost.
-//! - I-TLY-2: a reset subtracts and never stores into a stripe, so it takes no count from who counts at that moment.
+//! - I-TLY-2: a reset subtracts and never stores into a stripe, so it loses no count that is made at that moment.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -164,7 +164,7 @@ impl Tally {
     }
 
     fn total(&self, count: Count) -> u64 {
-        // The base first: who sees what a reset subtracted sees the stripes at least as the reset saw them.
+        // The base first: a reader that sees what a reset subtracted sees the stripes at least as the reset saw them.
         self.base[count as usize].load(Acquire).wrapping_add(self.striped(count))
     }
 

@@ -239,7 +239,7 @@ impl Sampler {
         let distance = 1 + random % mean.saturating_mul(2).saturating_sub(1);
         to_go.set(distance);
         DRAWN.set(Drawn { at: Some(began), distance, mean });
-        // A thread's first I/O is not typical: it is timed only where all are. After a time without timing, nobody knows what one stands for.
+        // A thread's first I/O is not typical: it is timed only where all are. After a time without timing, it is not known what one stands for.
         (every == 1 || before.at.is_some()).then_some(Timing { began, stands_for: before.mean })
     }
 
