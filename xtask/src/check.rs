@@ -120,7 +120,8 @@ fn cargo() -> Command {
 }
 
 /// What the quick form builds, always together: another selection would compile what all of them use once more, with other features.
-const ROOMS: [&str; 8] = ["-p", "bedplate-block", "-p", "bedplate-volume", "-p", "bedplate-fs", "-p", "bedplate-sim"];
+const ROOMS: [&str; 12] =
+    ["-p", "bedplate-block", "-p", "bedplate-volume", "-p", "bedplate-store", "-p", "bedplate-cache", "-p", "bedplate-fs", "-p", "bedplate-sim"];
 
 /// Builds test binaries and returns how many there are.
 fn build_tests(which: &[&str]) -> Result<usize> {

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::data::Io;
 use crate::engine::Fs;
 use crate::inode::Inode;
-use crate::row::{DentryRow, Table, split_key};
 use crate::{CounterSnapshot, FileKind, InodeNo, IoMode, Latencies, Result};
+use bedplate_store::{DentryRow, Table, split_key};
 
 /// Names looked at while the metadata is held still.
 const NAMES_AT_ONCE: usize = 4096;

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use block::{AlignedBuf, BlockDevice};
 
-use crate::decode::Reader;
-use crate::images::{CheckpointRow, decode_image, encode_image, split_before_key};
-use crate::log::{self, LogDeviceHead, LogPosition, Record};
-use crate::meta::{MetaStore, POSITION, Region, open_tree, stored_position, write_rows};
-use crate::row::{DentryRow, ExtentRow, InodeRow, Table, split_extent_key, split_key};
 use crate::schedule::{SCHEDULE_PREFIX, Schedule};
-use crate::superblock::{self, COPY_B, Superblock};
 use crate::{Lsn, Result};
+use bedplate_store::Reader;
+use bedplate_store::{COPY_B, Superblock};
+use bedplate_store::{CheckpointRow, decode_image, encode_image, split_before_key};
+use bedplate_store::{DentryRow, ExtentRow, InodeRow, Table, split_extent_key, split_key};
+use bedplate_store::{LogDeviceHead, LogPosition, Record};
+use bedplate_store::{MetaStore, POSITION, Region, open_tree, stored_position, write_rows};
 
 /// Bytes of the tree's cache while a volume is forged.
 const CACHE_BYTES: u64 = 1 << 20;
@@ -105,18 +105,18 @@ fn any_position(bytes: &[u8]) -> Result<LogPosition> {
 /// # Errors
 /// Those of the device.
 pub fn reseal(device: &Arc<dyn BlockDevice>, log: Option<RegionPlace>) -> Result<()> {
-    let mut copy = AlignedBuf::zeroed(superblock::CONTENT_BYTES.max(device.geometry().logical_block_size as usize));
+    let mut copy = AlignedBuf::zeroed(bedplate_store::CONTENT_BYTES.max(device.geometry().logical_block_size as usize));
     for at in [0, COPY_B] {
         device.read_at(&mut copy, at)?;
         if copy.iter().any(|byte| *byte != 0) {
-            superblock::seal(&mut copy[..superblock::CONTENT_BYTES]);
+            bedplate_store::seal(&mut copy[..bedplate_store::CONTENT_BYTES]);
             device.write_at(&copy, at)?;
         }
     }
     let Some(log) = log else { return Ok(()) };
     let mut ring = AlignedBuf::zeroed(usize::try_from(log.len).expect("a forged log is small"));
     device.read_at(&mut ring, log.start)?;
-    if log::seal_batches(&mut ring) > 0 {
+    if bedplate_store::seal_batches(&mut ring) > 0 {
         device.write_at(&ring, log.start)?;
     }
     Ok(())
@@ -125,8 +125,8 @@ pub fn reseal(device: &Arc<dyn BlockDevice>, log: Option<RegionPlace>) -> Result
 /// Decodes a copy of the superblock, its checksum made right first. What decodes encodes to the same.
 pub fn decode_superblock(bytes: &[u8]) {
     let mut copy = bytes.to_vec();
-    copy.resize(superblock::CONTENT_BYTES, 0);
-    superblock::seal(&mut copy);
+    copy.resize(bedplate_store::CONTENT_BYTES, 0);
+    bedplate_store::seal(&mut copy);
     if let Ok(superblock) = Superblock::decode(&copy, 0) {
         let again = Superblock::decode(&superblock.encode(), 0).expect("what was decoded can be encoded");
         assert_eq!(superblock, again);
@@ -138,7 +138,7 @@ pub fn decode_log_records(bytes: &[u8]) {
     let mut payload = Reader::new(bytes, "the payload of a log write");
     while payload.len() > 0 {
         let Ok(record) = Record::decode(&mut payload) else { return };
-        let encoded = log::encode_record(&record);
+        let encoded = bedplate_store::encode_record(&record);
         let again = Record::decode(&mut Reader::new(&encoded, "a record")).expect("what was decoded can be encoded");
         // A record behind a barrier needs no checksum of what it exposes, so none is written.
         assert_eq!((record.kind, &record.rows, record.barrier), (again.kind, &again.rows, again.barrier));
@@ -152,11 +152,11 @@ pub fn decode_log_records(bytes: &[u8]) {
 pub fn replay_ring(device: &Arc<dyn BlockDevice>, volume: [u8; 16]) -> Result<u64> {
     let mut ring = AlignedBuf::zeroed(usize::try_from(device.size_bytes()).expect("a forged log is small"));
     device.read_at(&mut ring, 0)?;
-    log::seal_batches(&mut ring);
+    bedplate_store::seal_batches(&mut ring);
     device.write_at(&ring, 0)?;
-    let place = log::LogPlace { separate: false, start_byte: 0, len_bytes: device.size_bytes() };
-    let parts = log::LogParts { data: Arc::clone(device), log: None, volume: uuid::Uuid::from_bytes(volume), place };
-    Ok(log::replay(&parts, LogPosition::START, |_, _| Ok(()))?.records)
+    let place = bedplate_store::LogPlace { separate: false, start_byte: 0, len_bytes: device.size_bytes() };
+    let parts = bedplate_store::LogParts { data: Arc::clone(device), log: None, volume: uuid::Uuid::from_bytes(volume), place };
+    Ok(bedplate_store::replay(&parts, LogPosition::START, |_, _| Ok(()))?.records)
 }
 
 /// Decodes the head of a log device.

@@ -15,11 +15,11 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::engine::{EPOCH, NEXT_INO};
-use crate::log::{LogDeviceHead, LogPosition};
-use crate::meta::{Growth, Region, format_tree};
-use crate::row::{InodeRow, RowChange, Table, inode_key};
-use crate::superblock::{ByteRun, COPY_B, COPY_BYTES, LOG_BYTES_MIN, Lists, Superblock, VOLUME_BYTES_MIN};
 use crate::{Epoch, Error, ErrorKind, FileKind, FormatOptions, InodeNo, Result, Timestamp};
+use bedplate_store::{ByteRun, COPY_B, COPY_BYTES, LOG_BYTES_MIN, Lists, Superblock, VOLUME_BYTES_MIN};
+use bedplate_store::{Growth, Region, format_tree};
+use bedplate_store::{InodeRow, RowChange, Table, inode_key};
+use bedplate_store::{LogDeviceHead, LogPosition};
 
 /// What `format` made.
 #[derive(Debug, Clone, Serialize)]

@@ -1,44 +1,36 @@
-//! The file system on one [`block::BlockDevice`]: names, inodes, extents, I/O modes, the intent log and recovery.
+//! The file system on one [`block::BlockDevice`]: names, inodes, I/O modes, checkpoints, mount and recovery.
+//!
+//! ```text
+//!   filesystem, queue ─► file                              the interface
+//!   background ─► activity, tune ─► checkpoint             threads; services
+//!   mount, format, check, salvage                          recovery and repair
+//!   namespace ─► data                                      names; bytes of a file to sectors of the device
+//!   engine ─► inode ─► lock, mode, options, statistics     what a mount and a file keep
+//!                     └► bedplate_cache, bedplate_store
+//! ```
 #![forbid(unsafe_code)]
 
 mod activity;
-mod allocator;
 mod background;
-mod bytes;
-mod cache;
 mod calendar;
 mod check;
 mod checkpoint;
-mod checksum;
 mod data;
-mod decode;
 mod engine;
-mod error;
-mod extent;
 #[cfg(any(test, feature = "forge"))]
 #[doc(hidden)]
 pub mod forge;
 mod format;
-mod grid;
-mod images;
 mod inode;
 mod lock;
-mod log;
-mod meta;
 mod mode;
-#[cfg(test)]
-mod model_locks;
 mod mount;
-mod name;
 mod namespace;
 mod options;
 mod pause;
-mod planted;
-mod row;
 mod salvage;
 mod schedule;
 mod statistics;
-mod superblock;
 mod tune;
 mod types;
 
@@ -47,8 +39,14 @@ mod filesystem;
 mod queue;
 mod units;
 
+pub use bedplate_cache::CacheCounters;
+#[cfg(feature = "interleave")]
+pub use bedplate_store::inherit;
+pub use bedplate_store::{BlockNo, Epoch, Error, ErrorKind, FileBlock, FileKind, InodeNo, IoMode, LogInfo, Lsn, Result, Timestamp, readable_name};
+#[cfg(any(test, feature = "planted-bugs"))]
+pub use bedplate_store::{PlantedBug, plant};
+
 pub use activity::{FileActivity, FilePath};
-pub use cache::CacheCounters;
 pub use calendar::format_time;
 pub use check::{CheckReport, Finding, FindingKind};
 pub use checkpoint::{
@@ -57,12 +55,9 @@ pub use checkpoint::{
 };
 pub use data::DefragStep;
 pub use engine::{CheckpointCounts, Fragmentation, MovedFile, MoverReport, MoverState, RecoveryReport, SpacePolicy};
-pub use error::{Error, ErrorKind, Result};
 pub use file::File;
 pub use filesystem::{FileSystem, FsInfo};
 pub use format::FormatReport;
-pub use log::LogInfo;
-pub use name::readable_name;
 pub use namespace::split_mode_suffix;
 #[doc(hidden)]
 pub use options::{BetweenRecords, Limits};
@@ -70,18 +65,11 @@ pub use options::{FormatOptions, InodeLockSetting, MountOptions, OpenOptions};
 pub use options::{TUNABLES, Takes, Tunable, TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy, Unit};
 #[cfg(feature = "interleave")]
 pub use pause::{Pause, PauseHook, on_pause};
-#[cfg(feature = "interleave")]
-pub use planted::inherit;
-#[cfg(any(test, feature = "planted-bugs"))]
-pub use planted::{PlantedBug, plant};
 pub use queue::{Queue, QueueCompletion};
 pub use salvage::{LostRange, Salvage, SalvagedEntry};
 pub use schedule::{Moment, Schedule};
 #[cfg(feature = "statistics-switch")]
 pub use statistics::statistics_switch;
 pub use statistics::{CounterSnapshot, Latencies, LatencySnapshot, Reason};
-pub use types::{
-    AllocateMode, Attr, BlockNo, DirEntry, Epoch, ExtentInfo, FileBlock, FileKind, InodeNo, IoMode, Lsn, NewFile, RenameMode, SetAttr, Statfs,
-    Timestamp, Untorn,
-};
+pub use types::{AllocateMode, Attr, DirEntry, ExtentInfo, NewFile, RenameMode, SetAttr, Statfs, Untorn};
 pub use units::{format_duration, format_size, parse_duration, parse_size};

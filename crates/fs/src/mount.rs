@@ -21,20 +21,22 @@ use std::time::Instant;
 use block::BlockDevice;
 use uuid::Uuid;
 
-use crate::allocator::{Claim, Claims, Owner, Shared, Space, SpaceClass, Want};
 use crate::checkpoint::{self, UNFINISHED};
 use crate::engine::{EPOCH, Fs, NEXT_INO, Parts, check_options, settle};
-use crate::extent::Run;
-use crate::images::{Capture, Checkpoint, image_extent, split_before_key};
-use crate::log::{LogDeviceHead, LogParts, LogPlace, ReplayReport, replay};
-use crate::meta::{Growth, MetaStore, Region, load_checkpoints, open_tree, stored_position};
-use crate::planted::{PlantedBug, planted};
-use crate::row::{ExtentRow, InodeRow, Table, inode_key, split_extent_key, split_key};
-use crate::superblock::{ByteRun, Found, Superblock};
 use crate::{BlockNo, Epoch, Error, ErrorKind, FileKind, InodeNo, MountOptions, RecoveryReport, Result};
+use bedplate_store::Run;
+use bedplate_store::{ByteRun, Found, Superblock};
+use bedplate_store::{Capture, Checkpoint, image_extent, split_before_key};
+use bedplate_store::{Claim, Claims, Owner, Shared, Space, SpaceClass, Want};
+use bedplate_store::{ExtentRow, InodeRow, Table, inode_key, split_extent_key, split_key};
+use bedplate_store::{Growth, MetaStore, Region, load_checkpoints, open_tree, stored_position};
+use bedplate_store::{LogDeviceHead, LogParts, LogPlace, ReplayReport, replay};
+use bedplate_store::{PlantedBug, planted};
 
 #[cfg(test)]
 mod cramped_tests;
+#[cfg(test)]
+mod meta_tests;
 #[cfg(test)]
 mod tests;
 
@@ -295,7 +297,7 @@ fn image_claim(key: &[u8], image: &[u8]) -> Result<Option<Claim>> {
 }
 
 /// Lets the metadata region take free blocks, however scattered they are.
-fn grow_from(space: &Arc<Space>, block_size: u32) -> crate::meta::GrowRegion {
+fn grow_from(space: &Arc<Space>, block_size: u32) -> bedplate_store::GrowRegion {
     let space = Arc::clone(space);
     let block = u64::from(block_size);
     let in_bytes = move |runs: &[Run]| runs.iter().map(|run| ByteRun { start: run.start.0 * block, len: run.blocks * block }).collect();

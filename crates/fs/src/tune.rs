@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::engine::{Fs, TuningState, cache_options, refusal, stored_key};
 use crate::inode::Inode;
-use crate::log::RecordKind;
 use crate::options::{TUNABLES, Takes, Tunable, TunableInfo, TunableState, TuneOptions, TunedBy, check_pairs};
-use crate::row::{RowChange, Table};
 use crate::{Error, ErrorKind, FileKind, IoMode, MountOptions, Result};
+use bedplate_store::RecordKind;
+use bedplate_store::{RowChange, Table};
 
 impl Fs {
     /// Returns how all tunables stand.

@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 
 /// A crate with mistakes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crate {
+    /// crates/store, with the list of the file system's mistakes too.
+    Store,
     /// crates/fs.
     Fs,
     /// crates/volume.
@@ -18,6 +20,7 @@ impl Crate {
     /// Its directory, and the name of its list.
     fn parts(self) -> (&'static str, &'static str) {
         match self {
+            Self::Store => ("crates/store", "PlantedBug"),
             Self::Fs => ("crates/fs", "PlantedBug"),
             Self::Volume => ("crates/volume", "Mistake"),
         }
@@ -49,24 +52,27 @@ impl Mistake {
     }
 }
 
-/// Reads the mistakes of both crates.
+/// Reads the mistakes of all crates.
 ///
 /// # Errors
 /// When a list cannot be read, or a mistake stands nowhere.
 pub fn read() -> Result<Vec<Mistake>> {
     let mut mistakes = Vec::new();
-    for of in [Crate::Fs, Crate::Volume] {
-        let (directory, list) = of.parts();
-        let source = Path::new(directory).join("src");
-        let text = std::fs::read_to_string(source.join("planted.rs")).with_context(|| format!("cannot read {directory}/src/planted.rs"))?;
-        let files = sources(&source)?;
+    for (list_of, homes) in [(Crate::Store, &[Crate::Store, Crate::Fs][..]), (Crate::Volume, &[Crate::Volume])] {
+        let (directory, list) = list_of.parts();
+        let text = std::fs::read_to_string(Path::new(directory).join("src/planted.rs"))
+            .with_context(|| format!("cannot read {directory}/src/planted.rs"))?;
+        let mut files = Vec::new();
+        for of in homes {
+            files.extend(sources(&Path::new(of.directory()).join("src"))?.into_iter().map(|(path, text)| (*of, path, text)));
+        }
         for (name, says) in parse(&text, list) {
             let word = format!("{list}::{name}");
             let stands =
                 |text: &str| text.match_indices(&word).any(|(at, _)| !text[at + word.len()..].starts_with(|next: char| next.is_alphanumeric()));
-            let place = files.iter().find(|(_, text)| stands(text)).map(|(path, _)| path.clone());
-            ensure!(place.is_some(), "the mistake {name} of {directory} stands nowhere in its source");
-            mistakes.push(Mistake { of, name, says, place: place.unwrap_or_default() });
+            let place = files.iter().find(|(_, _, text)| stands(text));
+            let Some((of, place, _)) = place else { bail!("the mistake {name} of {directory} stands nowhere in its source") };
+            mistakes.push(Mistake { of: *of, name, says, place: place.clone() });
         }
     }
     Ok(mistakes)

@@ -60,9 +60,9 @@ const QUICK: [&str; 14] = [
 
 /// Rooms that cargo-mutants goes through.
 const FILES: [&str; 9] = [
-    "crates/fs/src/log/*.rs",
-    "crates/fs/src/meta/*.rs",
-    "crates/fs/src/images/*.rs",
+    "crates/store/src/log/*.rs",
+    "crates/store/src/meta/*.rs",
+    "crates/store/src/images/*.rs",
     "crates/fs/src/checkpoint/*.rs",
     "crates/fs/src/background/defragmenter.rs",
     "crates/volume/src/io/raid5/*.rs",
@@ -173,6 +173,8 @@ fn every_function(options: &Options) -> Result<bool> {
         "--timeout",
         "600",
         "--no-shuffle",
+        "--package",
+        "bedplate-store",
         "--package",
         "bedplate-fs",
         "--package",

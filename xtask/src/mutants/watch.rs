@@ -26,6 +26,7 @@ pub fn cargo() -> Command {
 
 /// Programs with the mistakes in them.
 pub struct Programs {
+    store_unit: PathBuf,
     fs_unit: PathBuf,
     fs_whole: PathBuf,
     volume_unit: PathBuf,
@@ -45,6 +46,8 @@ impl Programs {
             "--no-run",
             "--message-format=json-render-diagnostics",
             "-p",
+            "bedplate-store",
+            "-p",
             "bedplate-fs",
             "-p",
             "bedplate-volume",
@@ -58,6 +61,7 @@ impl Programs {
             found.with_context(|| format!("cargo did not name the {kind} {name} of {package}"))
         };
         Ok(Self {
+            store_unit: find("crates/store", "lib", "bedplate_store")?,
             fs_unit: find("crates/fs", "lib", "fs")?,
             fs_whole: find("crates/fs", "test", "filesystem")?,
             volume_unit: find("crates/volume", "lib", "volume")?,
@@ -86,8 +90,8 @@ impl Programs {
         };
         let near = format!("{room}::");
         let mut all = match of {
-            Crate::Fs => vec![
-                tests("unit tests of the room", &self.fs_unit, &[&near]),
+            Crate::Store | Crate::Fs => vec![
+                tests("unit tests of the room", if of == Crate::Store { &self.store_unit } else { &self.fs_unit }, &[&near]),
                 judge("directed at the room", &directed_at(room)),
                 judge("directed", &["--directed", "--seeds", "3", "--cuts", "60"]),
                 tests("fs/tests", &self.fs_whole, &[]),
@@ -96,6 +100,7 @@ impl Programs {
                 judge("one step in the middle of another", &["--interleaved", "--seeds", "0"]),
                 judge("failing calls", &["--failing", "--stride", "97"]),
                 tests("unit tests of fs", &self.fs_unit, &[]),
+                tests("unit tests of store", &self.store_unit, &[]),
             ],
             Crate::Volume => vec![
                 tests("unit tests of the room", &self.volume_unit, &[&near]),
@@ -111,9 +116,9 @@ impl Programs {
 /// What asks the judge for the directed workloads that a room is most used by.
 fn directed_at(room: &str) -> Vec<&'static str> {
     let workloads: &[&str] = match room {
-        "checkpoint" => &["checkpoint", "clone", "rolled back"],
+        "checkpoint" | "images" => &["checkpoint", "clone", "rolled back"],
         "meta" | "mount" | "superblock" => &["metadata", "growth", "checkpoint"],
-        "mover" => &["scattered"],
+        "background" => &["scattered"],
         _ => &["overwrite", "removed", "log", "sync", "names"],
     };
     let named = workloads.iter().flat_map(|name| ["--workload", name]);

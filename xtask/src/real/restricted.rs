@@ -46,7 +46,22 @@ pub fn no_io_uring_tests(_: &mut Bed, _: &Options) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let [program, arguments @ ..] = &launcher()?[..] else { unreachable!("a launcher has a program") };
     let mut command = Command::new(program);
-    command.args(arguments).arg(cargo).args(["test", "--quiet", "-p", "bedplate-block", "-p", "bedplate-fs", "-p", "bedplate", "--lib", "--tests"]);
+    command.args(arguments).arg(cargo).args([
+        "test",
+        "--quiet",
+        "-p",
+        "bedplate-block",
+        "-p",
+        "bedplate-store",
+        "-p",
+        "bedplate-cache",
+        "-p",
+        "bedplate-fs",
+        "-p",
+        "bedplate",
+        "--lib",
+        "--tests",
+    ]);
     sh::output(&mut command, Duration::from_secs(580)).map(drop)
 }
 

@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 /// Which rooms a room may use. Rooms that are not here put others together and may use all.
-const EDGES: [(&str, &[&str]); 7] = [
+const EDGES: [(&str, &[&str]); 9] = [
     ("bedplate-block", &[]),
     ("bedplate-volume", &["bedplate-block"]),
-    ("bedplate-fs", &["bedplate-block"]),
+    ("bedplate-store", &["bedplate-block"]),
+    ("bedplate-cache", &["bedplate-block", "bedplate-store"]),
+    ("bedplate-fs", &["bedplate-block", "bedplate-store", "bedplate-cache"]),
     ("bedplate", &["bedplate-block", "bedplate-volume", "bedplate-fs"]),
     ("bedplate-serve", &["bedplate-block", "bedplate-fs"]),
     ("bedplate-backup", &["bedplate-block"]),
@@ -77,21 +79,28 @@ fn edges(packages: &[&Value], findings: &mut Vec<String>) {
     }
 }
 
-/// The feature that plants mistakes: only the judge's tests may ask for it, so that no program has them.
+/// The feature that plants mistakes: only the judge's tests may ask for it, so that no program has them; and the file system's own, of the store.
 const PLANTED: &str = "planted-bugs";
+
+/// Crates whose tests may ask for it.
+const PLANTERS: [&str; 2] = ["bedplate-sim", "bedplate-fs"];
+
+/// The one feature that turns another crate's on: the file system's that of the store, under the same name.
+const HANDED_ON: (&str, &str, &str) = ("bedplate-fs", PLANTED, "bedplate-store/planted-bugs");
 
 fn planted(packages: &[&Value], findings: &mut Vec<String>) {
     for package in packages.iter().filter(|package| package["source"].is_null()) {
         for dependency in list(&package["dependencies"]).filter(|dependency| list(&dependency["features"]).any(|feature| feature == PLANTED)) {
-            if name(package) != "bedplate-sim" || dependency["kind"] != "dev" {
-                findings.push(format!("{} asks for the feature {PLANTED}, which only the tests of bedplate-sim may", name(package)));
+            if !PLANTERS.contains(&name(package)) || dependency["kind"] != "dev" {
+                findings.push(format!("{} asks for the feature {PLANTED}, which only the tests of {} may", name(package), PLANTERS.join(" and ")));
             }
         }
         let hidden = package["features"]
             .as_object()
             .into_iter()
             .flatten()
-            .any(|(_, asked)| list(asked).any(|feature| feature.as_str().is_some_and(|feature| feature.contains(PLANTED))));
+            .flat_map(|(feature, asked)| list(asked).filter_map(move |asked| asked.as_str().map(|asked| (feature.as_str(), asked))))
+            .any(|(feature, asked)| asked.contains(PLANTED) && (name(package), feature, asked) != HANDED_ON);
         if hidden {
             findings.push(format!("a feature of {} turns {PLANTED} on, which only the tests of bedplate-sim may ask for", name(package)));
         }

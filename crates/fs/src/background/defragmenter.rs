@@ -19,9 +19,9 @@ use block::Waker;
 
 use super::Daemon;
 use crate::engine::{Fs, MovedFile, MoverState};
-use crate::planted::{PlantedBug, planted};
-use crate::row::{ExtentRow, Table, split_extent_key};
 use crate::{ErrorKind, InodeNo, Result};
+use bedplate_store::{ExtentRow, Table, split_extent_key};
+use bedplate_store::{PlantedBug, planted};
 
 /// A file is scattered when it has at least so many runs, of less than this on average.
 const RUNS_MIN: u64 = 16;

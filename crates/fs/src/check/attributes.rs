@@ -3,8 +3,8 @@
 use super::Examined;
 use super::inodes::hex;
 use crate::namespace::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
-use crate::row::{RowChange, Table, split_key};
 use crate::{FindingKind, Result};
+use bedplate_store::{RowChange, Table, split_key};
 
 pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
     examined.each_row(Table::Xattr, |examined, key, value| {

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use super::Examined;
 use super::inodes::hex;
 use super::past::DELETE;
-use crate::images::{CheckpointRow, decode_image, split_before_key, split_checkpoint_key, split_scope_key};
-use crate::row::{DentryRow, ExtentRow, InodeRow, RowChange, Table};
 use crate::{Epoch, FindingKind, Result};
+use bedplate_store::{CheckpointRow, decode_image, split_before_key, split_checkpoint_key, split_scope_key};
+use bedplate_store::{DentryRow, ExtentRow, InodeRow, RowChange, Table};
 
 pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
     let now = super::settings::epoch(examined)?;
@@ -39,12 +39,12 @@ pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
 /// Reads an image; returns whose it is.
 fn readable_image(key: &[u8], value: &[u8]) -> Result<Epoch> {
     let (epoch, table, row) = split_before_key(key)?;
-    crate::row::split_key(row)?;
+    bedplate_store::split_key(row)?;
     if let Some(image) = decode_image(value)? {
         match table {
             Table::Inode => drop(InodeRow::decode(image)?),
             Table::Dentry => drop(DentryRow::decode(image)?),
-            Table::Extent => drop((crate::row::split_extent_key(row)?, ExtentRow::decode(image)?)),
+            Table::Extent => drop((bedplate_store::split_extent_key(row)?, ExtentRow::decode(image)?)),
             _ => {}
         }
     }

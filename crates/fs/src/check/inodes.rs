@@ -7,11 +7,11 @@ use super::notes::Notes;
 use super::past::shows_some_names;
 use super::{Examined, lost};
 use crate::checkpoint::UNFINISHED;
-use crate::grid::Grid;
-use crate::images::{Checkpoint, CheckpointRow};
 use crate::namespace::{MODE_BITS, target_is_possible};
-use crate::row::{InodeRow, RowChange, Table, inode_key, split_key};
 use crate::{Error, FileKind, FindingKind, InodeNo, Result};
+use bedplate_store::Grid;
+use bedplate_store::{Checkpoint, CheckpointRow};
+use bedplate_store::{InodeRow, RowChange, Table, inode_key, split_key};
 
 /// What the check knows of an inode.
 #[derive(Debug)]

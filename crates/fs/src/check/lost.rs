@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::inodes::Inodes;
 use super::notes::Notes;
-use crate::row::{DentryRow, InodeRow, RowChange, Table, inode_key, pair_key};
 use crate::{FileKind, InodeNo, Timestamp};
+use bedplate_store::{DentryRow, InodeRow, RowChange, Table, inode_key, pair_key};
 
 /// Names every inode of `lost` in a new directory `home` of the root, inode `ino`; returns its number, or `None` where nothing is lost.
 pub(super) fn reattach(lost: &[InodeNo], home: &str, ino: InodeNo, inodes: &mut Inodes, notes: &mut Notes) -> Option<InodeNo> {

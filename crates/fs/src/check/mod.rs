@@ -32,12 +32,12 @@ use std::sync::Arc;
 
 use block::BlockDevice;
 
-use crate::images::Checkpoint;
-use crate::meta::{MetaStore, Region, guarded, open_tree};
 use crate::mount::{Loaded, load};
-use crate::row::Table;
-use crate::superblock::Superblock;
 use crate::{Error, ErrorKind, InodeNo, Result};
+use bedplate_store::Checkpoint;
+use bedplate_store::Superblock;
+use bedplate_store::Table;
+use bedplate_store::{MetaStore, Region, guarded, open_tree};
 use inodes::Inodes;
 pub(crate) use lost::free_name;
 use notes::Notes;

@@ -1,7 +1,7 @@
 //! What a check found, and the rows that would mend it.
 
-use crate::row::RowChange;
 use crate::{CheckReport, Epoch, Finding, FindingKind};
+use bedplate_store::RowChange;
 
 /// Findings, and the row changes that would mend them.
 #[derive(Debug, Default)]

@@ -21,12 +21,12 @@ use std::sync::Arc;
 use super::inodes::{self, Inodes};
 use super::notes::Notes;
 use super::{Examined, attributes, extents, names};
-use crate::bytes::Bytes;
-use crate::images::{Capture, Checkpoint, is_captured, put_image, scope_key, split_before_key, split_scope_key};
-use crate::meta::load_checkpoints;
-use crate::meta::{MetaStore, State};
-use crate::row::{RowChange, Table, split_key};
 use crate::{Epoch, ErrorKind, FileKind, Finding, FindingKind, InodeNo, Result};
+use bedplate_store::Bytes;
+use bedplate_store::load_checkpoints;
+use bedplate_store::{Capture, Checkpoint, is_captured, put_image, scope_key, split_before_key, split_scope_key};
+use bedplate_store::{MetaStore, State};
+use bedplate_store::{RowChange, Table, split_key};
 
 /// What to do about a checkpoint that contradicts itself.
 pub(super) const DELETE: &str = "the present is not touched by it: save from the checkpoint what still reads well, then delete it";

@@ -12,11 +12,11 @@ use block::BlockDevice;
 
 use super::notes::Notes;
 use super::{CACHE_BYTES, past};
-use crate::images::Capture;
-use crate::log::{Record, RecordKind};
 use crate::mount::{begin_writing, load};
-use crate::superblock::Superblock;
 use crate::{Error, FindingKind, Result};
+use bedplate_store::Capture;
+use bedplate_store::Superblock;
+use bedplate_store::{Record, RecordKind};
 
 /// Mends everything that `notes` say; all of it has one right answer.
 pub(super) fn mend(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>, notes: &mut Notes) -> Result<()> {

@@ -5,9 +5,9 @@ use super::inodes::first_unused;
 use crate::engine::{EPOCH, NEXT_INO};
 use crate::engine::{SPACE_POLICY, decode_policy};
 use crate::engine::{check_stored, stored_key};
-use crate::row::{RowChange, Table};
 use crate::schedule::SCHEDULE_PREFIX;
 use crate::{Epoch, ErrorKind, FindingKind, InodeNo, Result, Schedule, TUNABLES, Tunable};
+use bedplate_store::{RowChange, Table};
 
 pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
     check_next_ino(examined)?;

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use block::{AlignedBuf, BlockDevice, CrashChoice, MemoryDevice, SimulatedDevice, SimulatedOptions, Snapshot};
 
-use crate::bytes::Bytes;
 use crate::forge::{self, RowImage};
-use crate::row::{DentryRow, ExtentRow, InodeRow, Table, extent_key, inode_key, pair_key};
-use crate::superblock::COPY_B;
 use crate::{
     BlockNo, Epoch, FileBlock, FileKind, FileSystem, FindingKind, FormatOptions, InodeNo, MountOptions, NewFile, OpenOptions, RenameMode, Result,
 };
+use bedplate_store::Bytes;
+use bedplate_store::COPY_B;
+use bedplate_store::{DentryRow, ExtentRow, InodeRow, Table, extent_key, inode_key, pair_key};
 
 const SIZE: u64 = 32 << 20;
 const NEW: NewFile = NewFile { mode: 0o644, uid: 1, gid: 2 };

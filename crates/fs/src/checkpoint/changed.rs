@@ -14,10 +14,10 @@ use std::ops::Bound;
 
 use super::report::{ChangedKind, ChangedRange};
 use crate::engine::Fs;
-use crate::images::{Capture, Checkpoint};
-use crate::meta::State;
-use crate::row::{ExtentRow, InodeRow, Table, inode_key, split_extent_key};
 use crate::{Epoch, Error, ErrorKind, InodeNo, Result};
+use bedplate_store::State;
+use bedplate_store::{Capture, Checkpoint};
+use bedplate_store::{ExtentRow, InodeRow, Table, inode_key, split_extent_key};
 
 /// How a file differs between two moments: the ranges, in order. Bytes outside of them, and before both ends, are the same.
 #[derive(Debug, Clone)]

@@ -21,14 +21,14 @@ use std::sync::atomic::Ordering;
 
 use super::report::{CheckpointOptions, CheckpointScope, CloneReport, CloneSource};
 use crate::engine::Fs;
-use crate::images::{Checkpoint, Others};
 use crate::inode::Inode;
-use crate::log::{Record, RecordKind};
-use crate::meta::Locked;
-use crate::name::check_name;
-use crate::planted::{PlantedBug, planted};
-use crate::row::{DentryRow, ExtentRow, InodeRow, RowChange, Table, extent_key, inode_key, pair_key, split_extent_key, split_key};
 use crate::{Epoch, Error, ErrorKind, FileBlock, FileKind, InodeNo, Lsn, Result, Timestamp};
+use bedplate_store::Locked;
+use bedplate_store::check_name;
+use bedplate_store::{Checkpoint, Others};
+use bedplate_store::{DentryRow, ExtentRow, InodeRow, RowChange, Table, extent_key, inode_key, pair_key, split_extent_key, split_key};
+use bedplate_store::{PlantedBug, planted};
+use bedplate_store::{Record, RecordKind};
 
 /// The value of the orphan row of a directory that goes with all that is in it.
 pub(crate) const UNFINISHED: &[u8] = &[1];

@@ -7,14 +7,14 @@ use std::sync::atomic::Ordering;
 
 use super::{CheckpointInfo, CheckpointOptions, CheckpointScope};
 use crate::engine::{EPOCH, Fs};
-use crate::images::{Checkpoint, Others};
-use crate::images::{CheckpointRow, checkpoint_key, put_image, scope_key};
 use crate::inode::Inode;
-use crate::log::{Record, RecordKind};
-use crate::name::check_name;
-use crate::planted::{PlantedBug, planted};
-use crate::row::{RowChange, Table, inode_key, pair_key};
 use crate::{Epoch, Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
+use bedplate_store::check_name;
+use bedplate_store::{Checkpoint, Others};
+use bedplate_store::{CheckpointRow, checkpoint_key, put_image, scope_key};
+use bedplate_store::{PlantedBug, planted};
+use bedplate_store::{Record, RecordKind};
+use bedplate_store::{RowChange, Table, inode_key, pair_key};
 
 /// What a checkpoint of named files consists of.
 #[derive(Debug, Default)]

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use super::changed::{Moment, between, changed, get, row_at};
 use super::subtree::of_inode;
 use crate::engine::Fs;
-use crate::images::Checkpoint;
-use crate::meta::State;
-use crate::row::{DentryRow, InodeRow, Table, split_key};
 use crate::{Error, ErrorKind, FileKind, InodeNo, Result};
+use bedplate_store::Checkpoint;
+use bedplate_store::State;
+use bedplate_store::{DentryRow, InodeRow, Table, split_key};
 
 /// How something differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -208,7 +208,7 @@ impl Found<'_> {
     fn change(&self, ino: InodeNo, now: &Homes) -> Result<Option<CheckpointDifference>> {
         let (Some(old), Some(new)) = (row_at(self.rows, self.from, ino)?, row_at(self.rows, self.to, ino)?) else { return Ok(None) };
         let path = match now.get(&ino) {
-            Some((dir, name)) => path(now, &crate::row::pair_key(*dir, name))?,
+            Some((dir, name)) => path(now, &bedplate_store::pair_key(*dir, name))?,
             None if ino == InodeNo::ROOT => b"/".to_vec(),
             // It has lost its last name and lives until it is closed.
             None => return Ok(None),

@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, HashSet};
 use super::changed::Moment;
 use super::diff::{DifferenceKind, Found, Homes, visit};
 use super::subtree::of_inode;
-use crate::images::Checkpoint;
-use crate::meta::State;
-use crate::row::{DentryRow, Table, pair_key, split_key};
 use crate::{Error, FileKind, InodeNo, Result};
+use bedplate_store::Checkpoint;
+use bedplate_store::State;
+use bedplate_store::{DentryRow, Table, pair_key, split_key};
 
 /// Names by their keys, each with what it leads to.
 pub(super) type Names = BTreeMap<Vec<u8>, DentryRow>;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use crate::Result;
 use crate::engine::Fs;
 use crate::inode::Inode;
-use crate::planted::{PlantedBug, planted};
+use bedplate_store::{PlantedBug, planted};
 
 impl Fs {
     /// Runs `work` while no name is changed, no file opened and no open file written. Nothing dirty is left in the library cache.

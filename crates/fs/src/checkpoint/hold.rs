@@ -3,8 +3,8 @@
 use std::sync::{Arc, Weak};
 
 use crate::engine::{Fs, Views};
-use crate::images::Checkpoint;
 use crate::{Epoch, InodeNo, Result};
+use bedplate_store::Checkpoint;
 
 /// Keeps a checkpoint from being deleted until it is dropped: it is mounted somewhere.
 pub struct CheckpointHold {

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use super::CheckpointInfo;
 use super::report::CheckpointSpace;
 use crate::engine::Fs;
-use crate::images::{Checkpoint, Others};
-use crate::images::{CheckpointRow, before_key, checkpoint_key};
-use crate::log::{Record, RecordKind};
-use crate::meta::State;
-use crate::planted::{PlantedBug, planted};
-use crate::row::{RowChange, Table, split_key};
 use crate::{Epoch, Error, ErrorKind, Result};
+use bedplate_store::State;
+use bedplate_store::{Checkpoint, Others};
+use bedplate_store::{CheckpointRow, before_key, checkpoint_key};
+use bedplate_store::{PlantedBug, planted};
+use bedplate_store::{Record, RecordKind};
+use bedplate_store::{RowChange, Table, split_key};
 
 /// The row changes that delete checkpoints, given oldest first (I-CKP-1 holds for the others before and after).
 pub(super) fn deletion(rows: &State, checkpoints: &[Arc<Checkpoint>]) -> Result<Vec<RowChange>> {
@@ -30,7 +30,7 @@ pub(super) fn deletion(rows: &State, checkpoints: &[Arc<Checkpoint>]) -> Result<
             Ok(())
         })?;
         visit(rows, Table::Before, epoch, |key, image| {
-            let (_, table, row) = crate::images::split_before_key(key)?;
+            let (_, table, row) = bedplate_store::split_before_key(key)?;
             let ino = split_key(row)?.0;
             let mut holders = older.iter().filter(|other| other.holds(ino) && !planted(PlantedBug::ImagesNotHandedOn));
             let heir = if planted(PlantedBug::ImagesToOldestHeir) { holders.next() } else { holders.next_back() };

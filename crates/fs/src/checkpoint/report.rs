@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::images::Checkpoint;
 use crate::{Epoch, InodeNo, Timestamp};
+use bedplate_store::Checkpoint;
 
 /// What a checkpoint is of.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

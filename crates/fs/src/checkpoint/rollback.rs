@@ -16,14 +16,14 @@ use super::CheckpointOptions;
 use super::report::{CheckpointScope, RollbackOptions, RollbackReport};
 use super::subtree::Subtree;
 use crate::engine::Fs;
-use crate::images::{Checkpoint, Others};
-use crate::images::{is_captured, split_before_key};
 use crate::inode::Inode;
-use crate::log::{Record, RecordKind};
-use crate::meta::State;
-use crate::planted::{PlantedBug, planted};
-use crate::row::{InodeRow, RowChange, Table, inode_key, split_key};
 use crate::{Error, ErrorKind, InodeNo, Result, Timestamp};
+use bedplate_store::State;
+use bedplate_store::{Checkpoint, Others};
+use bedplate_store::{InodeRow, RowChange, Table, inode_key, split_key};
+use bedplate_store::{PlantedBug, planted};
+use bedplate_store::{Record, RecordKind};
+use bedplate_store::{is_captured, split_before_key};
 
 /// How deep directories are told of.
 const DEPTH_MAX: usize = 4096;
@@ -108,7 +108,7 @@ impl Fs {
         let mut names: BTreeMap<InodeNo, Vec<(InodeNo, Vec<u8>)>> = BTreeMap::new();
         self.meta.scan_all(Table::Dentry, |key, value| {
             let (dir, name) = split_key(key)?;
-            names.entry(crate::row::DentryRow::decode(value)?.ino).or_default().push((dir, name.to_vec()));
+            names.entry(bedplate_store::DentryRow::decode(value)?.ino).or_default().push((dir, name.to_vec()));
             Ok(ControlFlow::Continue(()))
         })?;
         let path_by = |first: &(InodeNo, Vec<u8>)| {
@@ -162,7 +162,7 @@ impl Fs {
             self.read_again(&report.inodes, committed.lsn)?;
         }
         self.meta.scan_all(Table::Dentry, |key, value| {
-            if report.inodes.contains(&crate::row::DentryRow::decode(value)?.ino) {
+            if report.inodes.contains(&bedplate_store::DentryRow::decode(value)?.ino) {
                 let (dir, name) = split_key(key)?;
                 report.names.push((dir, name.to_vec()));
             }
@@ -209,7 +209,7 @@ fn of_everything(rows: &State, checkpoint: &Checkpoint, open: &BTreeSet<InodeNo>
         return Err(Error::new(ErrorKind::Invalid, "the checkpoint is of named files: roll back one of its paths"));
     }
     let mut keys: BTreeSet<(Table, Vec<u8>)> = BTreeSet::new();
-    let from = crate::images::checkpoint_key(crate::Epoch(checkpoint.epoch.0 + u32::from(planted(PlantedBug::RollbackSkipsOwnImages))));
+    let from = bedplate_store::checkpoint_key(crate::Epoch(checkpoint.epoch.0 + u32::from(planted(PlantedBug::RollbackSkipsOwnImages))));
     rows.scan(Table::Before, Bound::Included(&from), Bound::Unbounded, |key, _| {
         let (_, table, row) = split_before_key(key)?;
         if checkpoint.holds(split_key(row)?.0) {

@@ -15,11 +15,11 @@
 
 use super::remove::would_free;
 use crate::engine::{CheckpointCounts, Fs, SPACE_POLICY, SpacePolicy};
-use crate::images::Checkpoint;
-use crate::log::RecordKind;
-use crate::planted::{PlantedBug, planted};
-use crate::row::{RowChange, Table};
 use crate::{Epoch, Error, ErrorKind, Result};
+use bedplate_store::Checkpoint;
+use bedplate_store::RecordKind;
+use bedplate_store::{PlantedBug, planted};
+use bedplate_store::{RowChange, Table};
 
 /// How many blocks a change needs in all, were the checkpoints of some epochs gone.
 pub(crate) type Demand<'a> = dyn Fn(&[Epoch]) -> Result<u64> + 'a;

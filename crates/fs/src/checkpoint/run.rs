@@ -10,11 +10,11 @@ use serde::Serialize;
 
 use super::{CheckpointInfo, CheckpointOptions, CheckpointScope};
 use crate::engine::Fs;
-use crate::images::Checkpoint;
-use crate::log::RecordKind;
-use crate::row::{RowChange, Table};
 use crate::schedule::{Moment, Schedule, failure_key_of, key_of};
 use crate::{Error, ErrorKind, Result};
+use bedplate_store::Checkpoint;
+use bedplate_store::RecordKind;
+use bedplate_store::{RowChange, Table};
 
 /// What running the schedules did.
 #[derive(Debug, Clone, Default, Serialize)]

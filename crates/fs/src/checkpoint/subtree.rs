@@ -7,10 +7,10 @@ use std::path::Path;
 
 use super::rollback::{Changes, keep_nameless};
 use crate::engine::Fs;
-use crate::images::Checkpoint;
-use crate::meta::State;
-use crate::row::{DentryRow, InodeRow, Table, inode_key, pair_key};
 use crate::{Epoch, Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
+use bedplate_store::Checkpoint;
+use bedplate_store::State;
+use bedplate_store::{DentryRow, InodeRow, Table, inode_key, pair_key};
 
 /// Inodes by number, each with its kind and how many names it has within.
 type Inside = BTreeMap<InodeNo, (FileKind, u32)>;

@@ -8,11 +8,11 @@ use super::promise::hole_blocks;
 use super::publish::{Change, SizeChange};
 use super::write::too_large;
 use super::{Alone, Io};
-use crate::cache::MapChange;
-use crate::extent::{Extent, ExtentState, Piece};
-use crate::grid::Grid;
-use crate::log::RecordKind;
 use crate::{AllocateMode, Error, ErrorKind, FileBlock, Result};
+use bedplate_cache::MapChange;
+use bedplate_store::Grid;
+use bedplate_store::RecordKind;
+use bedplate_store::{Extent, ExtentState, Piece};
 
 /// Checks what can be refused before any lock is taken.
 fn check(grid: &Grid, mode: AllocateMode, offset: u64, len: u64) -> Result<Range<u64>> {

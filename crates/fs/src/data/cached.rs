@@ -5,11 +5,11 @@ use std::sync::{Arc, Weak};
 
 use super::Io;
 use super::write::Payload;
-use crate::cache::{Backing, CachedFile};
 use crate::engine::Fs;
 use crate::inode::{CachePart, Inode};
 use crate::mode::OpenClass;
 use crate::{Error, ErrorKind, InodeNo, IoMode, Result};
+use bedplate_cache::{Backing, CachedFile};
 
 /// Returns whether I/O on this path goes through the library cache.
 pub(super) fn uses_cache(path: IoMode) -> bool {

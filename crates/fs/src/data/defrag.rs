@@ -21,11 +21,11 @@ use super::promise::Fresh;
 use super::publish::{Change, SizeChange};
 use super::{Alone, Io, flush_inode};
 use crate::engine::{Fragmentation, Fs};
-use crate::extent::Piece;
 use crate::inode::Inode;
-use crate::log::{Exposure, RecordKind};
-use crate::planted::{PlantedBug, planted};
 use crate::{Error, ErrorKind, FileKind, Result};
+use bedplate_store::Piece;
+use bedplate_store::{Exposure, RecordKind};
+use bedplate_store::{PlantedBug, planted};
 
 /// How many pieces of a map one window looks at while it holds the locks.
 const PIECES_MAX: usize = 1 << 16;
@@ -224,8 +224,8 @@ fn joined(targets: Vec<Target>) -> Vec<Target> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extent::{ExtentState, Mapped};
     use crate::{BlockNo, Epoch};
+    use bedplate_store::{ExtentState, Mapped};
 
     fn piece(file_block: u64, blocks: u64, start: u64) -> Piece {
         Piece { file_block, blocks, mapped: Some(Mapped { start: BlockNo(start), state: ExtentState::Written, birth: Epoch(1) }) }

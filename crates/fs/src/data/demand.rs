@@ -7,9 +7,9 @@ use std::ops::Range;
 use super::Io;
 use super::allocate::{edges, inner_blocks};
 use super::promise::count;
-use crate::extent::{ExtentState, Piece};
-use crate::grid::Grid;
 use crate::{AllocateMode, Epoch, Error, Result};
+use bedplate_store::Grid;
+use bedplate_store::{ExtentState, Piece};
 
 /// A change that may need blocks. Ranges are bytes of the file.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! What a write newly makes readable.
 
-use crate::checksum::Crc32c;
-use crate::log::Exposure;
+use bedplate_store::Crc32c;
+use bedplate_store::Exposure;
 
 /// Collects the bytes that one record exposes, in the order they are written.
 pub(crate) struct Exposing {
@@ -53,7 +53,7 @@ impl Exposing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checksum::crc32c;
+    use bedplate_store::crc32c;
 
     #[test]
     fn contiguous_bytes_are_one_segment_with_one_checksum() {

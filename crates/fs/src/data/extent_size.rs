@@ -10,8 +10,8 @@
 use super::Io;
 use crate::engine::Fs;
 use crate::options::EXTENT_SIZE_MAX;
-use crate::row::Table;
 use crate::{InodeNo, Result};
+use bedplate_store::Table;
 
 /// The extended attribute that holds the size in bytes, u64.
 pub(crate) const ATTRIBUTE: &[u8] = b"user.bedplate.extsize";

@@ -7,12 +7,12 @@ use super::promise::Fresh;
 use super::publish::{Change, SizeChange};
 use super::write::Payload;
 use super::{Held, Io};
-use crate::extent::{Extent, ExtentState, Mapped, Piece, Run};
-use crate::grid::Grid;
-use crate::grid::within;
 use crate::lock::Sharing;
-use crate::log::RecordKind;
 use crate::{BlockNo, Epoch, FileBlock, Reason, Result};
+use bedplate_store::Grid;
+use bedplate_store::RecordKind;
+use bedplate_store::within;
+use bedplate_store::{Extent, ExtentState, Mapped, Piece, Run};
 
 /// Where a part of a write goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

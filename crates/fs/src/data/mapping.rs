@@ -5,10 +5,10 @@ use std::ops::{Bound, ControlFlow};
 use parking_lot::{MappedRwLockReadGuard, MappedRwLockWriteGuard, RwLockWriteGuard};
 
 use super::Io;
-use crate::extent::{Extent, ExtentChange, ExtentMap, ExtentState};
-use crate::grid::Grid;
-use crate::row::{ExtentRow, RowChange, Table, extent_key, file_block};
 use crate::{Error, FileBlock, Result};
+use bedplate_store::Grid;
+use bedplate_store::{Extent, ExtentChange, ExtentMap, ExtentState};
+use bedplate_store::{ExtentRow, RowChange, Table, extent_key, file_block};
 
 /// A closed file's map stays in memory up to this many extents.
 const EXTENTS_KEPT: usize = 4096;

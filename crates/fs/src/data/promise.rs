@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use super::Io;
-use crate::allocator::{SpaceClass, Want};
 use crate::engine::Fs;
-use crate::extent::{ExtentMap, Piece, Run};
-use crate::planted::{PlantedBug, planted};
 use crate::{BlockNo, ErrorKind, Result};
+use bedplate_store::{ExtentMap, Piece, Run};
+use bedplate_store::{PlantedBug, planted};
+use bedplate_store::{SpaceClass, Want};
 
 /// What is kept ahead of a growing file doubles with it, between these bounds, in bytes.
 const AHEAD_BYTES_MIN: u64 = 64 << 10;

@@ -5,16 +5,16 @@ use std::sync::atomic::Ordering;
 
 use super::Io;
 use super::exposure::Exposing;
-use crate::extent::{Extent, ExtentChange, ExtentMap};
-use crate::images::Known;
-use crate::images::freed_by;
 use crate::lock::is_covered;
-use crate::log::{Record, RecordKind};
-use crate::meta::Committed;
 use crate::pause::{Pause, pause};
-use crate::planted::{PlantedBug, planted};
-use crate::row::{RowChange, Table, inode_key};
 use crate::{FileBlock, Lsn, Result, Timestamp};
+use bedplate_store::Committed;
+use bedplate_store::Known;
+use bedplate_store::freed_by;
+use bedplate_store::{Extent, ExtentChange, ExtentMap};
+use bedplate_store::{PlantedBug, planted};
+use bedplate_store::{Record, RecordKind};
+use bedplate_store::{RowChange, Table, inode_key};
 
 /// What happens to the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,10 +8,10 @@ use block::Segment;
 use super::Io;
 use super::fill::Filling;
 use super::write::{Payload, Way};
-use crate::cache::DirectWrite;
-use crate::extent::Piece;
 use crate::lock::Sharing;
 use crate::{ErrorKind, InodeLockSetting, IoMode, Reason, Result};
+use bedplate_cache::DirectWrite;
+use bedplate_store::Piece;
 
 /// Device ranges in the form that requests want; the first without an allocation.
 #[derive(Debug)]

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use super::bounce::Bounce;
 use super::cached::uses_cache;
 use super::{Held, Io};
-use crate::extent::Piece;
 use crate::lock::Sharing;
 use crate::mode::{OpenClass, Service};
 use crate::statistics::Counters;
 use crate::{IoMode, Reason, Result, Timestamp};
+use bedplate_store::Piece;
 
 /// How long an access time may be old, in nanoseconds: a day.
 const ATIME_NANOS: i64 = 86_400_000_000_000;

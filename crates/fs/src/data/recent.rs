@@ -2,8 +2,8 @@
 
 use super::Io;
 use crate::Result;
-use crate::extent::ExtentState;
 use crate::{BlockNo, Epoch};
+use bedplate_store::ExtentState;
 
 impl Io<'_> {
     /// Returns the device offset of a byte range of the file if it lies in one written extent: the lookup of the data path. Under the inode lock.

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use crate::engine::Fs;
 use crate::inode::Inode;
 use crate::lock::Changing;
-use crate::log::RecordKind;
 use crate::pause::{Pause, pause};
-use crate::row::{RowChange, Table, inode_key, pair_key};
 use crate::{InodeNo, Result};
+use bedplate_store::RecordKind;
+use bedplate_store::{RowChange, Table, inode_key, pair_key};
 
 /// An inode that is neither reclaimed nor dropped from memory while this lives: for changes by path or number.
 pub(crate) struct Pinned<'a> {

@@ -18,14 +18,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Alone, Io};
-use crate::cache::MapChange;
 use crate::engine::Fs;
-use crate::extent::{ExtentMap, ExtentState, Mapped, Piece, Run};
 use crate::inode::Inode;
-use crate::log::Exposure;
-use crate::planted::{PlantedBug, planted};
-use crate::row::InodeRow;
 use crate::{Epoch, Lsn, Result};
+use bedplate_cache::MapChange;
+use bedplate_store::Exposure;
+use bedplate_store::InodeRow;
+use bedplate_store::{ExtentMap, ExtentState, Mapped, Piece, Run};
+use bedplate_store::{PlantedBug, planted};
 
 /// Makes the library cache forget a file, and keep nothing of it until the answer is dropped.
 pub(crate) fn forget_pages(fs: &Fs, inode: &Arc<Inode>) -> Result<Option<MapChange>> {

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use super::Io;
-use crate::extent::ExtentState;
 use crate::{ExtentInfo, Result};
+use bedplate_store::ExtentState;
 
 impl Io<'_> {
     /// Returns the first offset at or after `offset` that holds data.
@@ -53,7 +53,7 @@ impl Io<'_> {
 
     pub(crate) fn extents_from(self, offset: u64, limit: usize) -> Result<Vec<ExtentInfo>> {
         let block = self.fs.grid.block;
-        let info = |(at, extent): (crate::FileBlock, crate::extent::Extent)| ExtentInfo {
+        let info = |(at, extent): (crate::FileBlock, bedplate_store::Extent)| ExtentInfo {
             file_offset: at.0 * block,
             volume_offset: extent.start.0 * block,
             len: u64::from(extent.blocks) * block,

@@ -14,12 +14,12 @@ use super::fill::{Before, Target, place};
 use super::publish::{Change, SizeChange};
 use super::write::Payload;
 use super::{Alone, Io};
-use crate::extent::{ExtentMap, Piece};
-use crate::grid::Grid;
-use crate::grid::within;
-use crate::log::RecordKind;
-use crate::planted::{PlantedBug, planted};
 use crate::{Reason, Result};
+use bedplate_store::Grid;
+use bedplate_store::RecordKind;
+use bedplate_store::within;
+use bedplate_store::{ExtentMap, Piece};
+use bedplate_store::{PlantedBug, planted};
 
 /// A contiguous part of a write on the device. All ranges are file bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use super::Io;
 use crate::Result;
-use crate::cache::CachedFile;
 use crate::engine::Fs;
 use crate::inode::Inode;
-use crate::planted::{PlantedBug, planted};
 use crate::statistics::Counters;
 use crate::statistics::{Timed, Timing};
+use bedplate_cache::CachedFile;
+use bedplate_store::{PlantedBug, planted};
 
 impl Io<'_> {
     /// `fdatasync`: data, and what is needed to read it back. Without pending metadata one device flush, shared with all that wait.

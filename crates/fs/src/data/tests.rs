@@ -4,9 +4,9 @@ use std::time::Duration;
 use block::{AlignedBuf, BlockDevice, MemoryDevice};
 
 use super::publish::{Change, Mark, SizeChange};
-use crate::log::RecordKind;
-use crate::row::{InodeRow, RowChange, Table, inode_key};
 use crate::{ErrorKind, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Reason};
+use bedplate_store::RecordKind;
+use bedplate_store::{InodeRow, RowChange, Table, inode_key};
 
 fn volume() -> Arc<dyn BlockDevice> {
     let device: Arc<dyn BlockDevice> = MemoryDevice::new(64 << 20);

@@ -12,11 +12,11 @@ use super::write::too_large;
 use super::{Alone, Io};
 use crate::Result;
 use crate::engine::Fs;
-use crate::extent::ExtentMap;
-use crate::grid::Grid;
 use crate::inode::Inode;
 use crate::lock::Changing;
-use crate::log::RecordKind;
+use bedplate_store::ExtentMap;
+use bedplate_store::Grid;
+use bedplate_store::RecordKind;
 
 /// Begins a change of a file's size: one that frees blocks goes on where the metadata has no room to grow.
 pub(crate) fn begin_set_size(fs: &Fs, inode: &Inode, size: u64) -> Result<()> {
@@ -127,9 +127,9 @@ impl Io<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extent::{Extent, ExtentState};
-    use crate::images::freed_by;
     use crate::{BlockNo, Epoch, FileBlock};
+    use bedplate_store::freed_by;
+    use bedplate_store::{Extent, ExtentState};
 
     #[test]
     fn a_long_tail_is_freed_in_bounded_parts() {

@@ -11,9 +11,9 @@
 
 use super::Io;
 use crate::engine::Fs;
-use crate::planted::{PlantedBug, planted};
-use crate::row::Table;
 use crate::{InodeNo, Result};
+use bedplate_store::Table;
+use bedplate_store::{PlantedBug, planted};
 
 /// The extended attribute that holds the unit, u32.
 pub(crate) const ATTRIBUTE: &[u8] = b"user.bedplate.untorn";

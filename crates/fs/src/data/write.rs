@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 
 use super::cached::uses_cache;
 use super::{Held, Io};
-use crate::extent::{ExtentMap, ExtentState, Piece};
-use crate::grid::Grid;
 use crate::lock::Sharing;
 use crate::mode::OpenClass;
 use crate::{Error, ErrorKind, InodeLockSetting, IoMode, Reason, Result, Timestamp};
+use bedplate_store::Grid;
+use bedplate_store::{ExtentMap, ExtentState, Piece};
 
 /// Bytes on their way to a file.
 #[derive(Clone, Copy)]
@@ -216,8 +216,8 @@ fn extends_cleanly(map: &ExtentMap, grid: &Grid, data: &Payload<'_>, logged: u64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extent::Extent;
     use crate::{BlockNo, Epoch, FileBlock};
+    use bedplate_store::Extent;
 
     fn grid() -> Grid {
         Grid::new(4096, 512, 1)

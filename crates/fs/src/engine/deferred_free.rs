@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 
 use super::Fs;
 use crate::Lsn;
-use crate::extent::Run;
 use crate::inode::Inode;
+use bedplate_store::Run;
 
 /// How many runs in limbo wake the sync daemon.
 const LIMBO_RUNS_DUE: usize = 1024;

@@ -29,19 +29,19 @@ pub(crate) use trials::{Trial, Trials};
 pub(crate) use tuning::{Tuning, TuningState, cache_options, check_options, check_stored, refusal, settle, stored_key};
 pub(crate) use views::Views;
 
-use crate::allocator::Space;
-use crate::cache::PageCache;
-use crate::grid::Grid;
-use crate::images::{Known, is_captured};
 use crate::inode::{Inode, InodeList, InodeTable};
 use crate::lock::{ChangeLock, Changing, Help, NamesLock, is_covered};
-use crate::log::{Record, RecordKind};
-use crate::meta::{Committed, MetaStore, Outlook, Purpose};
 use crate::pause::{Pause, pause};
-use crate::row::{RowChange, Table};
 use crate::schedule::Turns;
 use crate::statistics::Sampler;
 use crate::{Epoch, Error, ErrorKind, InodeNo, Lsn, MountOptions, Result, Statfs};
+use bedplate_cache::PageCache;
+use bedplate_store::Grid;
+use bedplate_store::Space;
+use bedplate_store::{Committed, MetaStore, Outlook, Purpose};
+use bedplate_store::{Known, is_captured};
+use bedplate_store::{Record, RecordKind};
+use bedplate_store::{RowChange, Table};
 
 /// How many inode numbers one `next_ino` setting reserves.
 const INO_BATCH: u64 = 1024;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use serde::Serialize;
 
 use crate::Result;
-use crate::meta::MetaStore;
-use crate::row::Table;
+use bedplate_store::MetaStore;
+use bedplate_store::Table;
 
 /// Name of the setting that holds the policy: 1 deletes the oldest; missing or 0 refuses.
 pub(crate) const SPACE_POLICY: &[u8] = b"checkpoint_policy";

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::cache::CacheOptions;
-use crate::meta::MetaStore;
 use crate::options::{TUNABLES, Takes, Tunable, TunedBy, extent_size_refusal, is_extent_size, mode_of};
-use crate::row::Table;
 use crate::{Error, ErrorKind, IoMode, MountOptions, Result};
+use bedplate_cache::CacheOptions;
+use bedplate_store::MetaStore;
+use bedplate_store::Table;
 
 /// Threads that read ahead, and threads that write behind; they start with the first use of the cache.
 const CACHE_THREADS: usize = 4;

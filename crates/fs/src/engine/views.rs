@@ -16,8 +16,8 @@ use std::sync::OnceLock;
 use parking_lot::{Mutex, RwLock};
 
 use super::Fs;
-use crate::row::{DentryRow, InodeRow, Table, inode_key, pair_key, split_key};
 use crate::{DirEntry, Epoch, Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
+use bedplate_store::{DentryRow, InodeRow, Table, inode_key, pair_key, split_key};
 
 /// The directory of checkpoints in the root; no listing shows it.
 pub(crate) const CHECKPOINTS_NAME: &[u8] = b".checkpoints";

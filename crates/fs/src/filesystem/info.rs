@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 
 use crate::engine::{Fs, MoverReport, RecoveryReport};
-use crate::row::Table;
 use crate::statistics::{CounterSnapshot, Latencies};
 use crate::{CacheCounters, CheckpointCounts, IoMode, LogInfo};
+use bedplate_store::Table;
 
 /// What a mounted file system tells of itself.
 #[derive(Debug, Clone, Serialize)]

@@ -13,13 +13,13 @@ use parking_lot::Mutex;
 use crate::data::{Ask, Io};
 use crate::engine::Fs;
 use crate::namespace::make::Making;
-use crate::superblock::Superblock;
 use crate::{
     Attr, ChangedBlocks, CheckReport, CheckpointCounts, CheckpointDifference, CheckpointHold, CheckpointInfo, CheckpointOptions, CheckpointSpace,
     CloneReport, CloneSource, DefragStep, DirEntry, Error, ErrorKind, File, FileActivity, FileKind, FilePath, FormatOptions, FormatReport,
     Fragmentation, InodeNo, IoMode, Moment, MountOptions, NewFile, OpenOptions, Pressure, RenameMode, Result, RollbackOptions, RollbackReport,
     Schedule, ScheduleRun, SetAttr, SpacePolicy, Statfs, Tunable, TunableState, TuneOptions, Untorn, check, format, mount,
 };
+use bedplate_store::Superblock;
 pub use info::FsInfo;
 
 use crate::background::{Daemon, checkpoint_scheduler, defragmenter, sync_daemon};

@@ -10,11 +10,11 @@ use super::cow_epoch::{ExtentSize, Floor, Unit};
 use super::imaged::Imaged;
 use super::recent::Recent;
 use super::unsealed::Unsealed;
-use crate::cache::{Backing, CachedFile};
-use crate::extent::ExtentMap;
 use crate::lock::{InodeLock, RangeLock};
 use crate::mode::OpenTable;
 use crate::statistics::Tally;
+use bedplate_cache::{Backing, CachedFile};
+use bedplate_store::ExtentMap;
 
 /// What every read and write looks at and hardly any changes: a cache line that all processors keep, away from the locks that they take from each other.
 #[derive(Debug, Default)]

@@ -28,10 +28,10 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::row::{InodeRow, RowChange, Table, inode_key};
 use crate::statistics::FileLatencies;
 use crate::statistics::{CounterSnapshot, Counters};
 use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, Lsn, Result, Timestamp};
+use bedplate_store::{InodeRow, RowChange, Table, inode_key};
 
 /// How many unpinned inodes a shard keeps before it drops some.
 const SHARD_INODES_MAX: usize = 4096;

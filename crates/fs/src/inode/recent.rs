@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(test)]
 use crate::BlockNo;
-use crate::extent::Extent;
-#[cfg(test)]
-use crate::extent::ExtentState;
 use crate::{Epoch, FileBlock};
+use bedplate_store::Extent;
+#[cfg(test)]
+use bedplate_store::ExtentState;
 
 /// Slots of a file, a power of two.
 const SLOTS: usize = 8;

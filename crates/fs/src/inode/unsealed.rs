@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::meta::MetaStore;
-use crate::planted::{PlantedBug, planted};
 use crate::{Lsn, Result};
+use bedplate_store::MetaStore;
+use bedplate_store::{PlantedBug, planted};
 
 /// Device ranges whose content a record in the log vouches for with a checksum that replay will still look at.
 ///

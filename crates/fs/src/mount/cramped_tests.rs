@@ -3,9 +3,9 @@
 use block::{AlignedBuf, CrashChoice, SimulatedDevice};
 
 use super::*;
-use crate::log::RecordKind;
-use crate::row::RowChange;
 use crate::{AllocateMode, CheckpointOptions, FileSystem, FormatOptions, IoMode, OpenOptions, RenameMode, SetAttr, SpacePolicy};
+use bedplate_store::RecordKind;
+use bedplate_store::RowChange;
 
 const SIZE: u64 = 34 << 20;
 const PART: usize = 1 << 20;

@@ -6,9 +6,12 @@ use block::{CrashChoice, Fault, FaultRule, FlushFault, MemoryDevice, SimulatedDe
 use parking_lot::Mutex;
 
 use super::*;
-use crate::log::tests::tap::{Moments, Tap};
-use crate::superblock::{CHUNKS_INLINE, COPY_B, COPY_BYTES, LOG_BYTES_MIN, Lists};
 use crate::{FileSystem, FormatOptions, IoMode, Limits, OpenOptions};
+use bedplate_store::{CHUNKS_INLINE, COPY_B, COPY_BYTES, LOG_BYTES_MIN, Lists};
+use tap::{Moments, Tap};
+
+#[path = "../../../store/src/log/tests/tap.rs"]
+mod tap;
 
 const BLOCK: u32 = 512;
 const BLOCKS: u64 = 65_536;

@@ -2,8 +2,8 @@
 
 use crate::engine::Fs;
 use crate::inode::Inode;
-use crate::log::RecordKind;
 use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, IoMode, Result, SetAttr, Timestamp};
+use bedplate_store::RecordKind;
 
 impl Fs {
     pub(crate) fn attr(&self, ino: InodeNo) -> Result<Attr> {

@@ -1,8 +1,8 @@
 //! Reading directories.
 
 use crate::engine::Fs;
-use crate::name::NAME_BYTES_MAX;
 use crate::{Attr, DirEntry, Error, ErrorKind, InodeNo, Result};
+use bedplate_store::NAME_BYTES_MAX;
 
 impl Fs {
     pub(crate) fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Attr> {

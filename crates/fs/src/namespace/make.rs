@@ -7,10 +7,10 @@ use super::{put_name, touch_directory};
 use crate::data::{EXTENT_SIZE, UNTORN};
 use crate::engine::Fs;
 use crate::inode::Inode;
-use crate::log::RecordKind;
-use crate::name::check_name;
-use crate::row::{InodeRow, RowChange, Table, inode_key, pair_key};
 use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, Lsn, NewFile, Result, Timestamp};
+use bedplate_store::RecordKind;
+use bedplate_store::check_name;
+use bedplate_store::{InodeRow, RowChange, Table, inode_key, pair_key};
 
 const SET_GID: u32 = 0o2000;
 /// The permission bits that there are.

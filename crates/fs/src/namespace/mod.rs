@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use crate::engine::Fs;
 use crate::inode::{AttrGuard, Inode};
-use crate::row::{DentryRow, RowChange, Table, pair_key};
 use crate::{Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
+use bedplate_store::{DentryRow, RowChange, Table, pair_key};
 
 impl Fs {
     /// Returns a directory that still exists.

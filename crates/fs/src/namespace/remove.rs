@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::{delete_name, touch_directory};
 use crate::engine::Fs;
 use crate::inode::Inode;
-use crate::log::RecordKind;
-use crate::name::check_name;
-use crate::row::{RowChange, Table, inode_key};
 use crate::{Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
+use bedplate_store::RecordKind;
+use bedplate_store::check_name;
+use bedplate_store::{RowChange, Table, inode_key};
 
 impl Fs {
     pub(crate) fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {

@@ -7,11 +7,11 @@ use super::remove::drop_name;
 use super::{delete_name, put_name, touch_directory};
 use crate::engine::Fs;
 use crate::inode::Inode;
-use crate::log::RecordKind;
-use crate::name::check_name;
-use crate::planted::{PlantedBug, planted};
-use crate::row::{DentryRow, RowChange};
 use crate::{Error, ErrorKind, FileKind, InodeNo, NewFile, RenameMode, Result, Timestamp};
+use bedplate_store::RecordKind;
+use bedplate_store::check_name;
+use bedplate_store::{DentryRow, RowChange};
+use bedplate_store::{PlantedBug, planted};
 
 /// No directory lies deeper. A path to it would have far more bytes than the system takes; only damage leads through more parents.
 const DEPTH_MAX: u32 = 1 << 20;

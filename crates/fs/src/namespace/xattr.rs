@@ -6,10 +6,10 @@ use crate::data::Pinned;
 use crate::engine::Fs;
 use crate::inode::Inode;
 use crate::lock::Changing;
-use crate::log::RecordKind;
-use crate::name::NAME_BYTES_MAX;
-use crate::row::{RowChange, Table, pair_key};
 use crate::{Error, ErrorKind, FileKind, InodeNo, Lsn, Result, Timestamp};
+use bedplate_store::NAME_BYTES_MAX;
+use bedplate_store::RecordKind;
+use bedplate_store::{RowChange, Table, pair_key};
 
 /// Longest value in bytes (`XATTR_SIZE_MAX`).
 pub(crate) const XATTR_VALUE_BYTES_MAX: usize = 65536;

@@ -14,12 +14,12 @@ use std::sync::Arc;
 use block::{AlignedBuf, Completion, DeviceQueue, Request, RequestKind};
 
 use super::QueueCompletion;
-use crate::cache::DirectWrite;
 use crate::data::{Filling, Io, Planned, Segments};
 use crate::engine::Fs;
 use crate::lock::Sharing;
 use crate::statistics::{Timed, Timing};
 use crate::{Error, ErrorKind, File, Result};
+use bedplate_cache::DirectWrite;
 
 /// What an operation does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

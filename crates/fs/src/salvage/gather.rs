@@ -12,9 +12,9 @@ use std::sync::Arc;
 use block::{AlignedBuf, BlockDevice};
 
 use super::pages::{self, Gap, PAGE, Slot, TreeFile};
-use crate::log::{LogParts, LogPosition, replay};
-use crate::meta::{POSITION, Region, table_name};
-use crate::row::{DentryRow, ExtentRow, InodeRow, Table, split_extent_key, split_key};
+use bedplate_store::{DentryRow, ExtentRow, InodeRow, Table, split_extent_key, split_key};
+use bedplate_store::{LogParts, LogPosition, replay};
+use bedplate_store::{POSITION, Region, table_name};
 
 /// Rows of one table.
 pub(super) type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -170,7 +170,7 @@ fn looks_like(table: Table, key: &[u8], value: &[u8]) -> bool {
         Table::Inode => rest.is_empty() && ino.is_possible() && InodeRow::decode(value).is_ok(),
         Table::Extent => split_extent_key(key).is_ok() && ino.is_possible() && ExtentRow::decode(value).is_ok(),
         Table::Dentry => {
-            ino.is_possible() && crate::name::check_name(rest).is_ok() && DentryRow::decode(value).is_ok_and(|row| row.ino.is_possible())
+            ino.is_possible() && bedplate_store::check_name(rest).is_ok() && DentryRow::decode(value).is_ok_and(|row| row.ino.is_possible())
         }
         Table::Setting => key.is_ascii() && key.iter().all(|byte| byte.is_ascii_lowercase() || *byte == b'_') && value.len() <= 64,
         Table::Orphan => rest.is_empty() && value.is_empty(),

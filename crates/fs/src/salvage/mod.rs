@@ -17,12 +17,12 @@ use block::{AlignedBuf, BlockDevice};
 use serde::Serialize;
 
 use crate::inode::attr_of;
-use crate::meta::Region;
 use crate::mount::attach_log;
-use crate::name::check_name;
-use crate::row::{DentryRow, ExtentRow, InodeRow, Table, extent_key, pair_key, split_extent_key, split_key};
-use crate::superblock::Superblock;
 use crate::{Attr, Error, ErrorKind, FileBlock, FileKind, InodeNo, Result};
+use bedplate_store::Region;
+use bedplate_store::Superblock;
+use bedplate_store::check_name;
+use bedplate_store::{DentryRow, ExtentRow, InodeRow, Table, extent_key, pair_key, split_extent_key, split_key};
 use gather::Gathered;
 
 /// Bytes read at once.
@@ -185,7 +185,7 @@ impl Salvage {
     }
 
     fn inode(&self, ino: InodeNo) -> Option<InodeRow> {
-        InodeRow::decode(self.gathered.get(Table::Inode, &crate::row::inode_key(ino))?).ok()
+        InodeRow::decode(self.gathered.get(Table::Inode, &bedplate_store::inode_key(ino))?).ok()
     }
 
     /// The extents of a file, in order.
@@ -209,7 +209,7 @@ impl Salvage {
 
     fn doubt(&self, ino: InodeNo) -> Option<String> {
         let doubtful = |table, key: Vec<u8>| self.gathered.doubtful.contains(&(table, key));
-        if doubtful(Table::Inode, crate::row::inode_key(ino)) {
+        if doubtful(Table::Inode, bedplate_store::inode_key(ino)) {
             return Some("its inode comes from a page of the metadata that is damaged or old".to_owned());
         }
         let extents = self.extents(ino);
@@ -300,7 +300,7 @@ impl Listing<'_> {
 
     /// Lists what no name led to, orphans aside: those were removed.
     fn lost(&mut self) {
-        let orphan = |ino: &InodeNo| self.salvage.gathered.get(Table::Orphan, &crate::row::inode_key(*ino)).is_some();
+        let orphan = |ino: &InodeNo| self.salvage.gathered.get(Table::Orphan, &bedplate_store::inode_key(*ino)).is_some();
         let inodes =
             self.salvage.gathered.table(Table::Inode).filter_map(|(key, value)| Some((split_key(key).ok()?.0, InodeRow::decode(value).ok()?)));
         let lost: Vec<(InodeNo, InodeRow)> =

@@ -12,7 +12,7 @@
 
 use twox_hash::XxHash3_128;
 
-use crate::meta::Region;
+use bedplate_store::Region;
 
 const MAGIC: &[u8; 9] = b"redb\x1a\n\xa9\r\n";
 pub(super) const PAGE: usize = 4096;

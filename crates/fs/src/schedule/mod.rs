@@ -22,10 +22,10 @@ use block::Period;
 use serde::{Deserialize, Serialize};
 
 use crate::calendar::format_time;
-use crate::decode::Reader;
-use crate::name::check_name;
-use crate::row::{RowChange, Table};
 use crate::{Error, ErrorKind, Result, Timestamp};
+use bedplate_store::Reader;
+use bedplate_store::check_name;
+use bedplate_store::{RowChange, Table};
 
 /// Begins the names of settings that are schedules.
 pub(crate) const SCHEDULE_PREFIX: &[u8] = b"schedule.";

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::{Moment, SCHEDULE_PREFIX, Schedule, failure_key_of};
 use crate::Result;
-use crate::meta::MetaStore;
-use crate::row::Table;
+use bedplate_store::MetaStore;
+use bedplate_store::Table;
 
 /// The schedules, and whose turn it was.
 #[derive(Debug, Default)]

@@ -2,4 +2,4 @@
 
 pub(super) use shuttle::sync::atomic::{AtomicU64, Ordering};
 
-pub(super) use crate::model_locks::{Condvar, Mutex, MutexGuard};
+pub(super) use bedplate_cache::model_locks::{Condvar, Mutex, MutexGuard};

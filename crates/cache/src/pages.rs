@@ -1,0 +1,228 @@
+//! The cache of one mounted file system: its shards, limits and threads.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
+
+use block::Workers;
+
+use super::core::FileCore;
+use super::counters::{CacheCounters, Counters};
+use super::file::CachedFile;
+use super::layout::Layout;
+use super::readahead::Windows;
+use super::shard::{Key, Shard};
+use super::staging::Staging;
+use super::sync::{AtomicU64, Mutex};
+use super::{Backing, CacheOptions};
+use bedplate_store::Result;
+
+/// Bytes of the largest request to the backing.
+pub(super) const REQUEST_BYTES_MAX: u64 = 1 << 20;
+/// Frames that one shard should have, so that a group more or less does not unbalance it.
+const SHARD_FRAMES: u64 = 1024;
+const SHARDS_MAX: u64 = 256;
+/// The smallest cache.
+const FRAMES_MIN: u64 = 16;
+/// The most frames of one shard.
+const QUOTA_MAX: u64 = u32::MAX as u64 - 1;
+/// The most that may be dirty, in percent: the rest can always be evicted.
+const PINNED_PERCENT_MAX: u32 = 75;
+
+/// The pages of all files of one mounted file system.
+#[derive(Debug)]
+pub struct PageCache {
+    pub(super) layout: Layout,
+    pub(super) io_align: usize,
+    pub(super) shards: Box<[Shard]>,
+    pub(super) counters: Arc<Counters>,
+    limits: Limits,
+    pub(super) write_threads: usize,
+    next_file: AtomicU64,
+    next_flight: AtomicU64,
+    pub(super) staging: Staging,
+    pub(super) readers: Workers,
+    pub(super) writers: Workers,
+    /// Files that have, or had not long ago, dirty pages. Rank 1.9.
+    pub(super) listed: Mutex<BTreeMap<u64, Weak<FileCore>>>,
+}
+
+/// What the cap and the tunables come to, in pages. Changed while I/O goes on: each is read once for one decision.
+#[derive(Debug, Default)]
+struct Limits {
+    /// Frames of one shard.
+    quota: AtomicU64,
+    window_min: AtomicU64,
+    window_max: AtomicU64,
+    request_pages: AtomicU64,
+    ahead_pages_max: AtomicU64,
+    pinned_max: AtomicU64,
+    pinned_background: AtomicU64,
+}
+
+impl Limits {
+    /// Takes over what `options` ask of a cache of `quota` frames in each of `shards` shards.
+    fn set(&self, options: &CacheOptions, page_size: u64, shards: u64, quota: u64) {
+        let frames = quota * shards;
+        // A reader within one window has the next one on its way: both together may be ahead.
+        let ahead = frames / 12;
+        let window = |bytes: u32| u64::from(bytes).div_ceil(page_size).min((ahead / 2).max(1));
+        let percent = |share: u32| frames * u64::from(share.min(PINNED_PERCENT_MAX)) / 100;
+        for (limit, value) in [
+            (&self.quota, quota),
+            (&self.window_min, window(options.read_ahead_bytes_min.max(1))),
+            (&self.window_max, window(options.read_ahead_bytes_max)),
+            (&self.request_pages, (REQUEST_BYTES_MAX / page_size).min(frames / 8).max(1)),
+            (&self.ahead_pages_max, ahead),
+            (&self.pinned_max, percent(options.write_behind_percent_max).max(1)),
+            (&self.pinned_background, percent(options.write_behind_percent_start)),
+        ] {
+            limit.store(value, Relaxed);
+        }
+    }
+}
+
+impl PageCache {
+    /// Makes an empty cache; memory and threads come with use. A cap below 16 pages is raised to that.
+    pub fn new(options: &CacheOptions) -> Arc<Self> {
+        // What is ahead or behind too far is dropped: reads meet it themselves, and the next write schedules again.
+        let workers = |name, threads: usize| Workers::new(name, threads, threads * 4);
+        let layout = Layout::new(options.io_align, options.block_size);
+        let page_size = layout.page_size() as u64;
+        let frames = (options.cap_bytes / page_size).max(FRAMES_MIN);
+        let shards = 1 << (frames / SHARD_FRAMES).clamp(1, SHARDS_MAX).ilog2();
+        let quota = (frames / shards).min(QUOTA_MAX) as usize;
+        let counters = Arc::<Counters>::default();
+        let limits = Limits::default();
+        limits.set(options, page_size, shards, quota as u64);
+        Arc::new(Self {
+            layout,
+            io_align: options.io_align as usize,
+            shards: (0..shards).map(|_| Shard::new(layout, quota, Arc::clone(&counters))).collect(),
+            counters,
+            limits,
+            write_threads: options.write_threads,
+            next_file: AtomicU64::new(1),
+            next_flight: AtomicU64::new(1),
+            staging: Staging::default(),
+            readers: workers("bedplate-ahead", options.read_threads),
+            writers: workers("bedplate-behind", options.write_threads),
+            listed: Mutex::default(),
+        })
+    }
+
+    /// Makes the cache's part of one inode. `size` is the inode's logical size: the inode reads it, `write_at` and `begin_truncate` move it.
+    /// `backing` is weak because the inode that owns the `CachedFile` usually *is* the backing; the inode is flushed before it is dropped.
+    pub fn file(self: &Arc<Self>, ino: u64, backing: Weak<dyn Backing>, size: Arc<AtomicU64>) -> CachedFile {
+        let id = FileCore::number(self.next_file.fetch_add(1, Relaxed));
+        CachedFile { cache: Arc::clone(self), core: Arc::new(FileCore::new(id, ino, backing, size)) }
+    }
+
+    /// Takes over another cap, other windows and other limits for dirty pages, while I/O goes on. A smaller cap writes back what is dirty too much and
+    /// gives the memory back before it returns; the pages that are used most stay. As there are as many shards as at the beginning, a cap below 16 pages for
+    /// each is raised to that.
+    ///
+    /// # Errors
+    /// That of a dirty page that could not be written: then everything is as before.
+    pub fn retune(&self, before: &CacheOptions, options: &CacheOptions) -> Result<()> {
+        let (page_size, count) = (self.layout.page_size() as u64, self.shards.len() as u64);
+        let old = self.limits.quota.load(Relaxed);
+        let quota = if before.cap_bytes == options.cap_bytes { old } else { (options.cap_bytes / page_size / count).clamp(FRAMES_MIN, QUOTA_MAX) };
+        self.limits.set(options, page_size, count, quota);
+        let shards = if quota == old { &[][..] } else { &self.shards[..] };
+        let resized = shards.iter().try_for_each(|shard| self.resize(shard, quota as usize));
+        if resized.is_err() {
+            // Back to what every shard had room for.
+            self.shards.iter().for_each(|shard| shard.state.write().grow(old as usize));
+            self.limits.set(before, page_size, count, old);
+        }
+        resized
+    }
+
+    fn resize(&self, shard: &Shard, quota: usize) -> Result<()> {
+        shard.state.write().grow(quota);
+        loop {
+            let mut state = shard.state.write();
+            if state.shrink(quota) {
+                return Ok(());
+            }
+            let pinned = state.some_pinned(0);
+            drop(state);
+            self.make_room(pinned)?;
+        }
+    }
+
+    /// Returns the cap in bytes.
+    pub fn cap_bytes(&self) -> u64 {
+        self.limits.quota.load(Relaxed) * self.shards.len() as u64 * self.layout.page_size() as u64
+    }
+
+    /// Read-ahead windows.
+    pub(super) fn windows(&self) -> Windows {
+        Windows { min: self.limits.window_min.load(Relaxed), max: self.limits.window_max.load(Relaxed) }
+    }
+
+    /// Pages of the largest request.
+    pub(super) fn request_pages(&self) -> u64 {
+        self.limits.request_pages.load(Relaxed)
+    }
+
+    /// Pages that may be read ahead and not yet used, all files together.
+    pub(super) fn ahead_pages_max(&self) -> u64 {
+        self.limits.ahead_pages_max.load(Relaxed)
+    }
+
+    /// Dirty pages at which a writer writes back by itself.
+    pub(super) fn pinned_max(&self) -> u64 {
+        self.limits.pinned_max.load(Relaxed)
+    }
+
+    /// Dirty pages at which the background begins.
+    pub(super) fn pinned_background(&self) -> u64 {
+        self.limits.pinned_background.load(Relaxed)
+    }
+
+    /// Returns the counters.
+    pub fn counters(&self) -> CacheCounters {
+        self.counters.snapshot(self.layout.page_size() as u64)
+    }
+
+    #[inline]
+    pub(super) fn shard(&self, file: u64, group: u64) -> &Shard {
+        let hash = Key { file, group }.mixed();
+        &self.shards[(hash >> 32) as usize & (self.shards.len() - 1)]
+    }
+
+    pub(super) fn io_align(&self) -> usize {
+        self.io_align
+    }
+
+    pub(super) fn flight_id(&self) -> u64 {
+        self.next_flight.fetch_add(1, Relaxed)
+    }
+
+    pub(super) fn pinned_pages(&self) -> u64 {
+        self.counters.pinned_pages.load(Relaxed)
+    }
+
+    /// A page has become dirty; returns whether the background should begin to write.
+    pub(super) fn count_pinned(&self, core: &FileCore) -> bool {
+        core.pinned_pages.fetch_add(1, Relaxed);
+        self.counters.pinned_pages.fetch_add(1, Relaxed) >= self.pinned_background()
+    }
+
+    pub(super) fn count_unpinned(&self, core: &FileCore) {
+        core.pinned_pages.fetch_sub(1, Relaxed);
+        self.counters.pinned_pages.fetch_sub(1, Relaxed);
+    }
+
+    /// Adds a page to its file's dirty ones; returns the run that it is part of. Called under the shard's lock, so that the run and the frame agree.
+    pub(super) fn add_dirty(&self, core: &Arc<FileCore>, page: u64) -> Range<u64> {
+        let (run, list) = core.add_dirty(page);
+        if list {
+            self.listed.lock().insert(core.id, Arc::downgrade(core));
+        }
+        run
+    }
+}

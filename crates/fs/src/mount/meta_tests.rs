@@ -1,0 +1,306 @@
+//! The store and its region on devices that keep count and fail.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use block::{BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, SimulatedDevice, SimulatedOptions, Trigger};
+
+use crate::engine::Fs;
+use crate::{ErrorKind, FileSystem, FormatOptions, MountOptions};
+use bedplate_store::{ByteRun, CONTENT_BYTES, COPY_B, COPY_BYTES, Lists, Superblock};
+use bedplate_store::{Record, RecordKind};
+use bedplate_store::{RowChange, Table};
+
+const SIZE: u64 = 64 << 20;
+
+fn quiet() -> MountOptions {
+    MountOptions { sync_interval: std::time::Duration::from_secs(86_400), ..MountOptions::default() }
+}
+
+fn volume() -> Arc<SimulatedDevice> {
+    let device = SimulatedDevice::new(SIZE, 1);
+    let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
+    format(&shared, 1 << 20);
+    device
+}
+
+fn format(device: &Arc<dyn BlockDevice>, log_bytes: u64) {
+    let options = FormatOptions { log_bytes: Some(log_bytes), force: true, ..FormatOptions::default() };
+    FileSystem::format(device, None, &options).unwrap();
+}
+
+fn mount(device: Arc<dyn BlockDevice>) -> Arc<Fs> {
+    crate::mount::mount(device, None, quiet()).unwrap()
+}
+
+fn set(fs: &Fs, name: &[u8], value: Vec<u8>) {
+    let rows = vec![RowChange::put(Table::Setting, name.to_vec(), value)];
+    let _committed = fs.meta.commit(Record { kind: RecordKind::Setting, rows, exposes: None, barrier: false }, None);
+}
+
+fn get(fs: &Fs, name: &[u8]) -> Option<Vec<u8>> {
+    fs.meta.get(Table::Setting, name).unwrap()
+}
+
+/// I-META-1: what memory showed last is what replay ends with, whatever the threads did.
+#[test]
+fn i_meta_1_the_log_has_the_order_of_memory() {
+    let device = volume();
+    let fs = mount(Arc::clone(&device) as _);
+    std::thread::scope(|scope| {
+        for thread in 0..4u8 {
+            let fs = &fs;
+            scope.spawn(move || (0..500u16).for_each(|i| set(fs, b"contended", [&[thread], i.to_le_bytes().as_slice()].concat())));
+        }
+    });
+    let last = get(&fs, b"contended");
+    fs.meta.sync(fs.meta.last_lsn()).unwrap();
+    let image: Arc<dyn BlockDevice> = device.crash_image(device.operation_count(), &CrashChoice::LoseAll);
+    assert_eq!(get(&mount(image), b"contended"), last);
+}
+
+/// I-META-2 and I-META-3: a power cut at any moment of metadata commits, also of those that a full log asks for, leaves one prefix of the changes,
+/// with everything synced in it.
+#[test]
+fn i_meta_2_and_3_a_commit_holds_exactly_a_prefix() {
+    let device = volume();
+    let fs = mount(Arc::clone(&device) as _);
+    let mut synced = vec![(device.operation_count(), 0u32)];
+    for i in 1..=40u32 {
+        set(&fs, b"first", i.to_le_bytes().to_vec());
+        set(&fs, b"bulk", vec![7; 60_000]);
+        set(&fs, b"last", i.to_le_bytes().to_vec());
+        match i % 5 {
+            0 => fs.meta.metadata_commit().unwrap(),
+            _ => fs.meta.sync(fs.meta.last_lsn()).unwrap(),
+        }
+        synced.push((device.operation_count(), i));
+    }
+    assert!(fs.meta.log_info().metadata_commits > 8, "the log was full at least once");
+    let number = |fs: &Fs, name: &[u8]| get(fs, name).map_or(0, |bytes| u32::from_le_bytes(bytes.try_into().unwrap()));
+    for after in (synced[0].0..=device.operation_count()).step_by(3) {
+        for choice in [CrashChoice::LoseAll, CrashChoice::Seeded(after as u64)] {
+            let recovered = mount(device.crash_image(after, &choice));
+            let (first, last) = (number(&recovered, b"first"), number(&recovered, b"last"));
+            let promised = synced.iter().rfind(|(end, _)| *end <= after).unwrap().1;
+            assert!(last == first || last + 1 == first, "I-META-2: cut after {after}: first {first}, last {last}");
+            assert!(last >= promised, "I-META-3: cut after {after}: step {promised} was synced, {last} is there");
+        }
+    }
+}
+
+/// I-META-4: rows never vanish from readers while they move from memory into the tree.
+#[test]
+fn i_meta_4_readers_see_rows_all_through_a_commit() {
+    let fs = mount(volume() as _);
+    (0..200u32).for_each(|i| set(&fs, &i.to_be_bytes(), vec![1]));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut looks = 0;
+            while !done.load(Ordering::Relaxed) || looks < 100 {
+                let mut seen = 0;
+                let visit = |key: &[u8], _: &[u8]| {
+                    seen += u32::from(key.len() == 4);
+                    Ok(std::ops::ControlFlow::Continue(()))
+                };
+                fs.meta.scan_all(Table::Setting, visit).unwrap();
+                assert_eq!(seen, 200);
+                assert!(get(&fs, &(looks % 200u32).to_be_bytes()).is_some());
+                looks += 1;
+            }
+        });
+        for round in 0..30u8 {
+            (0..200u32).for_each(|i| set(&fs, &i.to_be_bytes(), vec![round]));
+            fs.meta.metadata_commit().unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+    });
+}
+
+/// I-REG-1: a power cut at any moment while the region grows leaves a tree that opens, with everything synced in it.
+#[test]
+fn i_reg_1_the_region_grows_before_it_is_used() {
+    let device = volume();
+    let fs = mount(Arc::clone(&device) as _);
+    let (before, start) = (fs.meta.region().superblock().metadata_len, device.operation_count());
+    let mut synced = vec![(start, 0u32)];
+    for i in 0..40u32 {
+        (0..50u32).for_each(|j| set(&fs, format!("{i}-{j}").as_bytes(), vec![3; 1500]));
+        fs.meta.metadata_commit().unwrap();
+        synced.push((device.operation_count(), i + 1));
+    }
+    assert!(fs.meta.region().superblock().metadata_len > before, "it did grow");
+    for after in (start..=device.operation_count()).step_by(1 + (device.operation_count() - start) / 150) {
+        let recovered = mount(device.crash_image(after, &CrashChoice::Seeded(after as u64)));
+        let promised = synced.iter().rfind(|(end, _)| *end <= after).unwrap().1;
+        assert!((0..promised).all(|i| get(&recovered, format!("{i}-49").as_bytes()).is_some()), "cut after {after}");
+    }
+}
+
+/// I-REG-2 and S-33: after one failed flush nothing is durable again, although the device has recovered; reads go on.
+#[test]
+fn i_reg_2_s_33_a_failed_flush_is_final() {
+    let device = volume();
+    let fs = mount(Arc::clone(&device) as _);
+    set(&fs, b"x", vec![1]);
+    device.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1)));
+    assert_eq!(fs.meta.metadata_commit().unwrap_err().kind, ErrorKind::Io);
+    device.clear_faults();
+    let flushes = device.counters().flushes;
+    assert!(fs.meta.metadata_commit().is_err() && fs.meta.sync(fs.meta.last_lsn()).is_err() && fs.meta.sync(crate::Lsn(0)).is_err());
+    assert_eq!(device.counters().flushes, flushes, "a flush after a failed one proves nothing and is not asked for");
+    let refused = fs.begin_change().unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::ReadOnly);
+    assert!(
+        refused.message.contains("turned read-only") && refused.message.matches("mend the device, unmount and mount again").count() == 1,
+        "{refused}"
+    );
+    assert_eq!(get(&fs, b"x"), Some(vec![1]));
+}
+
+fn superblock() -> Superblock {
+    Superblock {
+        uuid: [7; 16],
+        generation: 1,
+        block_size: 4096,
+        size_bytes: SIZE,
+        clean: true,
+        log_separate: false,
+        log: ByteRun { start: COPY_BYTES, len: 1 << 20 },
+        metadata_len: 4096,
+        chunks: vec![ByteRun { start: 2 << 20, len: 1 << 20 }],
+        lists: Lists::default(),
+    }
+}
+
+/// I-SB-1: a power cut at any moment of an update leaves a superblock: the old or the new one.
+#[test]
+fn i_sb_1_an_update_leaves_one_whole_copy() {
+    let device = SimulatedDevice::new(SIZE, 1);
+    let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
+    superblock().write(&shared).unwrap();
+    let start = device.operation_count();
+    Superblock { generation: 2, clean: false, ..superblock() }.write(&shared).unwrap();
+    for after in start..=device.operation_count() {
+        for seed in 0..50 {
+            let image: Arc<dyn BlockDevice> = device.crash_image(after, &CrashChoice::Seeded(seed));
+            let found = Superblock::read(&image).unwrap().superblock;
+            assert!(matches!(found.generation, 1 | 2), "cut after {after}, seed {seed}");
+            assert_eq!(found.clean, found.generation == 1);
+        }
+    }
+}
+
+/// Says whether the copy of the superblock at an address is whole.
+fn is_whole(device: &Arc<dyn BlockDevice>, at: u64) -> bool {
+    copy_at(device, at).is_some()
+}
+
+fn copy_at(device: &Arc<dyn BlockDevice>, at: u64) -> Option<Superblock> {
+    let mut copy = block::AlignedBuf::zeroed(CONTENT_BYTES);
+    device.read_at(&mut copy, at).unwrap();
+    Superblock::decode(&copy, at).ok()
+}
+
+/// I-SB-3, S-39, S-37: the power fails between the two superblocks of a growth, and once more at any moment of the mount that follows and uses what
+/// grew. Whichever copy is then lost, the other one shows everything that was promised.
+#[test]
+fn i_sb_3_s_37_s_39_either_superblock_is_enough_after_a_growth_that_was_cut() {
+    let device = volume();
+    // A log that holds everything: the metadata commit alone lets the region grow.
+    format(&(Arc::clone(&device) as _), 16 << 20);
+    let fs = mount(Arc::clone(&device) as _);
+    (0..60u32).for_each(|i| set(&fs, format!("{i}").as_bytes(), vec![3; 40_000]));
+    fs.meta.sync(fs.meta.last_lsn()).unwrap();
+    let synced = device.operation_count();
+    fs.meta.metadata_commit().unwrap();
+    let everything = |fs: &Fs| [0u32, 30, 59].iter().all(|i| get(fs, format!("{i}").as_bytes()).is_some());
+    let mut judged = 0;
+    let choice = CrashChoice::KeepAll;
+    for after in synced..=device.operation_count() {
+        let image: Arc<dyn BlockDevice> = device.crash_image(after, &choice);
+        let (Some(a), Some(b)) = (copy_at(&image, 0), copy_at(&image, COPY_B)) else { continue };
+        if a.metadata_len == b.metadata_len {
+            continue;
+        }
+        let second = SimulatedDevice::over(&device.crash_content(after, &choice), &SimulatedOptions::default());
+        let fs = mount(Arc::clone(&second) as _);
+        let operations = second.operation_count();
+        drop(fs);
+        // The end is where the tree relies on what grew and the superblocks are written next.
+        for cut in (0..=operations).filter(|cut| cut + 12 > operations || cut.is_multiple_of(1 + operations / 6)) {
+            let found: Arc<dyn BlockDevice> = second.crash_image(cut, &CrashChoice::Seeded(cut as u64));
+            for (lost, kept) in [(0, COPY_B), (COPY_B, 0)].into_iter().filter(|(_, kept)| is_whole(&found, *kept)) {
+                let image: Arc<dyn BlockDevice> = second.crash_image(cut, &CrashChoice::Seeded(cut as u64));
+                image.write_at(&block::AlignedBuf::zeroed(CONTENT_BYTES), lost).unwrap();
+                let context = format!("cut after {after}, then after {cut}, then the copy at byte {lost} is lost and that at {kept} is left");
+                let recovered = crate::mount::mount(image, None, quiet()).unwrap_or_else(|e| panic!("{context}: {e}"));
+                assert!(everything(&recovered), "{context}");
+                judged += 1;
+            }
+        }
+    }
+    assert!(judged > 20, "the copies differed at some moment of the growth: {judged}");
+}
+
+/// I-SB-2 and S-36: a superblock whose regions overlap or leave the volume is refused by its field.
+#[test]
+fn i_sb_2_s_36_impossible_regions_are_refused() {
+    let base = superblock();
+    let chunk = |start, len| Superblock { chunks: vec![ByteRun { start, len }], ..base.clone() };
+    let hostile = [
+        chunk(COPY_BYTES, 1 << 20),
+        chunk(COPY_B - 4096, 8192),
+        chunk(SIZE - 4096, 8192),
+        chunk(u64::MAX - 4095, 8192),
+        chunk(3 << 20, 100),
+        Superblock { log: ByteRun { start: u64::MAX, len: u64::MAX }, ..base.clone() },
+        Superblock { log: ByteRun { start: 0, len: 1 << 20 }, ..base.clone() },
+        Superblock { metadata_len: 2 << 20, ..base.clone() },
+        Superblock { block_size: 3000, ..base.clone() },
+        Superblock { size_bytes: 4096, ..base.clone() },
+    ];
+    for superblock in hostile {
+        let device: Arc<dyn BlockDevice> = SimulatedDevice::over(&block::MemoryDevice::new(SIZE).snapshot(), &SimulatedOptions::default());
+        superblock.write_unchecked(&device).unwrap();
+        let error = Superblock::read(&device).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Corrupt, "{superblock:?}");
+        assert!(error.message.contains("impossible"), "{error}");
+    }
+}
+
+/// The tree's library serves nothing after one failure that it was told of: a single unreadable page made all names unreadable until the next mount,
+/// and a failed commit those that were not in its cache.
+#[test]
+fn s_35_a_read_of_the_tree_that_fails_fails_alone() {
+    let name = |i: u32| format!("row-{i:05}").into_bytes();
+    for latched in [false, true] {
+        let device = volume();
+        let fs = mount(Arc::clone(&device) as _);
+        (0..4000).for_each(|i| set(&fs, &name(i), vec![i as u8; 300]));
+        fs.meta.metadata_commit().unwrap();
+        drop(fs);
+        // A cache of nothing, so that reads reach the device.
+        let options = MountOptions { metadata_cache_bytes: 0, ..quiet() };
+        let fs = crate::mount::mount(Arc::clone(&device) as _, None, options).unwrap();
+        if latched {
+            set(&fs, b"x", vec![1]);
+            device.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1)));
+            fs.meta.metadata_commit().unwrap_err();
+            device.clear_faults();
+        }
+        let written = device.counters().writes;
+        device.inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Next(1)));
+        let failed: Vec<_> = (0..4000).filter_map(|i| fs.meta.get(Table::Setting, &name(i)).err()).collect();
+        assert_eq!(failed.len(), 1, "{failed:?}");
+        assert!(failed[0].message.contains("at byte") || failed[0].message.contains("offset"), "{}", failed[0]);
+        for i in 0..4000 {
+            assert_eq!(get(&fs, &name(i)), Some(vec![i as u8; 300]));
+        }
+        let now = fs.meta.metadata_commit();
+        assert_eq!(now.is_err(), latched, "{now:?}");
+        assert!(!latched || device.counters().writes == written, "nothing is written after a failed flush");
+    }
+}

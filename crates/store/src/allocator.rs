@@ -1,0 +1,409 @@
+//! Free space: what no extent covers, in memory only.
+//!
+//! ```text
+//!            claim (mount)                 allocate
+//!   free ───────────────────▶ used ◀──────────────── free ◀──┐ revoked when space runs out
+//!    ▲                          │                     │ ▲    │
+//!    │ settle(sealed)           │ release_after(lsn)  └─┴─ ahead: kept for one file's next append
+//!    └────────── leaving ◀──────┘
+//! ```
+//!
+//! - I-SPC-1: free runs neither overlap nor touch; every free run is in both indexes.
+//! - I-SPC-2: blocks that a record freed stay out of reach until that record is sealed, so that replay never meets them with other data.
+//! - I-SPC-3: data never takes the reserve: a full volume can still delete, log and grow its metadata.
+//! - I-SPC-5: blocks promised to cached writes are found when those reach the device: nothing else takes the last of them but metadata.
+//! - I-SPC-4: blocks kept ahead for a file belong to the free total and to no extent; a crash or a close gives them back for nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use parking_lot::Mutex;
+
+use crate::extent::Run;
+use crate::{BlockNo, Error, InodeNo, Lsn, Result};
+
+mod claims;
+#[cfg(test)]
+mod tests;
+
+pub use claims::{Claim, Claims, Owner, Shared};
+
+/// What an allocation is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpaceClass {
+    /// File data: leaves the reserve alone.
+    Data,
+    /// Metadata: may take the last block.
+    Metadata,
+}
+
+/// Asks for blocks.
+#[derive(Debug, Clone, Copy)]
+pub struct Want {
+    /// Where the blocks would continue what the file has, if somewhere.
+    pub goal: Option<BlockNo>,
+    /// How many blocks.
+    pub blocks: u64,
+    /// How many further blocks behind them to keep ahead for this file's next append.
+    pub ahead: Option<(InodeNo, u64)>,
+    /// What for.
+    pub class: SpaceClass,
+    /// How many of the blocks were promised before.
+    pub promised: u64,
+}
+
+/// Totals in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SpaceTotals {
+    /// All blocks between the ends.
+    pub total: u64,
+    /// Free ones, with those kept ahead and those about to become free.
+    pub free: u64,
+    /// Kept from data, and promised to data that is still in the cache.
+    pub reserve: u64,
+    /// Number of free runs.
+    pub runs: u64,
+    /// The longest free run.
+    pub run_max: u64,
+}
+
+/// The free space of a volume. Any number of threads; its mutex is a leaf.
+#[derive(Debug)]
+pub struct Space {
+    block_bytes: u64,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// First block after the last.
+    end: u64,
+    /// Free runs: length by start.
+    by_start: BTreeMap<u64, u64>,
+    /// Free runs: (length, start).
+    by_len: BTreeSet<(u64, u64)>,
+    /// Blocks in `by_start`.
+    free: u64,
+    /// Blocks in `ahead`.
+    kept: u64,
+    /// Blocks in `leaving`.
+    left: u64,
+    /// Blocks that cached writes will need.
+    promised: u64,
+    reserve: u64,
+    /// What is kept for a file's next append.
+    ahead: BTreeMap<InodeNo, Run>,
+    /// Freed by a record that is not sealed yet: (record, start, length).
+    leaving: BTreeSet<(Lsn, u64, u64)>,
+}
+
+/// Returns how many of `blocks` are kept from data: 1/64, 1 MiB to 256 MiB.
+fn reserve_of(blocks: u64, block_bytes: u64) -> u64 {
+    (blocks / 64).clamp((1 << 20) / block_bytes, (256 << 20) / block_bytes)
+}
+
+impl Space {
+    /// Makes the space of a volume of `blocks` blocks in which only `free` (sorted, apart) is free.
+    fn new(block_size: u32, blocks: u64, free: impl Iterator<Item = Run>) -> Self {
+        let block_bytes = u64::from(block_size);
+        let by_start: BTreeMap<u64, u64> = free.map(|run| (run.start.0, run.blocks)).collect();
+        let by_len = by_start.iter().map(|(start, len)| (*len, *start)).collect();
+        let free = by_start.values().sum();
+        let inner = Inner { end: blocks, by_start, by_len, free, reserve: reserve_of(blocks, block_bytes), ..Inner::default() };
+        Self { block_bytes, inner: Mutex::new(inner) }
+    }
+
+    /// Allocates exactly `want.blocks`, all or nothing, each run by this order: the continuation of the goal or of the run before, else the tightest
+    /// free run that holds all that is left, else the longest.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub fn allocate_all(&self, want: Want) -> Result<Vec<Run>> {
+        let mut inner = self.inner.lock();
+        // From here on they are counted like all others; the promise is renewed if they are not found.
+        inner.promised -= want.promised;
+        let mut runs: Vec<Run> = Vec::new();
+        let mut rest = want;
+        while rest.blocks > 0 {
+            let Some(run) = inner.allocate(rest) else {
+                runs.drain(..).for_each(|run| inner.insert(run));
+                inner.promised += want.promised;
+                return Err(inner.no_space(want.blocks, self.block_bytes));
+            };
+            rest = Want { goal: Some(BlockNo(run.end())), blocks: rest.blocks - run.blocks, ..rest };
+            runs.push(run);
+        }
+        if let (Some((ino, blocks)), Some(last)) = (want.ahead, runs.last()) {
+            inner.keep_ahead(ino, last.end(), blocks);
+        }
+        Ok(runs)
+    }
+
+    /// Gives blocks back at once: no record ever named them. As many as were promised before are promised again.
+    pub fn free(&self, runs: &[Run], promised: u64) {
+        let mut inner = self.inner.lock();
+        runs.iter().for_each(|run| inner.insert(*run));
+        inner.promised += promised;
+    }
+
+    /// Takes what is free of these runs out of reach and returns it; [`free`](Self::free) gives it back.
+    pub fn withhold(&self, runs: impl Iterator<Item = Run>) -> Vec<Run> {
+        let mut inner = self.inner.lock();
+        let mut held = Vec::new();
+        for run in runs {
+            while let Some(part) = inner.last_free_in(run) {
+                held.push(inner.take(part.start.0, part.blocks));
+            }
+        }
+        held
+    }
+
+    /// Promises blocks to data that is not on its way yet.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub fn promise(&self, blocks: u64) -> Result<()> {
+        let mut inner = self.inner.lock();
+        if inner.available(SpaceClass::Data) < blocks {
+            return Err(inner.no_space(blocks, self.block_bytes));
+        }
+        inner.promised += blocks;
+        Ok(())
+    }
+
+    /// Takes back a promise: the data is gone.
+    pub fn release_promise(&self, blocks: u64) {
+        let mut inner = self.inner.lock();
+        inner.promised = inner.promised.checked_sub(blocks).expect("what is taken back was promised");
+    }
+
+    /// Gives blocks back once the record that freed them is sealed (I-SPC-2).
+    pub fn release_after(&self, lsn: Lsn, run: Run) {
+        let mut inner = self.inner.lock();
+        inner.left += run.blocks;
+        assert!(inner.leaving.insert((lsn, run.start.0, run.blocks)), "blocks leave a file once");
+    }
+
+    /// Makes the blocks free that records up to `sealed` freed. Returns whether there were any.
+    pub fn settle(&self, sealed: Lsn) -> bool {
+        let mut inner = self.inner.lock();
+        let before = inner.left;
+        while let Some(&(lsn, start, blocks)) = inner.leaving.first().filter(|(lsn, ..)| *lsn <= sealed) {
+            inner.leaving.remove(&(lsn, start, blocks));
+            inner.left -= blocks;
+            inner.insert(Run { start: BlockNo(start), blocks });
+        }
+        inner.left != before
+    }
+
+    /// Returns the last record that must be sealed before every released block is free; `None` when none is waiting.
+    pub fn waiting_for(&self) -> Option<Lsn> {
+        self.inner.lock().leaving.last().map(|(lsn, ..)| *lsn)
+    }
+
+    /// Gives up what is kept ahead for a file: it was closed, cut or removed.
+    pub fn drop_ahead(&self, ino: InodeNo) {
+        self.inner.lock().revoke(ino);
+    }
+
+    /// Keeps at least `blocks` from data, up to an eighth of the volume: the metadata region doubles when it is full, and must not fail to.
+    pub fn keep_for_metadata(&self, blocks: u64) {
+        let mut inner = self.inner.lock();
+        inner.reserve = inner.reserve.max(blocks.min(inner.end / 8));
+    }
+
+    /// Takes over a larger volume. The new size is not below the old one.
+    pub fn grow(&self, blocks: u64) {
+        let mut inner = self.inner.lock();
+        assert!(blocks >= inner.end, "a volume only grows");
+        let added = Run { start: BlockNo(inner.end), blocks: blocks - inner.end };
+        inner.end = blocks;
+        inner.reserve = inner.reserve.max(reserve_of(blocks, self.block_bytes));
+        if added.blocks > 0 {
+            inner.insert(added);
+        }
+    }
+
+    /// Returns the totals.
+    pub fn totals(&self) -> SpaceTotals {
+        let inner = self.inner.lock();
+        SpaceTotals {
+            total: inner.end,
+            free: inner.free + inner.kept + inner.left,
+            reserve: inner.reserve + inner.promised,
+            runs: inner.by_start.len() as u64,
+            run_max: inner.by_len.last().map_or(0, |(len, _)| *len),
+        }
+    }
+
+    /// Returns how many blocks metadata may take, counting what is about to become free, and how many are promised to cached writes.
+    pub fn free_and_promised(&self) -> (u64, u64) {
+        let inner = self.inner.lock();
+        (inner.free + inner.kept + inner.left, inner.promised)
+    }
+
+    /// Returns whether `want.blocks` would be found, also counting what is about to become free.
+    pub fn would_fit(&self, blocks: u64) -> bool {
+        self.lacking(blocks) == 0
+    }
+
+    /// Returns how many blocks `blocks` more for data would lack, also counting what is about to become free.
+    pub fn lacking(&self, blocks: u64) -> u64 {
+        let inner = self.inner.lock();
+        (inner.reserve + inner.promised + blocks).saturating_sub(inner.free + inner.kept + inner.left)
+    }
+}
+
+impl Inner {
+    /// Free blocks that `class` may take, with those kept ahead.
+    fn available(&self, class: SpaceClass) -> u64 {
+        let free = self.free + self.kept;
+        match class {
+            SpaceClass::Data => free.saturating_sub(self.reserve + self.promised),
+            SpaceClass::Metadata => free,
+        }
+    }
+
+    fn allocate(&mut self, want: Want) -> Option<Run> {
+        let blocks = want.blocks.min(self.available(want.class));
+        if blocks == 0 {
+            return None;
+        }
+        let left = self.free + self.kept - blocks;
+        assert!(
+            want.class == SpaceClass::Metadata || left >= self.reserve + self.promised,
+            "I-SPC-3, I-SPC-5: data leaves the reserve and what is promised"
+        );
+        if let Some(run) = self.take_ahead(want, blocks) {
+            return Some(run);
+        }
+        if self.by_start.is_empty() {
+            self.revoke_all();
+        }
+        let ahead = want.ahead.map_or(0, |(_, ahead)| ahead);
+        let at = want.goal.and_then(|goal| self.continuation(goal)).or_else(|| self.best(blocks + ahead)).or_else(|| self.best(blocks));
+        let at = at.or_else(|| self.by_len.last().map(|(_, start)| *start))?;
+        Some(self.take(at, blocks))
+    }
+
+    /// Takes from what is kept for this file where the goal lies in it. Appends that run at once may arrive out of order: what lies before the goal
+    /// becomes free and is found by the one it continues.
+    fn take_ahead(&mut self, want: Want, blocks: u64) -> Option<Run> {
+        let ((ino, _), goal) = (want.ahead?, want.goal?.0);
+        let kept = self.ahead.get(&ino).copied().filter(|run| (run.start.0..run.end()).contains(&goal))?;
+        self.ahead.remove(&ino);
+        self.kept -= kept.blocks;
+        let taken = Run { start: BlockNo(goal), blocks: blocks.min(kept.end() - goal) };
+        if goal > kept.start.0 {
+            self.insert(Run { start: kept.start, blocks: goal - kept.start.0 });
+        }
+        let rest = Run { start: BlockNo(taken.end()), blocks: kept.end() - taken.end() };
+        if rest.blocks > 0 {
+            self.kept += rest.blocks;
+            self.ahead.insert(ino, rest);
+        }
+        Some(taken)
+    }
+
+    /// The place `goal` if it is free.
+    fn continuation(&self, goal: BlockNo) -> Option<u64> {
+        let (start, len) = self.by_start.range(..=goal.0).next_back()?;
+        (goal.0 < start + len).then_some(goal.0)
+    }
+
+    /// The last free part of a run.
+    fn last_free_in(&self, run: Run) -> Option<Run> {
+        let (start, len) = self.by_start.range(..run.end()).next_back().map(|(start, len)| (*start, *len))?;
+        let (from, to) = (start.max(run.start.0), (start + len).min(run.end()));
+        (from < to).then(|| Run { start: BlockNo(from), blocks: to - from })
+    }
+
+    /// The start of the shortest run of at least `blocks`; of equals the first on the volume.
+    fn best(&self, blocks: u64) -> Option<u64> {
+        self.by_len.range((blocks, 0)..).next().map(|(_, start)| *start)
+    }
+
+    /// Takes up to `blocks` from the free run around `at`, beginning there.
+    fn take(&mut self, at: u64, blocks: u64) -> Run {
+        let (&start, &len) = self.by_start.range(..=at).next_back().expect("the place was found in a free run");
+        let taken = Run { start: BlockNo(at), blocks: blocks.min(start + len - at) };
+        self.remove_run(start, len);
+        for rest in [Run { start: BlockNo(start), blocks: at - start }, Run { start: BlockNo(taken.end()), blocks: start + len - taken.end() }] {
+            if rest.blocks > 0 {
+                self.add_run(rest.start.0, rest.blocks);
+            }
+        }
+        taken
+    }
+
+    /// Keeps up to `blocks` from `at` on for the next append of `ino`; scarce space is not kept.
+    fn keep_ahead(&mut self, ino: InodeNo, at: u64, blocks: u64) {
+        if self.ahead.get(&ino).is_some_and(|run| run.start.0 == at) {
+            return;
+        }
+        self.revoke(ino);
+        let scarce = self.available(SpaceClass::Data) < (self.end / 16).max(blocks);
+        if blocks == 0 || scarce || self.continuation(BlockNo(at)).is_none() {
+            return;
+        }
+        let free = self.free + self.kept;
+        let run = self.take(at, blocks);
+        self.kept += run.blocks;
+        assert!(self.free + self.kept == free, "I-SPC-4: what is kept ahead is still free");
+        self.ahead.insert(ino, run);
+    }
+
+    fn revoke(&mut self, ino: InodeNo) {
+        if let Some(run) = self.ahead.remove(&ino) {
+            self.kept -= run.blocks;
+            self.insert(run);
+        }
+    }
+
+    fn revoke_all(&mut self) {
+        self.kept = 0;
+        for run in std::mem::take(&mut self.ahead).into_values() {
+            self.insert(run);
+        }
+    }
+
+    /// Adds free blocks and joins them with their neighbours (I-SPC-1).
+    fn insert(&mut self, run: Run) {
+        assert!(run.blocks > 0 && run.end() <= self.end, "freed blocks lie within the volume: {run:?}");
+        let (mut start, mut end) = (run.start.0, run.end());
+        if let Some((&before, &len)) = self.by_start.range(..=start).next_back() {
+            assert!(before + len <= start, "blocks are freed once: {run:?} meets the free run at {before} of {len}");
+            if before + len == start {
+                self.remove_run(before, len);
+                start = before;
+            }
+        }
+        if let Some((&after, &len)) = self.by_start.range(start..).next() {
+            assert!(end <= after, "blocks are freed once: {run:?} meets the free run at {after} of {len}");
+            if end == after {
+                self.remove_run(after, len);
+                end = after + len;
+            }
+        }
+        self.add_run(start, end - start);
+    }
+
+    fn add_run(&mut self, start: u64, len: u64) {
+        self.by_start.insert(start, len);
+        self.by_len.insert((len, start));
+        self.free += len;
+    }
+
+    fn remove_run(&mut self, start: u64, len: u64) {
+        assert!(self.by_start.remove(&start).is_some() && self.by_len.remove(&(len, start)), "I-SPC-1: both indexes agree");
+        self.free -= len;
+    }
+
+    fn no_space(&self, blocks: u64, block_bytes: u64) -> Error {
+        let free = (self.free + self.kept) * block_bytes;
+        let reserve = (self.reserve + self.promised) * block_bytes;
+        let message = format!(
+            "no space for {blocks} blocks of {block_bytes} bytes: {free} bytes are free, {reserve} of them kept for metadata, deletion and cached writes; remove something or grow the volume"
+        );
+        Error::no_space(blocks, message)
+    }
+}

@@ -1,0 +1,234 @@
+//! What a commit must keep for checkpoints: the images of rows that it is about to change.
+//!
+//! ```text
+//!   record's rows ─► the newest checkpoint that holds the row's inode ─► has it an image? ─ yes ─► nothing to keep
+//!                                                                           └ no ─► the old row joins the record
+//! ```
+//!
+//! - I-CKP-1: a row of a checkpoint is the image in it, or else in the next newer one that has one, or else the live row.
+//! - I-CKP-2: a block is free when no extent row, live or image, covers it.
+//! - I-CKP-3: images are part of the record that changes the rows: a crash keeps both or neither.
+//! - I-CKP-7: blocks that were shared, or kept for a checkpoint, are written in place only once the record that ended that is sealed;
+//!   where that is the deletion of a checkpoint, and the file the one that had them, once it is durable.
+//! - I-CKP-8: no checkpoint is made between a file's look at what the newest one has and the record that changes its rows (I-CHG-1).
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::block_refs::{Deltas, Others, Row, Shares, Uncovered};
+use super::checkpoint_row::{CheckpointRow, before_key, image_extent, is_captured, put_image, split_before_key};
+use super::pending_unshare::Left;
+use crate::extent::Run;
+use crate::planted::{PlantedBug, planted};
+use crate::row::{ExtentRow, RowChange, Table, split_key};
+use crate::{Epoch, Error, InodeNo, Lsn, Result};
+
+/// A checkpoint in memory.
+#[derive(Debug)]
+pub struct Checkpoint {
+    /// Extents born up to this epoch may belong to it.
+    pub epoch: Epoch,
+    /// Its row.
+    pub row: CheckpointRow,
+    /// The inodes of one of named files; `None`: all that existed.
+    pub members: Option<HashSet<InodeNo>>,
+}
+
+impl Checkpoint {
+    /// Returns whether retention and a full volume may delete it.
+    pub fn is_removable(&self) -> bool {
+        self.row.automatic && (!self.row.kept || planted(PlantedBug::KeptIsRemovable))
+    }
+
+    /// Returns whether the checkpoint keeps the past of an inode's rows.
+    pub fn holds(&self, ino: InodeNo) -> bool {
+        let existed = ino < self.row.ino_end || planted(PlantedBug::LaterInodesHeld);
+        existed && (self.members.as_ref().is_none_or(|members| members.contains(&ino)) || planted(PlantedBug::NamedHoldsAll))
+    }
+}
+
+/// The checkpoints and the blocks that they share with the present.
+#[derive(Debug, Default)]
+pub struct Capture {
+    /// Oldest first.
+    pub checkpoints: Vec<Arc<Checkpoint>>,
+    /// Deleted ones whose deletion is not durable: what they had is still kept (I-CKP-7).
+    pub going: Vec<Arc<Checkpoint>>,
+    /// The blocks that several rows refer to.
+    pub shares: Shares,
+    /// Runs that may be written in place once a record is sealed.
+    pub left: Left,
+    /// The files that share blocks with others, or did since the mount: those that were cloned, and their clones.
+    pub cloned: HashSet<InodeNo>,
+    /// Extents of these born up to this epoch may be shared.
+    pub cloned_upto: Epoch,
+}
+
+/// What a record keeps and frees.
+#[derive(Debug, Default)]
+pub struct Captured {
+    /// Rows to add to the record.
+    pub images: Vec<RowChange>,
+    pub deltas: Deltas,
+}
+
+/// What a file knows of the extent rows that a record changes: they are its first rows, in this order, each key once.
+#[derive(Debug)]
+pub struct Known {
+    /// The newest checkpoint that holds the file.
+    pub epoch: Epoch,
+    /// Its rows before the record.
+    pub rows: Vec<KnownRow>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, Copy)]
+pub struct KnownRow {
+    /// The row before the record.
+    pub old: Option<ExtentRow>,
+    /// Whether the checkpoint has an image of it, where that is known.
+    pub imaged: Option<bool>,
+}
+
+fn run_of(row: ExtentRow) -> Run {
+    Run { start: row.start, blocks: row.len.into() }
+}
+
+impl Capture {
+    /// Returns whether commits need not look here.
+    pub fn is_idle(&self) -> bool {
+        self.checkpoints.is_empty() && self.shares.is_empty()
+    }
+
+    /// Returns the checkpoint of a name.
+    pub fn named(&self, name: &[u8]) -> Option<&Arc<Checkpoint>> {
+        self.checkpoints.iter().find(|checkpoint| checkpoint.row.name == name)
+    }
+
+    /// Returns the newest checkpoint that holds an inode.
+    pub fn newest(&self, ino: InodeNo) -> Option<&Arc<Checkpoint>> {
+        if planted(PlantedBug::ImageForOldest) {
+            return self.checkpoints.iter().find(|checkpoint| checkpoint.holds(ino));
+        }
+        self.checkpoints.iter().rev().find(|checkpoint| checkpoint.holds(ino))
+    }
+
+    /// Plans what a record has to keep; `get` finds rows as they are before it, and is not asked for what is known.
+    pub fn plan(&self, rows: &[RowChange], known: Option<&Known>, mut get: impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>) -> Result<Captured> {
+        let mut captured = Captured::default();
+        let first = known.map_or(&[][..], |known| &known.rows);
+        for (row, known_row) in rows.iter().zip(first) {
+            self.keep_extent(row, Some((known.map_or(Epoch(0), |known| known.epoch), *known_row)), &mut captured, &mut get)?;
+        }
+        let mut seen = HashSet::new();
+        for row in &rows[first.len()..] {
+            if row.table == Table::Before {
+                self.count_image(row, &mut captured, &mut get)?;
+            } else if is_captured(row.table) && seen.insert((row.table, row.key.as_slice())) {
+                if row.table == Table::Extent {
+                    self.keep_extent(row, None, &mut captured, &mut get)?;
+                } else {
+                    self.keep(row, &mut captured, &mut get)?;
+                }
+            }
+        }
+        Ok(captured)
+    }
+
+    fn keep(&self, row: &RowChange, captured: &mut Captured, get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>) -> Result<()> {
+        let Some(checkpoint) = self.newest(split_key(&row.key)?.0) else { return Ok(()) };
+        let absent = get(Table::Before, &before_key(checkpoint.epoch, row.table, &row.key))?.is_none();
+        if (absent || planted(PlantedBug::ImageOverwritten)) && !planted(PlantedBug::ImageForgotten) {
+            let old = get(row.table, &row.key)?;
+            captured.images.push(put_image(checkpoint.epoch, row.table, &row.key, old.as_deref()));
+        }
+        Ok(())
+    }
+
+    /// As [`keep`](Self::keep), and counts the blocks that come and go.
+    fn keep_extent(
+        &self,
+        row: &RowChange,
+        known: Option<(Epoch, KnownRow)>,
+        captured: &mut Captured,
+        get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>,
+    ) -> Result<()> {
+        let mut read = |table, key: &[u8]| get(table, key);
+        let mut old_row = || read(Table::Extent, &row.key)?.as_deref().map(ExtentRow::decode).transpose();
+        let old = match known {
+            Some((_, known)) => {
+                debug_assert!(old_row()? == known.old, "the map of a file and its rows are the same");
+                known.old
+            }
+            None => old_row()?,
+        };
+        let target = match self.newest(split_key(&row.key)?.0) {
+            Some(checkpoint) => {
+                let epoch = checkpoint.epoch;
+                assert!(known.is_none_or(|(held, _)| epoch <= held), "I-CKP-8: checkpoint {} was made while inode rows changed", epoch.0);
+                let mut has_image = || Ok::<_, Error>(get(Table::Before, &before_key(epoch, row.table, &row.key))?.is_some());
+                let imaged = match known {
+                    Some((held, KnownRow { imaged: Some(imaged), .. })) if held == epoch => {
+                        debug_assert!(has_image()? == imaged, "I-CKP-1: what has an image in checkpoint {} is known", epoch.0);
+                        imaged
+                    }
+                    _ => has_image()?,
+                };
+                Some(epoch).filter(|_| !imaged && !planted(PlantedBug::ExtentImageForgotten))
+            }
+            None => None,
+        };
+        let new = row.value.as_deref().map(ExtentRow::decode).transpose()?;
+        old.into_iter().for_each(|old| captured.deltas.remove(run_of(old), Row::Live(old.state())));
+        new.into_iter().for_each(|new| captured.deltas.insert(run_of(new), Row::Live(new.state())));
+        old.filter(|_| target.is_some()).into_iter().for_each(|old| captured.deltas.insert(run_of(old), Row::Image(old.state())));
+        captured.images.extend(target.map(|epoch| put_image(epoch, row.table, &row.key, old.map(ExtentRow::encode).as_deref())));
+        Ok(())
+    }
+
+    /// Counts an image that comes, goes or is handed on.
+    fn count_image(&self, row: &RowChange, captured: &mut Captured, get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>) -> Result<()> {
+        let (_, table, _) = split_before_key(&row.key)?;
+        if table != Table::Extent {
+            return Ok(());
+        }
+        let old = get(Table::Before, &row.key)?.map(|image| image_extent(table, &image)).transpose()?.flatten();
+        let new = row.value.as_deref().map(|image| image_extent(table, image)).transpose()?.flatten();
+        old.into_iter().for_each(|old| captured.deltas.remove(run_of(old), Row::Image(old.state())));
+        new.into_iter().for_each(|new| captured.deltas.insert(run_of(new), Row::Image(new.state())));
+        Ok(())
+    }
+
+    /// Carries out what [`plan`](Self::plan) found; returns the runs that became free (I-CKP-2) and those that one row alone has now (I-CKP-7).
+    pub fn settle(&mut self, captured: &Captured, others: Others) -> Result<Uncovered> {
+        self.shares.apply(&captured.deltas, others)
+    }
+
+    /// Notes what a record left to one row. Where no files share blocks nobody writes what a change of a file left: to a checkpoint alone. What the
+    /// deletion of a checkpoint left, the others being as they were, may be unwritten blocks of a file.
+    pub fn leave(&mut self, lsn: Lsn, runs: &[Run], others: Others, sealed: Lsn) {
+        if !self.cloned.is_empty() || others == Others::Covered {
+            self.left.note(lsn, runs, sealed);
+        }
+    }
+
+    /// Returns whether any block of the run is needed elsewhere, and else the record that must be sealed before it is written in place, if one is known (I-CKP-7).
+    pub fn sharing(&self, run: Run) -> (bool, Option<Lsn>) {
+        if self.shares.is_needed_elsewhere(run) { (true, None) } else { (false, self.left.last(run)) }
+    }
+
+    /// Returns the epoch up to which checkpoints may need extents of an inode, with those whose deletion may not survive (I-CKP-7).
+    pub fn held(&self, ino: InodeNo) -> Epoch {
+        self.held_without(ino, &[])
+    }
+
+    /// As [`held`](Self::held), were the checkpoints of some epochs gone.
+    pub fn held_without(&self, ino: InodeNo, without: &[Epoch]) -> Epoch {
+        let all = self
+            .checkpoints
+            .iter()
+            .filter(|checkpoint| !without.contains(&checkpoint.epoch))
+            .chain(self.going.iter().filter(|_| !planted(PlantedBug::DeletedWrittenAtOnce)));
+        all.filter(|checkpoint| checkpoint.holds(ino)).map(|checkpoint| checkpoint.epoch).max().unwrap_or(Epoch(0))
+    }
+}

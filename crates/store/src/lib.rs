@@ -1,0 +1,63 @@
+//! What is on the device besides file data: superblocks, the intent log, the metadata tree and its rows, extents, before-images and block references;
+//! and the free space that follows from them.
+//!
+//! ```text
+//!   meta ──────► log, images, superblock        commit, read, metadata commit, the region of the tree
+//!   log                                         records, group commit, replay
+//!   allocator ─► images ─► row ─► extent        free space; what checkpoints keep; rows byte by byte; the extent map of a file
+//!   superblock                                  where everything lies
+//!   error, types, grid, name, decode, bytes, checksum, planted
+//! ```
+//!
+//! Only the file system uses this crate: nothing here knows of open files, modes, locks of files or the cache.
+#![forbid(unsafe_code)]
+
+mod allocator;
+mod bytes;
+mod checksum;
+mod decode;
+mod error;
+mod extent;
+mod grid;
+mod images;
+mod log;
+mod meta;
+mod name;
+mod planted;
+mod row;
+mod superblock;
+mod types;
+
+pub use allocator::{Claim, Claims, Owner, Shared, Space, SpaceClass, Want};
+pub use bytes::Bytes;
+pub use checksum::{Crc32c, crc32c};
+pub use decode::Reader;
+pub use error::{Error, ErrorKind, Result};
+pub use extent::{Extent, ExtentChange, ExtentMap, ExtentState, Mapped, Piece, Run};
+pub use grid::{Grid, within};
+#[cfg(any(test, feature = "forge"))]
+pub use images::encode_image;
+pub use images::{
+    Capture, Checkpoint, CheckpointRow, Known, KnownRow, Others, before_key, checkpoint_key, decode_image, freed_by, image_extent, is_captured,
+    put_image, scope_key, split_before_key, split_checkpoint_key, split_scope_key,
+};
+#[cfg(any(test, feature = "forge"))]
+pub use log::encode_record;
+#[cfg(any(test, feature = "forge"))]
+pub use log::seal_batches;
+pub use log::{Exposure, LogDeviceHead, LogInfo, LogParts, LogPlace, LogPosition, Record, RecordKind, ReplayReport, replay};
+#[cfg(any(test, feature = "forge"))]
+pub use meta::write_rows;
+pub use meta::{
+    Committed, GrowRegion, Growth, Locked, MetaStore, Outlook, POSITION, Purpose, Region, State, format_tree, guarded, load_checkpoints, open_tree,
+    stored_position, table_name,
+};
+pub use name::{NAME_BYTES_MAX, check_name, readable_name};
+#[cfg(feature = "interleave")]
+pub use planted::inherit;
+#[cfg(any(test, feature = "planted-bugs"))]
+pub use planted::plant;
+pub use planted::{PlantedBug, planted};
+pub use row::{DentryRow, ExtentRow, InodeRow, RowChange, Table, extent_key, file_block, inode_key, pair_key, split_extent_key, split_key};
+pub use superblock::{ByteRun, CHUNKS_INLINE, CONTENT_BYTES, COPY_B, COPY_BYTES, Found, LOG_BYTES_MIN, Lists, Superblock, VOLUME_BYTES_MIN, seal};
+pub use types::{BlockNo, Epoch, FileBlock, FileKind, InodeNo, IoMode, Lsn, Timestamp};

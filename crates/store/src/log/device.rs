@@ -1,0 +1,101 @@
+//! The head of a separate log device.
+//!
+//! ```text
+//! 0   magic "BEDPLOGD"            8     16  volume uuid               16
+//! 8   format version             u32    32  length of the ring        u64
+//! 12  CRC-32C of bytes 0..64,    u32    40  zero                      24
+//!     this field taken as 0             64  zero to 4 KiB; the ring starts at 64 KiB
+//! ```
+
+use std::sync::Arc;
+
+use block::{AlignedBuf, BlockDevice};
+use uuid::Uuid;
+
+use super::LogPlace;
+use crate::checksum::crc32c;
+use crate::decode::Reader;
+use crate::{Error, ErrorKind, Result};
+
+const MAGIC: [u8; 8] = *b"BEDPLOGD";
+const VERSION: u32 = 1;
+const HEAD_BYTES: usize = 64;
+/// Where the ring starts: a multiple of every write unit.
+const RING_START: u64 = 64 << 10;
+
+/// Bytes to move for the head: a page, or a whole sector where that is larger.
+fn head_len(device: &Arc<dyn BlockDevice>) -> usize {
+    AlignedBuf::ALIGN.max(device.geometry().logical_block_size as usize)
+}
+
+/// What the head of a separate log device says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogDeviceHead {
+    /// The volume whose log this is.
+    pub volume: Uuid,
+    /// Where the ring lies.
+    pub place: LogPlace,
+}
+
+impl LogDeviceHead {
+    /// Plans a log of `len_bytes` at most on a device of `device_bytes`; `None` when less than `len_min` is left for the ring.
+    pub fn plan(volume: Uuid, device_bytes: u64, len_bytes_max: u64, len_bytes_min: u64) -> Option<Self> {
+        let len_bytes = device_bytes.saturating_sub(RING_START).min(len_bytes_max) / RING_START * RING_START;
+        (len_bytes >= len_bytes_min).then_some(Self { volume, place: LogPlace { separate: true, start_byte: RING_START, len_bytes } })
+    }
+
+    /// Writes the head and makes it durable.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn write(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        let mut buf = AlignedBuf::zeroed(head_len(device));
+        buf[0..8].copy_from_slice(&MAGIC);
+        buf[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        buf[16..32].copy_from_slice(self.volume.as_bytes());
+        buf[32..40].copy_from_slice(&self.place.len_bytes.to_le_bytes());
+        let crc = crc32c(&buf[..HEAD_BYTES]);
+        buf[12..16].copy_from_slice(&crc.to_le_bytes());
+        device.write_at(&buf, 0)?;
+        Ok(device.flush()?)
+    }
+
+    /// Reads the head; `None` when the device holds none.
+    ///
+    /// # Errors
+    /// `NewerFormat`, `Corrupt` for a damaged head or a device that is too small for the ring it names, device errors.
+    pub fn read(device: &Arc<dyn BlockDevice>) -> Result<Option<Self>> {
+        let mut buf = AlignedBuf::zeroed(head_len(device));
+        if device.size_bytes() < buf.len() as u64 {
+            return Ok(None);
+        }
+        device.read_at(&mut buf, 0)?;
+        let mut head = [0; HEAD_BYTES];
+        head.copy_from_slice(&buf[..HEAD_BYTES]);
+        if head[..8] != MAGIC {
+            return Ok(None);
+        }
+        Self::decode(head, device).map(Some)
+    }
+
+    fn decode(mut head: [u8; HEAD_BYTES], device: &Arc<dyn BlockDevice>) -> Result<Self> {
+        let name = device.name();
+        let mut r = Reader::new(&head[8..], "the head of the log device");
+        let (version, crc) = (r.u32()?, r.u32()?);
+        let volume = Uuid::from_slice(r.take(16)?).expect("16 bytes were taken");
+        let len_bytes = r.u64()?;
+        head[12..16].fill(0);
+        if crc32c(&head) != crc {
+            return Err(Error::corrupt(format!("{name}: the head of the log device (byte 0) is damaged: its checksum is wrong")));
+        }
+        if version != VERSION {
+            let message = format!("{name}: the log device has format version {version}; this software knows {VERSION}: use a newer one");
+            return Err(Error::new(ErrorKind::NewerFormat, message));
+        }
+        if len_bytes % RING_START != 0 || len_bytes.checked_add(RING_START).is_none_or(|end| end > device.size_bytes()) {
+            let size = device.size_bytes();
+            return Err(Error::corrupt(format!("{name}: the log device has {size} bytes, too few for its ring of {len_bytes} bytes")));
+        }
+        Ok(Self { volume, place: LogPlace { separate: true, start_byte: RING_START, len_bytes } })
+    }
+}

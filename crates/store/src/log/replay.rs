@@ -1,0 +1,371 @@
+//! Replay: reads the ring from the last durable metadata commit on and hands over what was acknowledged, and perhaps a little more.
+//!
+//! Two passes. The first follows the chain of intact batches to its end and learns what the last of them seals; the second hands the records
+//! over, up to the first one that is not sealed and whose data is not there. Both read the ring only, a window at a time, each byte at most
+//! once a pass; data is read for records that are not sealed, 1 MiB a record at most.
+//!
+//! A batch that is not intact is what a power cut leaves of a log write that was not acknowledged. It is *damage* when a later batch says that
+//! it had been durable (`durable sequence` in the header).
+//!
+//! A device may answer two reads of one place differently. What a checksum covers is taken from the bytes that it was computed of, never from an
+//! earlier read; and what looks as if it had not arrived is read once more before the log is said to end there.
+
+use std::sync::Arc;
+
+use block::{AlignedBuf, BlockDevice};
+
+use super::batch::{BATCH_BYTES_MAX, HEADER_BYTES, Header, Mismatch, SECTOR};
+use super::{Exposure, LogParts, LogPosition, Record};
+use crate::checksum::Crc32c;
+use crate::decode::Reader;
+use crate::planted::{PlantedBug, planted};
+use crate::{Error, Lsn, Result};
+
+/// What a replay found.
+#[derive(Debug, Clone)]
+pub struct ReplayReport {
+    /// Records handed to the visitor.
+    pub records: u64,
+    /// The last record of the log: every one up to it is in the metadata or was visited.
+    pub last: Lsn,
+    /// Why the log ends there, one sentence.
+    pub end: String,
+    /// Says which part is damaged although it had once been durable: acknowledged records are lost.
+    pub damaged: Option<String>,
+    /// Bytes of the data device, offset and length, that decided whether a record counts. As long as this log may be replayed again, they must stay.
+    pub checked: Vec<(u64, u32)>,
+    /// The position of the next incarnation; open the log there once a durable metadata commit holds it.
+    pub next: LogPosition,
+    /// What the log goes on behind where there can be no such commit.
+    pub kept: Kept,
+}
+
+/// A log as replay found it.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    /// From where it was replayed.
+    pub(super) position: LogPosition,
+    /// The log writes that count in whole, in order.
+    pub(super) batches: Vec<Header>,
+    /// Records that count of the log write behind them, which does not count in whole.
+    pub(super) rest: Vec<Record>,
+    pub(super) sealed: Lsn,
+}
+
+/// Hands every record of the log after `position` to `visitor`, in order. Changes nothing on any device.
+///
+/// What is read may sit in volatile caches (the process was killed, the machine not): a mount that goes on to write flushes both devices, then
+/// commits the metadata durably together with [`ReplayReport::next`], and only then opens the log there.
+///
+/// # Errors
+/// `Corrupt` when an intact log write holds what this software does not write; errors of the devices and of the visitor.
+pub fn replay(parts: &LogParts, position: LogPosition, mut visitor: impl FnMut(Lsn, Record) -> Result<()>) -> Result<ReplayReport> {
+    parts.check()?;
+    if position.offset > parts.place.len_bytes {
+        return Err(Error::corrupt(format!("the log position names byte {} of a ring of {} bytes", position.offset, parts.place.len_bytes)));
+    }
+    let mut ring = Window::new(parts.ring_device(), parts.place.start_byte, parts.place.len_bytes);
+    let chain = follow(parts, &mut ring, position)?;
+    let mut report = ReplayReport {
+        records: 0,
+        last: position.applied,
+        end: chain.end.clone(),
+        damaged: chain.damaged.clone(),
+        checked: Vec::new(),
+        next: LogPosition { incarnation: position.incarnation + u64::from(!planted(PlantedBug::SameIncarnation)), ..LogPosition::START },
+        kept: Kept { position, batches: Vec::new(), rest: Vec::new(), sealed: chain.sealed },
+    };
+    let mut data = Window::new(&parts.data, 0, parts.data.size_bytes());
+    let mut cursor = Cursor::new(position);
+    while cursor.sequence < chain.sequence {
+        let Ok(header) = cursor.find(parts, &mut ring)? else {
+            let message = format!("{}: log write {} was intact and is no longer: the device is failing", ring.device.name(), cursor.sequence);
+            return Err(Error::corrupt(message));
+        };
+        let before = report.last;
+        if !visit_batch(&mut ring, &mut data, &header, chain.sealed, &mut report, &mut visitor)? {
+            report.kept.rest = records_between(&mut ring, &header, before, report.last)?;
+            break;
+        }
+        report.kept.batches.push(header);
+        cursor.pass(&header);
+    }
+    report.next.applied = report.last;
+    Ok(report)
+}
+
+/// What the first pass learned.
+#[derive(Debug)]
+struct Chain {
+    /// The first sequence number that is not in the chain.
+    sequence: u64,
+    sealed: Lsn,
+    end: String,
+    damaged: Option<String>,
+}
+
+fn follow(parts: &LogParts, ring: &mut Window<'_>, position: LogPosition) -> Result<Chain> {
+    let mut cursor = Cursor::new(position);
+    let mut sealed = position.applied;
+    loop {
+        match cursor.find(parts, ring)? {
+            Ok(header) => {
+                if header.first.0 > cursor.expected.0 {
+                    let message = format!(
+                        "{}: log write {} at ring byte {} starts with record {} where {} should follow",
+                        ring.device.name(),
+                        header.sequence,
+                        header.offset,
+                        header.first.0,
+                        cursor.expected.0
+                    );
+                    return Err(Error::corrupt(message));
+                }
+                sealed = sealed.max(header.sealed);
+                cursor.pass(&header);
+            }
+            Err(mismatch) => {
+                let what = match mismatch {
+                    Mismatch::Absent => "does not exist",
+                    Mismatch::Torn => "is incomplete",
+                };
+                let end = format!("log write {} (ring byte {}) {what}", cursor.sequence, cursor.offset);
+                let damaged = look_beyond(parts, ring, &cursor)?;
+                return Ok(Chain { sequence: cursor.sequence, sealed, end, damaged });
+            }
+        }
+    }
+}
+
+/// Where the next batch should be.
+#[derive(Debug, Clone, Copy)]
+struct Cursor {
+    incarnation: u64,
+    sequence: u64,
+    offset: u64,
+    /// The lsn that comes next: a batch may start before it (its first records are held by the metadata), never after it.
+    expected: Lsn,
+}
+
+impl Cursor {
+    fn new(position: LogPosition) -> Self {
+        let LogPosition { incarnation, sequence, offset, applied } = position;
+        Self { incarnation, sequence, offset, expected: Lsn(applied.0.saturating_add(1)) }
+    }
+
+    /// Finds the batch behind the one before, or at the start of the ring when it did not fit there.
+    fn find(&self, parts: &LogParts, ring: &mut Window<'_>) -> Result<std::result::Result<Header, Mismatch>> {
+        let found = self.look(parts, ring)?;
+        if found.is_ok() {
+            return Ok(found);
+        }
+        ring.forget();
+        self.look(parts, ring)
+    }
+
+    fn look(&self, parts: &LogParts, ring: &mut Window<'_>) -> Result<std::result::Result<Header, Mismatch>> {
+        let here = self.find_at(parts, ring, self.offset)?;
+        if here.is_ok() || self.offset == 0 || planted(PlantedBug::WrapNotFollowed) {
+            return Ok(here);
+        }
+        let at_start = self.find_at(parts, ring, 0)?;
+        Ok(if at_start == Err(Mismatch::Absent) { here } else { at_start })
+    }
+
+    fn find_at(&self, parts: &LogParts, ring: &mut Window<'_>, offset: u64) -> Result<std::result::Result<Header, Mismatch>> {
+        let Some(header) = read_header(parts, ring, offset)? else { return Ok(Err(Mismatch::Absent)) };
+        if header.incarnation != self.incarnation || header.sequence != self.sequence {
+            return Ok(Err(Mismatch::Absent));
+        }
+        let batch = ring.bytes(offset, header.len as usize)?;
+        Ok(if is_whole(parts, &header, batch) { Ok(header) } else { Err(Mismatch::Torn) })
+    }
+
+    fn pass(&mut self, header: &Header) {
+        self.sequence += 1;
+        self.offset = header.offset + u64::from(header.len);
+        self.expected = self.expected.max(Lsn(header.first.0 + u64::from(header.count)));
+    }
+}
+
+/// Reads a header that is possible and whose batch lies within the ring.
+fn read_header(parts: &LogParts, ring: &mut Window<'_>, offset: u64) -> Result<Option<Header>> {
+    if !offset.is_multiple_of(SECTOR) || offset.saturating_add(HEADER_BYTES as u64) > ring.len {
+        return Ok(None);
+    }
+    let bytes = ring.bytes(offset, HEADER_BYTES)?.try_into().expect("HEADER_BYTES were asked for");
+    let header = Header::read(bytes, parts.volume, offset);
+    Ok(header.filter(|header| offset + u64::from(header.len) <= ring.len))
+}
+
+/// Says whether a batch is what was written, and its header the one that was read: the window may have been read again in between.
+fn is_whole(parts: &LogParts, header: &Header, batch: &[u8]) -> bool {
+    let again = batch.first_chunk().and_then(|bytes| Header::read(bytes, parts.volume, header.offset));
+    again.as_ref() == Some(header) && (header.intact(batch) || planted(PlantedBug::TornBatchTaken))
+}
+
+/// A medium full of headers without content must not keep a mount busy.
+const CANDIDATES_MAX: u32 = 64;
+
+/// Looks for proof that the batch at the cursor had been durable: a later one that says so. No batch is longer than [`BATCH_BYTES_MAX`], so
+/// the next one is within that distance, and the one that was written after it was durable hardly further.
+fn look_beyond(parts: &LogParts, ring: &mut Window<'_>, cursor: &Cursor) -> Result<Option<String>> {
+    let reach = (2 * BATCH_BYTES_MAX).min(ring.len);
+    let start = cursor.offset.next_multiple_of(SECTOR).min(ring.len);
+    let end = (start + reach).min(ring.len);
+    let wrapped = reach - (end - start);
+    let step = usize::try_from(SECTOR).expect("a sector is small");
+    let mut patience = CANDIDATES_MAX;
+    for offset in (start..end).step_by(step).chain((0..wrapped).step_by(step)) {
+        let Some(header) = read_header(parts, ring, offset)? else { continue };
+        if header.incarnation != cursor.incarnation || header.sequence <= cursor.sequence || header.durable_sequence < cursor.sequence {
+            continue;
+        }
+        if is_whole(parts, &header, ring.bytes(offset, header.len as usize)?) {
+            return Ok(Some(format!(
+                "log write {} (ring byte {}) is damaged: write {} (ring byte {offset}) says that it was durable; acknowledged records from {} on are lost",
+                cursor.sequence, cursor.offset, header.sequence, cursor.expected.0
+            )));
+        }
+        patience -= 1;
+        if patience == 0 {
+            break;
+        }
+    }
+    Ok(None)
+}
+
+/// Hands over the records of an intact batch; `false` when the log ends within it.
+fn visit_batch(
+    ring: &mut Window<'_>,
+    data: &mut Window<'_>,
+    header: &Header,
+    sealed: Lsn,
+    report: &mut ReplayReport,
+    visitor: &mut impl FnMut(Lsn, Record) -> Result<()>,
+) -> Result<bool> {
+    let name = ring.device.name();
+    let place = |error: Error| {
+        let message = format!("{name}: log write {} at ring byte {}: {}", header.sequence, header.offset, error.message);
+        Error { message, ..error }
+    };
+    let mut payload = Reader::new(header.payload(ring.bytes(header.offset, header.len as usize)?), "the payload of a log write");
+    for index in 0..u64::from(header.count) {
+        let lsn = Lsn(header.first.0 + index);
+        let record = Record::decode(&mut payload).map_err(place)?;
+        if lsn <= report.last {
+            continue;
+        }
+        if lsn.0 != report.last.0 + 1 {
+            // I-LOG-7. The first pass saw to it; a device that answers differently the second time is failing.
+            return Err(place(Error::corrupt(format!("record {} follows record {}: the device is failing", lsn.0, report.last.0))));
+        }
+        if (lsn > sealed || planted(PlantedBug::SealNotBelieved))
+            && !planted(PlantedBug::ExposureNotChecked)
+            && let Some(exposure) = &record.exposes
+            && !has_arrived(data, exposure).unwrap_or(false)
+        {
+            // Once more: the first answer may have been the wrong one.
+            data.forget();
+            match has_arrived(data, exposure) {
+                Ok(true) => {}
+                Ok(false) if planted(PlantedBug::GapInReplay) => {
+                    report.last = lsn;
+                    continue;
+                }
+                Ok(false) => {
+                    report.end = format!("record {} exposes data that did not reach the device", lsn.0);
+                    return Ok(false);
+                }
+                Err(error) => {
+                    // Unreadable is not the same as unwritten: whether the record had been acknowledged cannot be told.
+                    report.end = format!("record {} exposes data that cannot be read ({error}); records from it on are lost", lsn.0);
+                    report.damaged.get_or_insert_with(|| report.end.clone());
+                    return Ok(false);
+                }
+            }
+        }
+        if let Some(exposure) = record.exposes.as_ref().filter(|_| lsn > sealed) {
+            report.checked.extend(&exposure.segments);
+        }
+        visitor(lsn, record)?;
+        report.records += 1;
+        report.last = lsn;
+    }
+    payload.end().map_err(place)?;
+    Ok(true)
+}
+
+/// Reads the records of an intact batch that come after one and not after another; all their data is there.
+fn records_between(ring: &mut Window<'_>, header: &Header, after: Lsn, upto: Lsn) -> Result<Vec<Record>> {
+    let mut payload = Reader::new(header.payload(ring.bytes(header.offset, header.len as usize)?), "the payload of a log write");
+    let mut records = Vec::new();
+    for lsn in (header.first.0..=upto.0).map(Lsn) {
+        let record = Record::decode(&mut payload)?;
+        if lsn > after {
+            records.push(Record { exposes: None, barrier: false, ..record });
+        }
+    }
+    Ok(records)
+}
+
+/// Says whether the data that a record exposes is there.
+fn has_arrived(data: &mut Window<'_>, exposure: &Exposure) -> Result<bool> {
+    let mut crc = Crc32c::new();
+    for (offset, len) in &exposure.segments {
+        crc.update(data.bytes(*offset, *len as usize)?);
+    }
+    Ok(crc.finish() == exposure.crc)
+}
+
+/// A range of a device, read a window at a time.
+struct Window<'a> {
+    device: &'a Arc<dyn BlockDevice>,
+    start: u64,
+    len: u64,
+    buf: AlignedBuf,
+    /// Range of the device that `buf` holds.
+    held: std::ops::Range<u64>,
+}
+
+impl<'a> Window<'a> {
+    /// What is read at once.
+    const BYTES: u64 = 256 << 10;
+
+    fn new(device: &'a Arc<dyn BlockDevice>, start: u64, len: u64) -> Self {
+        Self { device, start, len, buf: AlignedBuf::zeroed(0), held: 0..0 }
+    }
+
+    /// Reads the device again for whatever is asked for next.
+    fn forget(&mut self) {
+        self.held = 0..0;
+    }
+
+    /// Returns `len` bytes from `offset` of the range.
+    fn bytes(&mut self, offset: u64, len: usize) -> Result<&[u8]> {
+        let end = offset.checked_add(len as u64).filter(|end| *end <= self.len).ok_or_else(|| {
+            let name = self.device.name();
+            Error::corrupt(format!("{name}: the log names {len} bytes at byte {offset}, past the end at {}", self.len))
+        })?;
+        let (from, to) = (self.start + offset, self.start + end);
+        if !(self.held.start <= from && to <= self.held.end) {
+            self.load(from, to)?;
+        }
+        let at = usize::try_from(from - self.held.start).expect("within the buffer");
+        Ok(&self.buf[at..at + len])
+    }
+
+    fn load(&mut self, from: u64, to: u64) -> Result<()> {
+        let align = u64::from(self.device.geometry().logical_block_size).max(SECTOR);
+        let start = from / align * align;
+        let end = to.max(start + Self::BYTES).min(self.start + self.len).next_multiple_of(align).min(self.device.size_bytes()).max(to);
+        let len = usize::try_from(end - start).expect("a window is a few megabytes");
+        self.held = 0..0;
+        if self.buf.len() < len {
+            self.buf = AlignedBuf::zeroed(len);
+        }
+        self.device.read_at(&mut self.buf[..len], start)?;
+        self.held = start..end;
+        Ok(())
+    }
+}

@@ -1,0 +1,524 @@
+//! The store: commit, read, and the metadata commit that moves rows into the tree.
+
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use block::BlockDevice;
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
+use redb::{Database, Durability, TableDefinition};
+
+use super::guard::{Tree, guarded};
+use super::memtable::Memtable;
+use super::misordered::logged_instead;
+use super::read::{Snapshot, State};
+use super::region::{Backend, Region};
+use crate::extent::Run;
+use crate::images::{Capture, Known, Others};
+use crate::log::{IntentLog, LogInfo, LogParts, LogPosition, Record, RecordKind, ReplayReport, SyncOutcome};
+use crate::planted::{PlantedBug, planted};
+use crate::row::{RowChange, Table};
+use crate::{Error, ErrorKind, Lsn, Result};
+
+pub(super) type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
+
+pub(super) const fn definition(table: Table) -> Definition {
+    TableDefinition::new(table_name(table))
+}
+
+/// Returns the name of a table in the tree.
+pub const fn table_name(table: Table) -> &'static str {
+    match table {
+        Table::Inode => "inode",
+        Table::Dentry => "dentry",
+        Table::Extent => "extent",
+        Table::Xattr => "xattr",
+        Table::Orphan => "orphan",
+        Table::Setting => "setting",
+        Table::Checkpoint => "checkpoint",
+        Table::Before => "before",
+        Table::Scope => "scope",
+    }
+}
+
+/// Name of the setting that holds the log position of the last metadata commit.
+pub const POSITION: &[u8] = b"log_position";
+
+/// Bytes in the active memtable from which operations wait for a metadata commit.
+pub(super) const ACTIVE_BYTES_MAX: usize = 64 << 20;
+/// Bytes in the active memtable from which the sync daemon starts a metadata commit.
+const ACTIVE_BYTES_DUE: usize = 16 << 20;
+
+/// A record that was committed.
+#[must_use]
+#[derive(Debug)]
+pub struct Committed {
+    /// The record's number.
+    pub lsn: Lsn,
+    /// The runs that no extent row covers any more; `None` where checkpoints have no say, and what leaves a file is free.
+    pub freed: Option<Vec<Run>>,
+}
+
+/// The store while no other thread reads or changes a row.
+pub struct Locked<'a> {
+    store: &'a MetaStore,
+    state: RwLockWriteGuard<'a, State>,
+}
+
+impl Locked<'_> {
+    /// Returns the rows.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Returns the checkpoints, to change them.
+    pub fn capture(&mut self) -> &mut Capture {
+        &mut self.state.capture
+    }
+
+    /// Commits a record; blocks that its extents cover and its own rows did not are as `others` says.
+    pub fn commit(&mut self, record: Record, others: Others) -> Result<Committed> {
+        self.store.commit_locked(&mut self.state, record, None, others)
+    }
+}
+
+/// All metadata of a mounted file system. Every method may be called from any thread.
+pub struct MetaStore {
+    /// `None` once the tree is closed.
+    db: Mutex<Option<Tree>>,
+    region: Arc<Region>,
+    device: Arc<dyn BlockDevice>,
+    /// Unset on a read-only mount, and until recovery is through.
+    log: OnceLock<IntentLog>,
+    /// Rank 5: taken after every inode lock, before the log's buffer.
+    state: RwLock<State>,
+    /// One metadata commit at a time; rank 4.5, never taken while `state` is held.
+    committing: Mutex<()>,
+    pub(super) active_bytes: AtomicUsize,
+    metadata_commits: AtomicU64,
+    /// Why the last metadata commit found no room for the region to grow, if it did not.
+    refusal: Mutex<Option<Error>>,
+    failed: OnceLock<Error>,
+}
+
+pub(super) fn tree_error(context: &str, error: impl Into<redb::Error>) -> Error {
+    let error = error.into();
+    if let redb::Error::Io(io) = &error
+        && let Some(inner) = io.get_ref().and_then(|e| e.downcast_ref::<Error>())
+    {
+        return inner.clone();
+    }
+    if matches!(error, redb::Error::PreviousIo) {
+        let why = "a read or write of it failed before, and it does not open again; check the device, then unmount and mount";
+        return Error::new(ErrorKind::Io, format!("{context}: {why}"));
+    }
+    let kind = if matches!(error, redb::Error::Corrupted(_)) { ErrorKind::Corrupt } else { ErrorKind::Io };
+    Error::new(kind, format!("{context}: {error}"))
+}
+
+/// Opens the tree, making an empty one in an empty region.
+pub fn open_tree(region: &Arc<Region>, cache_bytes: u64) -> Result<Tree> {
+    let cache = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
+    let open = || redb::Builder::new().set_cache_size(cache).create_with_backend(Backend(Arc::clone(region)));
+    guarded(|| open().map(|database| Tree::new(database, cache_bytes)).map_err(|e| tree_error("the metadata tree does not open", e)))
+}
+
+/// Writes the first rows of a new file system and closes the tree.
+pub fn format_tree(region: &Arc<Region>, position: &LogPosition, rows: &[RowChange]) -> Result<()> {
+    let db = open_tree(region, 16 << 20)?;
+    write_rows(&db, position, rows.iter().map(|row| (row.table, row.key.as_slice(), row.value.as_deref())))
+}
+
+/// Reads the log position that the tree's last commit holds.
+pub fn stored_position(db: &Tree) -> Result<LogPosition> {
+    let snapshot = Snapshot::take(db)?;
+    let row = snapshot.get(Table::Setting, POSITION)?;
+    LogPosition::decode(&row.ok_or_else(|| Error::corrupt("the metadata tree holds no log position"))?)
+}
+
+/// Writes rows past the log, as damage would.
+pub fn write_rows<'a>(db: &Tree, position: &LogPosition, rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>) -> Result<()> {
+    guarded(|| write_rows_unguarded(db, position, rows))
+}
+
+fn write_rows_unguarded<'a>(db: &Database, position: &LogPosition, rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>) -> Result<()> {
+    let context = "a metadata commit failed";
+    let mut txn = db.begin_write().map_err(|e| tree_error(context, e))?;
+    let durability = if planted(PlantedBug::TailBeforeCommit) { Durability::None } else { Durability::Immediate };
+    txn.set_durability(durability).map_err(|e| Error::new(ErrorKind::Io, format!("{context}: {e}")))?;
+    txn.set_quick_repair(true);
+    {
+        let mut tables = Vec::with_capacity(Table::ALL.len());
+        for table in Table::ALL {
+            tables.push(txn.open_table(definition(table)).map_err(|e| tree_error(context, e))?);
+        }
+        for (table, key, value) in rows {
+            let target = &mut tables[table.index()];
+            match value {
+                Some(value) => target.insert(key, value).map(drop),
+                None => target.remove(key).map(drop),
+            }
+            .map_err(|e| tree_error(context, e))?;
+        }
+        if position.sequence == 1 || !planted(PlantedBug::PositionNotCommitted) {
+            tables[Table::Setting.index()].insert(POSITION, position.encode().as_slice()).map_err(|e| tree_error(context, e))?;
+        }
+    }
+    txn.commit().map_err(|e| tree_error(context, e))
+}
+
+impl MetaStore {
+    /// Takes over an open tree; the log follows with [`start`](Self::start).
+    pub fn new(db: Tree, region: Arc<Region>, device: Arc<dyn BlockDevice>) -> Result<Self> {
+        let snapshot = Arc::new(Snapshot::take(&db)?);
+        Ok(Self {
+            db: Mutex::new(Some(db)),
+            region,
+            device,
+            log: OnceLock::new(),
+            state: RwLock::new(State::new(snapshot)),
+            committing: Mutex::new(()),
+            active_bytes: AtomicUsize::new(0),
+            metadata_commits: AtomicU64::new(0),
+            refusal: Mutex::new(None),
+            failed: OnceLock::new(),
+        })
+    }
+
+    /// Ends recovery: what was replayed becomes durable together with the position of a new log incarnation, and the log opens there. What was
+    /// replayed is durable in the log, and so is the data that it exposes (I-REC-1): the tree may grow into what it freed. Where it has no room to grow, the
+    /// log goes on behind what was replayed.
+    pub fn start(&self, parts: LogParts, replayed: &ReplayReport) -> Result<()> {
+        let (frozen, _) = self.freeze();
+        let done = self.write_frozen(&frozen, &replayed.next);
+        let log = match self.take_back_refused(&done) {
+            Some(_) => IntentLog::resume(parts, &replayed.kept)?,
+            None => done.and_then(|()| IntentLog::open(parts, replayed.next))?,
+        };
+        assert!(self.log.set(log).is_ok(), "the log is opened once");
+        Ok(())
+    }
+
+    /// Closes the tree. The caller has made everything durable.
+    pub fn close(&self) {
+        let _one = self.committing.lock();
+        *self.db.lock() = None;
+    }
+
+    pub(super) fn log(&self) -> &IntentLog {
+        self.log.get().expect("a writable mount opened its log")
+    }
+
+    /// Returns the last record appended; 0 on a read-only mount.
+    pub fn last_lsn(&self) -> Lsn {
+        self.log.get().map_or(Lsn(0), IntentLog::last_lsn)
+    }
+
+    /// Returns the last sealed record: blocks freed up to it may be reused.
+    pub fn sealed_lsn(&self) -> Lsn {
+        self.log.get().map_or(Lsn(0), IntentLog::sealed_lsn)
+    }
+
+    /// Returns whether a record is durable already.
+    pub fn is_durable(&self, lsn: Lsn) -> bool {
+        self.log.get().is_none_or(|log| lsn <= log.durable_lsn())
+    }
+
+    /// Returns whether records wait to be written.
+    pub fn has_unwritten_records(&self) -> bool {
+        self.log.get().is_some_and(|log| log.last_lsn() > log.durable_lsn())
+    }
+
+    /// Returns the region of the tree.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Returns the log's counters.
+    pub fn log_info(&self) -> LogInfo {
+        let mut info = self.log.get().map(IntentLog::info).unwrap_or_default();
+        info.metadata_commits = self.metadata_commits.load(Ordering::Relaxed);
+        info
+    }
+
+    /// Returns the number of rows of a table as of the last metadata commit.
+    pub fn row_count(&self, table: Table) -> Result<u64> {
+        self.revive();
+        let snapshot = Arc::clone(&self.state.read().snapshot);
+        snapshot.len(table)
+    }
+
+    /// Returns the first failure of a write or flush, if there was one.
+    pub fn failed(&self) -> Option<Error> {
+        self.failed.get().cloned().or_else(|| self.log.get().and_then(IntentLog::failed)).or_else(|| self.region.failed())
+    }
+
+    /// Logs a record and makes its rows visible (I-META-1), with what checkpoints keep of the rows before. Nothing is durable before
+    /// [`sync`](Self::sync). `known` saves looking rows up. When the old rows cannot be read the store latches as after a failed write, and the record is dropped.
+    pub fn commit(&self, record: Record, known: Option<&Known>) -> Committed {
+        let mut state = self.state.write();
+        self.commit_locked(&mut state, record, known, Others::Free).unwrap_or_else(|e| {
+            self.failed.get_or_init(|| e.latching("reading the rows that checkpoints keep"));
+            Committed { lsn: self.last_lsn(), freed: Some(Vec::new()) }
+        })
+    }
+
+    /// Runs `work` while no other thread reads or changes a row.
+    pub fn exclusively<T>(&self, work: impl FnOnce(&mut Locked<'_>) -> Result<T>) -> Result<T> {
+        self.check()?;
+        self.revive();
+        let mut locked = Locked { store: self, state: self.state.write() };
+        work(&mut locked)
+    }
+
+    fn commit_locked(&self, state: &mut State, mut record: Record, known: Option<&Known>, others: Others) -> Result<Committed> {
+        let uncovered = if state.capture.is_idle() {
+            None
+        } else {
+            let captured = state.capture.plan(&record.rows, known, |table, key| state.get(table, key))?;
+            let uncovered = state.capture.settle(&captured, others)?;
+            assert!(captured.images.iter().all(|image| image.value.is_some()), "I-CKP-3: the old rows join the record that changes them");
+            record.rows.extend(captured.images);
+            Some(uncovered)
+        };
+        let lsn = self.log().append(logged_instead(&record).as_ref().unwrap_or(&record));
+        debug_assert!(lsn == self.last_lsn(), "I-META-1: nobody appends between a record and its rows");
+        self.apply(state, record.rows);
+        if let Some(uncovered) = &uncovered {
+            state.capture.leave(lsn, &uncovered.left, others, self.sealed_lsn());
+        }
+        Ok(Committed { lsn, freed: uncovered.map(|uncovered| uncovered.freed) })
+    }
+
+    /// Makes rows visible that came out of the log.
+    pub fn replay(&self, mut rows: Vec<RowChange>) {
+        if planted(PlantedBug::RowsInReverse) {
+            rows.reverse();
+        }
+        self.apply(&mut self.state.write(), rows);
+    }
+
+    fn apply(&self, state: &mut State, rows: Vec<RowChange>) {
+        for row in rows {
+            state.active.apply(row);
+        }
+        self.active_bytes.store(state.active.bytes(), Ordering::Relaxed);
+    }
+
+    /// Returns a row.
+    pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.revive();
+        let snapshot = {
+            let state = self.state.read();
+            match state.above(table, key) {
+                Some(row) => return Ok(row.map(|bytes| bytes.to_vec())),
+                None => Arc::clone(&state.snapshot),
+            }
+        };
+        snapshot.get(table, key)
+    }
+
+    /// Visits rows with `from <= key < to` in key order (I-META-4: as of one moment).
+    pub fn scan(&self, table: Table, from: Bound<&[u8]>, to: Bound<&[u8]>, visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>) -> Result<()> {
+        self.revive();
+        self.state.read().scan(table, from, to, visit)
+    }
+
+    /// Reads the rows and what checkpoints know of them, all of one moment.
+    pub fn reading<T>(&self, work: impl FnOnce(&State) -> Result<T>) -> Result<T> {
+        self.revive();
+        work(&self.state.read())
+    }
+
+    /// Takes over what recovery found of checkpoints.
+    pub fn set_capture(&self, capture: Capture) {
+        self.state.write().capture = capture;
+    }
+
+    /// Visits every row of a table.
+    pub fn scan_all(&self, table: Table, visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>) -> Result<()> {
+        self.scan(table, Bound::Unbounded, Bound::Unbounded, visit)
+    }
+
+    /// Makes every record up to `lsn` durable and flushes the data device once (shared with all that wait).
+    pub fn sync(&self, lsn: Lsn) -> Result<()> {
+        self.check()?;
+        if planted(PlantedBug::LoggedOutOfOrder) {
+            // Its own promises it keeps.
+            let last = self.commit(Record { kind: RecordKind::Setting, rows: Vec::new(), exposes: None, barrier: false }, None).lsn;
+            return self.log().sync(last).map(drop);
+        }
+        match self.log.get().map(|log| log.sync(lsn)).transpose()? {
+            None | Some(SyncOutcome::Durable) => Ok(()),
+            Some(SyncOutcome::NeedsCommit) => self.metadata_commit(),
+        }
+    }
+
+    /// Makes sure that recovery accepts every record up to `lsn` without looking at the data it exposes.
+    pub fn seal(&self, lsn: Lsn) -> Result<()> {
+        self.check()?;
+        match self.log.get().map(|log| log.seal(lsn)).transpose()? {
+            None | Some(SyncOutcome::Durable) => Ok(()),
+            Some(SyncOutcome::NeedsCommit) => self.metadata_commit(),
+        }
+    }
+
+    /// Makes it safe to overwrite, in place, bytes that record `lsn` exposed.
+    pub fn permit_overwrite(&self, lsn: Lsn) -> Result<()> {
+        self.check()?;
+        match self.log().permit_overwrite(lsn)? {
+            SyncOutcome::Durable => Ok(()),
+            SyncOutcome::NeedsCommit => self.metadata_commit(),
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        self.failed().map_or(Ok(()), Err)
+    }
+
+    /// Returns whether the sync daemon should start a metadata commit. Cheap: called for every record.
+    pub fn commit_due(&self) -> bool {
+        self.active_bytes.load(Ordering::Relaxed) > ACTIVE_BYTES_DUE
+    }
+
+    /// Moves everything committed so far into the tree, durably, and the log's tail behind it.
+    ///
+    /// # Errors
+    /// `NoSpace` where the region had no room to grow: then nothing has changed (I-META-5). Everything else latches.
+    pub fn metadata_commit(&self) -> Result<()> {
+        let sealed_before = self.is_cramped();
+        match self.try_metadata_commit() {
+            // Once more: what the last records freed is sealed first.
+            Err(e) if e.kind == ErrorKind::NoSpace && !sealed_before && self.is_cramped() => self.try_metadata_commit(),
+            other => other,
+        }
+    }
+
+    fn try_metadata_commit(&self) -> Result<()> {
+        let one = self.committing.lock();
+        self.check()?;
+        // Under the lock: the metadata commit before this one may have been refused.
+        self.open_again(&one);
+        let done = self.metadata_commit_locked();
+        if let Some(refusal) = self.take_back_refused(&done) {
+            return Err(refusal);
+        }
+        done.map_err(|e| {
+            let e = e.latching("the metadata");
+            self.failed.get_or_init(|| e.clone());
+            e
+        })
+    }
+
+    /// Returns why the region found no room to grow, as long as that holds.
+    pub(super) fn refusal(&self) -> Option<Error> {
+        self.refusal.lock().clone()
+    }
+
+    /// Returns whether the tree holds back what the log has, because the region has no room to grow.
+    pub fn is_cramped(&self) -> bool {
+        self.refusal.lock().is_some()
+    }
+
+    /// Takes a metadata commit back for which the region had no room to grow, and returns why: nothing was written that a reader of the tree sees, the log's
+    /// tail did not move, and the rows stay in memory for the next one.
+    fn take_back_refused(&self, done: &Result<()>) -> Option<Error> {
+        // The tree may hand on another error than the one it was told first.
+        let refusal = self.region.take_refusal().filter(|_| done.is_err() && self.failed().is_none());
+        self.refusal.lock().clone_from(&refusal);
+        if refusal.is_some() {
+            let mut state = self.state.write();
+            if let Some(frozen) = state.frozen.take() {
+                state.active.absorb_older(&frozen);
+            }
+            self.active_bytes.store(state.active.bytes(), Ordering::Relaxed);
+        }
+        refusal
+    }
+
+    fn metadata_commit_locked(&self) -> Result<()> {
+        let log = self.log();
+        let (frozen, lsn) = self.freeze();
+        let outcome = if self.is_cramped() { log.seal(lsn)? } else { log.sync(lsn)? };
+        self.region.note_sealed(log.sealed_lsn());
+        if outcome == SyncOutcome::NeedsCommit {
+            self.device.flush()?;
+        }
+        assert!(outcome == SyncOutcome::NeedsCommit || log.durable_lsn() >= lsn, "I-META-3: the log is durable before the tree claims to hold it");
+        let position = log.position_after(lsn);
+        assert!(position.applied == lsn, "I-META-2: the commit holds records up to {lsn:?}, the position says {:?}", position.applied);
+        if planted(PlantedBug::TrimmedBeforeCommit) {
+            log.trim(position);
+        }
+        self.write_frozen(&frozen, &position)?;
+        log.trim(position);
+        log.skip_to(lsn);
+        Ok(())
+    }
+
+    /// Writes the frozen rows into the tree, durably, and lets readers see them there (I-META-4).
+    fn write_frozen(&self, frozen: &Memtable, position: &LogPosition) -> Result<()> {
+        let rows =
+            Table::ALL.into_iter().flat_map(|table| frozen.table(table).iter().map(move |(key, value)| (table, key.as_slice(), value.as_deref())));
+        let snapshot = {
+            let db = self.db.lock();
+            let db = db.as_ref().ok_or_else(|| Error::new(ErrorKind::Busy, "the volume was unmounted"))?;
+            write_rows(db, position, rows)?;
+            Arc::new(Snapshot::take(db)?)
+        };
+        let mut state = self.state.write();
+        assert!(state.frozen.is_some(), "I-META-4: the frozen rows stay until readers find them in the tree");
+        state.snapshot = snapshot;
+        state.frozen = None;
+        drop(state);
+        self.metadata_commits.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Opens the tree again after it was told of a failure: it serves nothing from then on, and a read that failed is to fail alone (S-35). Where
+    /// nothing may be written any more, what opening writes stays in memory. As long as that fails, the old snapshot answers what it holds.
+    #[inline]
+    fn revive(&self) {
+        if self.region.is_lost() {
+            self.revive_lost();
+        }
+    }
+
+    #[cold]
+    fn revive_lost(&self) {
+        // Not while a metadata commit is under way, which may be the caller's own: it fails, or the next reader does this.
+        if let Some(one) = self.committing.try_lock() {
+            self.open_again(&one);
+        }
+    }
+
+    fn open_again(&self, _one: &MutexGuard<'_, ()>) {
+        let mut db = self.db.lock();
+        let Some(cache_bytes) = db.as_ref().map(|tree| tree.cache_bytes).filter(|_| self.region.is_lost()) else { return };
+        let region = if self.failed().is_some() { Arc::new(self.region.shadow()) } else { Arc::clone(&self.region) };
+        self.region.set_lost(false);
+        let opened = open_tree(&region, cache_bytes).and_then(|tree| Ok((Arc::new(Snapshot::take(&tree)?), tree)));
+        match opened {
+            Ok((snapshot, tree)) => {
+                // What the old tree meets while it closes is no failure of the new one.
+                *db = Some(tree);
+                self.region.set_lost(false);
+                // I-META-4: the tree is as of its last durable commit, and none is under way.
+                self.state.write().snapshot = snapshot;
+            }
+            Err(error) => {
+                self.region.set_lost(true);
+                tracing::debug!(%error, "the metadata tree does not open again");
+            }
+        }
+    }
+
+    fn freeze(&self) -> (Arc<Memtable>, Lsn) {
+        let mut state = self.state.write();
+        assert!(state.frozen.is_none(), "a metadata commit that fails latches the store or takes the rows back");
+        let frozen = Arc::new(std::mem::take(&mut state.active));
+        state.frozen = Some(Arc::clone(&frozen));
+        self.active_bytes.store(0, Ordering::Relaxed);
+        (frozen, self.last_lsn())
+    }
+}

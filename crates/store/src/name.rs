@@ -1,0 +1,39 @@
+//! What a name may be.
+
+use crate::{Error, ErrorKind, Result};
+
+/// Longest name in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// Refuses names that no directory may hold.
+pub fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {} bytes is longer than {NAME_BYTES_MAX}", name.len())));
+    }
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
+        return Err(Error::new(ErrorKind::Invalid, format!("'{}' cannot be a name", name.escape_ascii())));
+    }
+    Ok(())
+}
+
+/// Returns a name or path as text. Bytes that are no UTF-8 become `\xff`, so that different names stay different.
+#[must_use]
+pub fn readable_name(name: &[u8]) -> String {
+    let mut text = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        text.push_str(chunk.valid());
+        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_differ_are_read_differently() {
+        assert_eq!(readable_name("ümläut\n".as_bytes()), "ümläut\n");
+        assert_eq!([b"a\xff", b"a\xfe"].map(|name| readable_name(name)), ["a\\xff", "a\\xfe"]);
+    }
+}

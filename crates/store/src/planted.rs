@@ -1,0 +1,372 @@
+//! Mistakes that can be switched on, so that the crash judge can show that it finds them.
+//!
+//! Only the judge's own tests and `cargo xtask mutants` ask for the feature `planted-bugs`; the unit tests of this crate have it. Without it the question
+//! below is the constant `false`, and nothing of this is in the program; `cargo xtask tidy` sees to it that no other crate asks.
+//!
+//! A test plants a mistake in its own thread. `BEDPLATE_PLANTED=NAME` in the environment plants one in the whole process, so that any test binary can be run
+//! with any mistake without being built again.
+
+#[cfg(any(test, feature = "planted-bugs"))]
+use std::{cell::Cell, sync::OnceLock};
+
+/// A mistake that loses or shows what it must not. Each stands where a slip of the hand would make it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// A group commit does not flush after it wrote the log.
+    MissingFlush,
+    /// A sync of a file without pending metadata flushes nothing.
+    SyncWithoutFlush,
+    /// A log write that seals its records goes out before the data they expose.
+    LogBeforeData,
+    /// A record exposes data without its checksum, and nothing waits for the data.
+    ExposureWithoutChecksum,
+    /// Blocks are used again before the record that freed them is sealed.
+    ReuseBeforeSealed,
+    /// Bytes that a checksum in the log vouches for are overwritten in place without a seal.
+    OverwriteWithoutSeal,
+    /// A new block is written without zeros around the data.
+    NewBlockNotPadded,
+    /// A file that grows shows what lay behind its old end.
+    TailNotZeroed,
+    /// The metadata tree's flushes are left out.
+    MetadataCommitWithoutFlush,
+    /// The log's tail moves behind a metadata commit that is not durable.
+    TailBeforeCommit,
+    /// The superblock is written without a flush.
+    SuperblockWithoutFlush,
+    /// A rename is not noted where a sync of the file or the directory looks.
+    RenameNotNoted,
+    /// A recovery goes on with the incarnation of the log that it recovered.
+    SameIncarnation,
+    /// A recovery does not flush the log's own device, and relies on what a power cut may take back.
+    RecoveryWithoutFlush,
+    /// A failed flush is forgotten, and the next sync reports what it lost as durable.
+    FailedFlushForgotten,
+    /// Pages of a file that is written untorn are written in place.
+    UntornInPlace,
+    /// Of a log on a device of its own, the log is flushed before the data that it exposes.
+    DataFlushedAfterLog,
+    /// A rollback is two records, and the first may be durable without the second.
+    RollbackInParts,
+    /// Blocks that were shared are written in place before the record that ended the sharing is sealed.
+    WriteBeforeUnshared,
+    /// A caller that comes while a round of group commit is under way takes it for one that serves it.
+    JoinedTooLate,
+    /// The superblocks are there before the volume that they describe is.
+    PublishedWhileFormatting,
+    /// What a thread changes of extended attributes goes into the log with its next change or sync, and not before what others change after it.
+    LoggedOutOfOrder,
+    /// Every seventh caller of a group commit that finds a round under way returns at once.
+    SeventhAnsweredEarly,
+    /// A truncation in several records does not note that it is under way.
+    TruncationNotMarked,
+    /// The images of a checkpoint that is deleted go to the oldest one that holds the file, and not to the next older.
+    ImagesToOldestHeir,
+    /// A log write says that it seals its own records although nothing was flushed before it.
+    SealedWithoutFlush,
+    /// A log write says of the one before it that it was durable, whether it was or not.
+    DurableTooEarly,
+    /// A log write says of nothing that it is sealed; in memory it is.
+    SealNotSaid,
+    /// A record that must wait for its data does not wait.
+    BarrierForgotten,
+    /// Records that expose data count as sealed as soon as they are durable.
+    ExposureForgotten,
+    /// What the log's buffer had no room for is not kept from being acknowledged.
+    DropNotNoted,
+    /// Records behind a metadata commit are dropped with those before it.
+    SkipsTooMuch,
+    /// An overwrite is let through although the record that exposes the bytes is being written.
+    PermitTooLate,
+    /// An overwrite is let through, and the buffered record that exposes the bytes does not wait for it.
+    PermitWithoutBarrier,
+    /// Replay starts one log write too late.
+    PositionTooFar,
+    /// A group commit counts as done when it begins.
+    ServedBeforeWork,
+    /// Callers that sleep are not woken at the end of a group commit.
+    WakeForgotten,
+    /// Replay looks for the data of sealed records, which may have been overwritten since.
+    SealNotBelieved,
+    /// Replay takes records whose data did not arrive.
+    ExposureNotChecked,
+    /// Replay leaves out a record whose data did not arrive and goes on behind it.
+    GapInReplay,
+    /// Replay takes a log write that is not whole.
+    TornBatchTaken,
+    /// Replay does not look at the start of the ring when the end is reached.
+    WrapNotFollowed,
+    /// A row of the tree is shown beside its newer image.
+    HiddenRowShown,
+    /// Of two images of a row in memory the older one is shown by scans.
+    LowestLayerWins,
+    /// The memtable forgets a row that is removed, and the tree's is shown again.
+    DeletionForgotten,
+    /// A metadata commit does not move the log's position.
+    PositionNotCommitted,
+    /// The log's tail moves before the metadata commit is written.
+    TrimmedBeforeCommit,
+    /// Replay applies the rows of a record in reverse order.
+    RowsInReverse,
+    /// Both copies of the superblock have the same generation although they differ.
+    GenerationStays,
+    /// A change of the superblock stays in memory.
+    SuperblockNotWritten,
+    /// The metadata region grows over what was there before.
+    RegionNotZeroed,
+    /// The superblock names a larger metadata region before its zeros are durable.
+    RegionGrowthWithoutFlush,
+    /// A checkpoint does not look at the images of newer ones.
+    NewerImagesIgnored,
+    /// A mount does not remove files that lost their last name.
+    OrphansLeft,
+    /// A mount counts the blocks that only checkpoints need as free.
+    ImagesFreeAfterMount,
+    /// What a file remembers of its map outlives a change of it.
+    MemoOutlivesMap,
+    /// The old row of an inode, a name or an attribute is not kept for a checkpoint.
+    ImageForgotten,
+    /// A later image of a row replaces the one that a checkpoint has.
+    ImageOverwritten,
+    /// The old row of an extent is not kept for a checkpoint.
+    ExtentImageForgotten,
+    /// The old row goes to the oldest checkpoint and not to the newest.
+    ImageForOldest,
+    /// A checkpoint keeps the past of inodes that are younger than it.
+    LaterInodesHeld,
+    /// A checkpoint of named files keeps the past of all.
+    NamedHoldsAll,
+    /// What a deleted checkpoint had is written in place before the deletion is durable.
+    DeletedWrittenAtOnce,
+    /// A checkpoint is made beside dirty pages that were acknowledged.
+    FreezeLeavesDirty,
+    /// A rollback leaves pages of what was there before in the library cache.
+    RollbackKeepsPages,
+    /// A checkpoint's record does not wait for what was written in place before it.
+    CheckpointWithoutBarrier,
+    /// After a checkpoint extents are born in its own epoch.
+    EpochStays,
+    /// A checkpoint's record does not move the epoch, and nothing that goes with it.
+    EpochNotCommitted,
+    /// A checkpoint of named files has no images of the directories that lead to them.
+    WaysForgotten,
+    /// A checkpoint is reported before it is durable.
+    CheckpointNotSynced,
+    /// A deleted checkpoint takes with it what an older one needs.
+    ImagesNotHandedOn,
+    /// What a deleted checkpoint hands on replaces what the heir has.
+    HeirOverwritten,
+    /// What a deleted checkpoint alone had is used again before the deletion is sealed.
+    DeletionFreesAtOnce,
+    /// What a deleted checkpoint alone had stays in use until the next mount.
+    DeletionFreesNothing,
+    /// A checkpoint is deleted while files of it are open.
+    DeletedWhileOpen,
+    /// A deletion of a checkpoint is reported before it is durable.
+    DeletionNotSynced,
+    /// A rollback makes no checkpoint of what it replaces.
+    RollbackWithoutUndo,
+    /// A rollback that is not forced goes on under open files.
+    RollbackUnderOpenFiles,
+    /// A rollback is reported before it is durable.
+    RollbackNotSynced,
+    /// What a rollback frees is used again before it is sealed.
+    RollbackFreesAtOnce,
+    /// Files in memory stay as they were before a rollback.
+    RollbackNotReadAgain,
+    /// A rollback puts back only what newer checkpoints have.
+    RollbackSkipsOwnImages,
+    /// A rollback leaves the files that are younger than the checkpoint.
+    LaterFilesStay,
+    /// The blocks that a clone shares are not counted as shared.
+    CloneUncounted,
+    /// A file that was cloned, and its clone, write shared blocks in place.
+    CloneWrittenInPlace,
+    /// Extents count as the file's own although a clone shares them.
+    ClonedUptoStays,
+    /// A clone ends after the first record of extents.
+    CloneEndsEarly,
+    /// A clone is reported before it is durable.
+    CloneNotSynced,
+    /// The checkpoint that a clone of the present was made from stays.
+    PassingCheckpointStays,
+    /// Preallocated blocks that two files share count as needed by neither.
+    UnwrittenNotNeeded,
+    /// Blocks that two rows need count as not shared.
+    TwoAreNone,
+    /// A change in the middle of a shared run forgets what lies behind it.
+    ShareTailLost,
+    /// A full volume and retention delete checkpoints that are marked as kept.
+    KeptIsRemovable,
+    /// A full volume deletes checkpoints although the policy refuses.
+    PolicyIgnored,
+    /// Defragmentation goes on while a checkpoint is made.
+    MoveBesideFreeze,
+    /// Defragmentation moves a file whose pages are dirty.
+    MoveLeavesDirty,
+    /// Defragmentation copies blocks that others need too.
+    MoveOfShared,
+    /// Defragmentation copies to a place that is no better.
+    MoveToNoBetterPlace,
+    /// Defragmentation publishes a copy that may not be durable.
+    MoveWithoutChecksum,
+    /// Background defragmentation does not wait for busy programs.
+    MoverNeverWaits,
+    /// A survey counts a file with holes as scattered.
+    HolesCountAsSeeks,
+}
+
+#[cfg(any(test, feature = "planted-bugs"))]
+impl PlantedBug {
+    /// All of them.
+    pub const ALL: [Self; 101] = [
+        Self::MissingFlush,
+        Self::SyncWithoutFlush,
+        Self::LogBeforeData,
+        Self::ExposureWithoutChecksum,
+        Self::ReuseBeforeSealed,
+        Self::OverwriteWithoutSeal,
+        Self::NewBlockNotPadded,
+        Self::TailNotZeroed,
+        Self::MetadataCommitWithoutFlush,
+        Self::TailBeforeCommit,
+        Self::SuperblockWithoutFlush,
+        Self::RenameNotNoted,
+        Self::SameIncarnation,
+        Self::RecoveryWithoutFlush,
+        Self::FailedFlushForgotten,
+        Self::UntornInPlace,
+        Self::DataFlushedAfterLog,
+        Self::RollbackInParts,
+        Self::WriteBeforeUnshared,
+        Self::JoinedTooLate,
+        Self::PublishedWhileFormatting,
+        Self::LoggedOutOfOrder,
+        Self::SeventhAnsweredEarly,
+        Self::TruncationNotMarked,
+        Self::ImagesToOldestHeir,
+        Self::SealedWithoutFlush,
+        Self::DurableTooEarly,
+        Self::SealNotSaid,
+        Self::BarrierForgotten,
+        Self::ExposureForgotten,
+        Self::DropNotNoted,
+        Self::SkipsTooMuch,
+        Self::PermitTooLate,
+        Self::PermitWithoutBarrier,
+        Self::PositionTooFar,
+        Self::ServedBeforeWork,
+        Self::WakeForgotten,
+        Self::SealNotBelieved,
+        Self::ExposureNotChecked,
+        Self::GapInReplay,
+        Self::TornBatchTaken,
+        Self::WrapNotFollowed,
+        Self::HiddenRowShown,
+        Self::LowestLayerWins,
+        Self::DeletionForgotten,
+        Self::PositionNotCommitted,
+        Self::TrimmedBeforeCommit,
+        Self::RowsInReverse,
+        Self::GenerationStays,
+        Self::SuperblockNotWritten,
+        Self::RegionNotZeroed,
+        Self::RegionGrowthWithoutFlush,
+        Self::NewerImagesIgnored,
+        Self::OrphansLeft,
+        Self::ImagesFreeAfterMount,
+        Self::MemoOutlivesMap,
+        Self::ImageForgotten,
+        Self::ImageOverwritten,
+        Self::ExtentImageForgotten,
+        Self::ImageForOldest,
+        Self::LaterInodesHeld,
+        Self::NamedHoldsAll,
+        Self::DeletedWrittenAtOnce,
+        Self::FreezeLeavesDirty,
+        Self::RollbackKeepsPages,
+        Self::CheckpointWithoutBarrier,
+        Self::EpochStays,
+        Self::EpochNotCommitted,
+        Self::WaysForgotten,
+        Self::CheckpointNotSynced,
+        Self::ImagesNotHandedOn,
+        Self::HeirOverwritten,
+        Self::DeletionFreesAtOnce,
+        Self::DeletionFreesNothing,
+        Self::DeletedWhileOpen,
+        Self::DeletionNotSynced,
+        Self::RollbackWithoutUndo,
+        Self::RollbackUnderOpenFiles,
+        Self::RollbackNotSynced,
+        Self::RollbackFreesAtOnce,
+        Self::RollbackNotReadAgain,
+        Self::RollbackSkipsOwnImages,
+        Self::LaterFilesStay,
+        Self::CloneUncounted,
+        Self::CloneWrittenInPlace,
+        Self::ClonedUptoStays,
+        Self::CloneEndsEarly,
+        Self::CloneNotSynced,
+        Self::PassingCheckpointStays,
+        Self::UnwrittenNotNeeded,
+        Self::TwoAreNone,
+        Self::ShareTailLost,
+        Self::KeptIsRemovable,
+        Self::PolicyIgnored,
+        Self::MoveBesideFreeze,
+        Self::MoveLeavesDirty,
+        Self::MoveOfShared,
+        Self::MoveToNoBetterPlace,
+        Self::MoveWithoutChecksum,
+        Self::MoverNeverWaits,
+        Self::HolesCountAsSeeks,
+    ];
+}
+
+#[cfg(any(test, feature = "planted-bugs"))]
+thread_local! {
+    static PLANTED: Cell<Option<PlantedBug>> = const { Cell::new(None) };
+}
+
+/// Plants a mistake in what this thread does from now on, or takes it out.
+#[cfg(any(test, feature = "planted-bugs"))]
+pub fn plant(bug: Option<PlantedBug>) {
+    PLANTED.set(bug);
+}
+
+/// Returns what plants this thread's mistake in another one.
+#[cfg(all(feature = "planted-bugs", feature = "interleave"))]
+pub fn inherit() -> impl FnOnce() + Send {
+    let bug = PLANTED.get();
+    move || plant(bug)
+}
+
+/// Returns what makes another thread as faultless as this one.
+#[cfg(all(not(feature = "planted-bugs"), feature = "interleave"))]
+pub fn inherit() -> impl FnOnce() + Send {
+    || ()
+}
+
+/// Returns whether this thread makes a mistake, or the whole process.
+#[cfg(any(test, feature = "planted-bugs"))]
+pub fn planted(bug: PlantedBug) -> bool {
+    PLANTED.get() == Some(bug) || in_process() == Some(bug)
+}
+
+/// The mistake that the environment plants.
+#[cfg(any(test, feature = "planted-bugs"))]
+fn in_process() -> Option<PlantedBug> {
+    static NAMED: OnceLock<Option<PlantedBug>> = OnceLock::new();
+    let find = || {
+        let name = std::env::var("BEDPLATE_PLANTED").ok()?;
+        PlantedBug::ALL.into_iter().find(|bug| format!("{bug:?}") == name)
+    };
+    *NAMED.get_or_init(find)
+}
+
+/// Without the feature there are no mistakes.
+#[cfg(not(any(test, feature = "planted-bugs")))]
+pub const fn planted(_: PlantedBug) -> bool {
+    false
+}
