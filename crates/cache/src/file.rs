@@ -1,16 +1,18 @@
 //! One inode's pages: reading and writing through them.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::{Arc, Weak};
 
 use block::AlignedBuf;
 
+use super::Backing;
 use super::core::FileCore;
 use super::fill::{Entry, Fill};
 use super::layout::{GROUP_PAGES, GroupSpan, group_spans};
 use super::pages::PageCache;
 use super::shard::{Key, Residence, Shard, ShardState};
+use super::sync::AtomicU64;
 use super::writeback::ALL;
 use bedplate_store::Result;
 
@@ -38,6 +40,14 @@ enum Obstacle {
 struct Behind {
     run: Option<Range<u64>>,
     drain: bool,
+}
+
+impl PageCache {
+    /// Makes the cache's part of one inode. `size` is the inode's logical size: the inode reads it, `write_at` and `begin_truncate` move it.
+    /// `backing` is weak because the inode that owns the `CachedFile` usually *is* the backing; the inode is flushed before it is dropped.
+    pub fn file(self: &Arc<Self>, ino: u64, backing: Weak<dyn Backing>, size: Arc<AtomicU64>) -> CachedFile {
+        CachedFile { cache: Arc::clone(self), core: Arc::new(FileCore::new(self.next_file(), ino, backing, size)) }
+    }
 }
 
 impl CachedFile {

@@ -15,6 +15,9 @@ use std::ops::Range;
 /// Pages of a group; as many as a `u16` has bits.
 pub(super) const GROUP_PAGES: u64 = 16;
 
+/// Bytes of the largest request to the backing.
+pub const REQUEST_BYTES_MAX: u64 = 1 << 20;
+
 const PAGE_SIZE_MIN: u32 = 4096;
 
 #[derive(Debug, Clone, Copy)]

@@ -7,19 +7,16 @@ use std::sync::{Arc, Weak};
 
 use block::Workers;
 
+use super::CacheOptions;
 use super::core::FileCore;
 use super::counters::{CacheCounters, Counters};
-use super::file::CachedFile;
-use super::layout::Layout;
+use super::layout::{Layout, REQUEST_BYTES_MAX};
 use super::readahead::Windows;
 use super::shard::{Key, Shard};
 use super::staging::Staging;
 use super::sync::{AtomicU64, Mutex};
-use super::{Backing, CacheOptions};
 use bedplate_store::Result;
 
-/// Bytes of the largest request to the backing.
-pub(super) const REQUEST_BYTES_MAX: u64 = 1 << 20;
 /// Frames that one shard should have, so that a group more or less does not unbalance it.
 const SHARD_FRAMES: u64 = 1024;
 const SHARDS_MAX: u64 = 256;
@@ -112,11 +109,9 @@ impl PageCache {
         })
     }
 
-    /// Makes the cache's part of one inode. `size` is the inode's logical size: the inode reads it, `write_at` and `begin_truncate` move it.
-    /// `backing` is weak because the inode that owns the `CachedFile` usually *is* the backing; the inode is flushed before it is dropped.
-    pub fn file(self: &Arc<Self>, ino: u64, backing: Weak<dyn Backing>, size: Arc<AtomicU64>) -> CachedFile {
-        let id = FileCore::number(self.next_file.fetch_add(1, Relaxed));
-        CachedFile { cache: Arc::clone(self), core: Arc::new(FileCore::new(id, ino, backing, size)) }
+    /// Returns the number of a file that is about to have pages.
+    pub(super) fn next_file(&self) -> u64 {
+        FileCore::number(self.next_file.fetch_add(1, Relaxed))
     }
 
     /// Takes over another cap, other windows and other limits for dirty pages, while I/O goes on. A smaller cap writes back what is dirty too much and

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use block::AlignedBuf;
 
-use super::pages::REQUEST_BYTES_MAX;
+use super::layout::REQUEST_BYTES_MAX;
 use super::sync::Mutex;
 
 const SMALL_BYTES: usize = 64 << 10;
