@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::data::Io;
-use crate::engine::Fs;
+use crate::data::DataPath;
+use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{CounterSnapshot, FileKind, InodeNo, IoMode, Latencies, Result};
 use bedplate_store::{DentryRow, Table, split_key};
@@ -49,7 +49,7 @@ pub struct FilePath {
     pub path: Vec<u8>,
 }
 
-impl Fs {
+impl Engine {
     /// Returns what a file did.
     pub(crate) fn activity(&self, ino: InodeNo) -> Result<FileActivity> {
         Ok(self.activity_of(&self.inode(ino)?))
@@ -64,7 +64,7 @@ impl Fs {
     }
 
     fn activity_of(&self, inode: &Arc<Inode>) -> FileActivity {
-        let service = Io::new(self, inode).service_if_any();
+        let service = DataPath::new(self, inode).service_if_any();
         FileActivity {
             ino: inode.ino,
             size_bytes: inode.stat(self.block_size).size,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::data::{Ask, Io};
-use crate::engine::Fs;
+use crate::data::{Ask, DataPath};
+use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::mode::OpenClass;
 use crate::statistics::{Timed, Timing};
@@ -14,7 +14,7 @@ use crate::{AllocateMode, Attr, CounterSnapshot, Error, ErrorKind, ExtentInfo, F
 ///
 /// Dropping the file closes it; errors of write-behind are reported by `sync_data`, not by the drop.
 pub struct File {
-    fs: Arc<Fs>,
+    fs: Arc<Engine>,
     inode: Arc<Inode>,
     class: OpenClass,
     read: bool,
@@ -39,7 +39,7 @@ impl Drop for File {
 
 impl File {
     /// Opens a file (pins the inode).
-    pub(crate) fn open(fs: &Arc<Fs>, inode: &Arc<Inode>, options: &OpenOptions) -> Result<Self> {
+    pub(crate) fn open(fs: &Arc<Engine>, inode: &Arc<Inode>, options: &OpenOptions) -> Result<Self> {
         match inode.kind {
             FileKind::File => {}
             FileKind::Directory => {
@@ -53,7 +53,7 @@ impl File {
             fs.need_live(inode.ino)?;
         }
         let changing = fs.change();
-        let io = Io::new(fs, inode);
+        let io = DataPath::new(fs, inode);
         drop(io.map()?);
         let class = OpenClass { mode: options.mode, direct_flag: options.direct_flag, caller_caches: options.caller_caches };
         io.open(class)?;
@@ -65,14 +65,14 @@ impl File {
     }
 
     /// Makes the handle of an open that the inode's table already counts.
-    fn new(fs: Arc<Fs>, inode: Arc<Inode>, class: OpenClass, options: &OpenOptions) -> Self {
+    fn new(fs: Arc<Engine>, inode: Arc<Inode>, class: OpenClass, options: &OpenOptions) -> Self {
         let write = options.write || options.append;
         let &OpenOptions { read, append, data_sync, keep_atime, .. } = options;
         Self { fs, inode, class, read, write, append, data_sync, read_noted: AtomicBool::new(keep_atime) }
     }
 
-    pub(crate) fn io(&self) -> Io<'_> {
-        Io::new(&self.fs, &self.inode)
+    pub(crate) fn io(&self) -> DataPath<'_> {
+        DataPath::new(&self.fs, &self.inode)
     }
 
     /// Ends a read or write that may be one of those timed.
@@ -83,7 +83,7 @@ impl File {
         }
     }
 
-    pub(crate) fn fs(&self) -> &Arc<Fs> {
+    pub(crate) fn fs(&self) -> &Arc<Engine> {
         &self.fs
     }
 

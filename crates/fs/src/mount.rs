@@ -22,7 +22,7 @@ use block::BlockDevice;
 use uuid::Uuid;
 
 use crate::checkpoint::{self, UNFINISHED};
-use crate::engine::{EPOCH, Fs, NEXT_INO, Parts, check_options, settle};
+use crate::engine::{EPOCH, Engine, NEXT_INO, Parts, check_options, settle};
 use crate::{BlockNo, Epoch, Error, ErrorKind, FileKind, InodeNo, MountOptions, RecoveryReport, Result};
 use bedplate_store::Run;
 use bedplate_store::{ByteRun, Found, Superblock};
@@ -51,7 +51,7 @@ pub(crate) struct Loaded {
 
 /// Mounts; see [`FileSystem::mount`](crate::FileSystem::mount). What is refused is refused before anything is
 /// written, except for what the tree notes in its own file when it is opened and closed, and the length of that file in the superblock.
-pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, options: MountOptions) -> Result<Arc<Fs>> {
+pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, options: MountOptions) -> Result<Arc<Engine>> {
     let started = Instant::now();
     let options = MountOptions { read_only: options.read_only || options.checkpoint.is_some(), ..options };
     if device.geometry().read_only && !options.read_only {
@@ -80,7 +80,7 @@ pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevic
         extents,
         duration_us: u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
     };
-    let fs = Fs::new(Parts {
+    let fs = Engine::new(Parts {
         log_device: loaded.log_parts.log.clone(),
         block_size: superblock.block_size,
         epoch: Epoch(epoch),
@@ -357,7 +357,7 @@ fn count_rows(meta: &MetaStore, table: Table) -> Result<u64> {
 }
 
 /// Removes what lost its last name while open, and ends truncations that a crash interrupted.
-fn remove_orphans(fs: &Arc<Fs>) -> Result<()> {
+fn remove_orphans(fs: &Arc<Engine>) -> Result<()> {
     let mut orphans: Vec<(InodeNo, bool)> = Vec::new();
     fs.meta.scan_all(Table::Orphan, |key, value| {
         orphans.push((split_key(key)?.0, value == UNFINISHED));
@@ -375,7 +375,7 @@ fn remove_orphans(fs: &Arc<Fs>) -> Result<()> {
     Ok(())
 }
 
-fn remove_orphan(fs: &Arc<Fs>, ino: InodeNo, unfinished: bool) -> Result<()> {
+fn remove_orphan(fs: &Arc<Engine>, ino: InodeNo, unfinished: bool) -> Result<()> {
     let inode = fs.inode(ino)?;
     let changing = fs.change();
     match inode.kind {
@@ -387,7 +387,7 @@ fn remove_orphan(fs: &Arc<Fs>, ino: InodeNo, unfinished: bool) -> Result<()> {
 }
 
 /// Makes everything durable, closes the tree and marks the volume clean. Where the metadata has no room to grow, the log holds the rest for the next mount.
-pub(crate) fn unmount(fs: &Fs) -> Result<()> {
+pub(crate) fn unmount(fs: &Engine) -> Result<()> {
     fs.sync_everything()?;
     fs.retire();
     if fs.options.read_only {
@@ -406,13 +406,13 @@ pub(crate) fn unmount(fs: &Fs) -> Result<()> {
 }
 
 /// Calls `work` with the file system's size, which it keeps meanwhile.
-pub(crate) fn keeping_size<T>(fs: &Fs, work: impl FnOnce(u64) -> T) -> T {
+pub(crate) fn keeping_size<T>(fs: &Engine, work: impl FnOnce(u64) -> T) -> T {
     let _none_grows = fs.growing.lock();
     work(fs.meta.region().superblock().size_bytes)
 }
 
 /// Takes over a larger device.
-pub(crate) fn grow(fs: &Fs) -> Result<u64> {
+pub(crate) fn grow(fs: &Engine) -> Result<u64> {
     match fs.begin_change() {
         // This is what makes room.
         Err(e) if e.kind == ErrorKind::NoSpace => {}

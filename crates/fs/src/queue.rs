@@ -1,6 +1,6 @@
 //! The list interface: one thread's queue over many files.
 
-mod engine;
+mod state;
 
 use std::sync::{Arc, Weak};
 
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::engine::HelpedQueue;
 use crate::{File, FileSystem, Result};
-use engine::{Engine, Kind, Op};
+use state::{Kind, Op, QueueState};
 
 /// The end of one queued operation.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct QueueCompletion {
 /// lock completes the device's part itself, and the results wait here.
 pub struct Queue {
     /// Also reached by threads that wait for a lock that an operation of this queue holds.
-    engine: Arc<Mutex<Engine>>,
+    engine: Arc<Mutex<QueueState>>,
     /// Queued and not yet submitted.
     waiting: Vec<Op>,
     depth_max: usize,
@@ -65,8 +65,8 @@ impl Queue {
         let fs = fs.state();
         let device = fs.device.queue(options)?;
         let depth_max = device.depth_max();
-        let engine = Arc::new(Mutex::new(Engine::new(Arc::clone(fs), device)));
-        let helped: Weak<Mutex<Engine>> = Arc::downgrade(&engine);
+        let engine = Arc::new(Mutex::new(QueueState::new(Arc::clone(fs), device)));
+        let helped: Weak<Mutex<QueueState>> = Arc::downgrade(&engine);
         fs.queues.add(helped);
         Ok(Self { engine, waiting: Vec::with_capacity(depth_max), depth_max, in_flight: 0 })
     }
@@ -147,7 +147,7 @@ impl Queue {
     }
 }
 
-impl HelpedQueue for Mutex<Engine> {
+impl HelpedQueue for Mutex<QueueState> {
     fn help(&self) {
         let Some(mut engine) = self.try_lock() else { return };
         if let Err(error) = engine.drain() {

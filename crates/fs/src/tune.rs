@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::engine::{Fs, TuningState, cache_options, refusal, stored_key};
+use crate::engine::{Engine, TuningState, cache_options, refusal, stored_key};
 use crate::inode::Inode;
 use crate::options::{TUNABLES, Takes, Tunable, TunableInfo, TunableState, TuneOptions, TunedBy, check_pairs};
 use crate::{Error, ErrorKind, FileKind, IoMode, MountOptions, Result};
 use bedplate_store::RecordKind;
 use bedplate_store::{RowChange, Table};
 
-impl Fs {
+impl Engine {
     /// Returns how all tunables stand.
     pub(crate) fn tunables(&self) -> Vec<TunableState> {
         self.told(&self.tuning.state.lock())

@@ -10,7 +10,7 @@ use block::Waker;
 
 use super::Daemon;
 use crate::checkpoint::Pressure;
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::schedule::Moment;
 
 /// Longest sleep where there are schedules; also how often a full volume is looked at.
@@ -21,7 +21,7 @@ const SLEEP_MIN: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(24 * 3600);
 
 /// Starts the keeper of a writable mount.
-pub(crate) fn start(fs: &Arc<Fs>) -> std::io::Result<Daemon> {
+pub(crate) fn start(fs: &Arc<Engine>) -> std::io::Result<Daemon> {
     let (poke, weak) = (fs.keeper.clone(), Arc::downgrade(fs));
     Daemon::spawn("bedplate-keeper", fs.keeper.clone(), move || run(&poke, &weak))
 }
@@ -32,7 +32,7 @@ struct Watch {
     warned: Option<Pressure>,
 }
 
-fn run(poke: &Waker, fs: &Weak<Fs>) {
+fn run(poke: &Waker, fs: &Weak<Engine>) {
     let mut watch = Watch { looked: Instant::now(), warned: None };
     loop {
         let Some(sleep) = fs.upgrade().map(|fs| turn(&fs, &mut watch)) else { return };
@@ -43,7 +43,7 @@ fn run(poke: &Waker, fs: &Weak<Fs>) {
 }
 
 /// One turn; returns how long to sleep.
-fn turn(fs: &Fs, watch: &mut Watch) -> Duration {
+fn turn(fs: &Engine, watch: &mut Watch) -> Duration {
     let now = Moment::now();
     if fs.is_any_due(now) {
         carry_out(fs, now);
@@ -58,7 +58,7 @@ fn turn(fs: &Fs, watch: &mut Watch) -> Duration {
     next.map_or(idle, |next| next.clamp(SLEEP_MIN, SLEEP_MAX))
 }
 
-fn carry_out(fs: &Fs, now: Moment) {
+fn carry_out(fs: &Engine, now: Moment) {
     // What a kernel above still holds of writes belongs in the checkpoint.
     if let Some(hand_over) = fs.hand_over.get() {
         hand_over();
@@ -76,7 +76,7 @@ fn carry_out(fs: &Fs, now: Moment) {
 }
 
 /// Says once what fills the volume, and again when it was better in between.
-fn warn(fs: &Fs, warned: &mut Option<Pressure>) {
+fn warn(fs: &Engine, warned: &mut Option<Pressure>) {
     match fs.pressure() {
         Ok(Some(pressure)) => {
             if warned.replace(pressure).is_none() {

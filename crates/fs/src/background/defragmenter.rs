@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use block::Waker;
 
 use super::Daemon;
-use crate::engine::{Fs, MovedFile, MoverState};
+use crate::engine::{Engine, MovedFile, MoverState};
 use crate::{ErrorKind, InodeNo, Result};
 use bedplate_store::{ExtentRow, Table, split_extent_key};
 use bedplate_store::{PlantedBug, planted};
@@ -39,15 +39,15 @@ const MOMENT: Duration = Duration::from_millis(500);
 const DONE_MAX: usize = 16;
 
 /// Starts the mover of a writable mount.
-pub(crate) fn start(fs: &Arc<Fs>) -> std::io::Result<Daemon> {
+pub(crate) fn start(fs: &Arc<Engine>) -> std::io::Result<Daemon> {
     let (poke, weak) = (fs.mover.waker().clone(), Arc::downgrade(fs));
     Daemon::spawn("bedplate-mover", fs.mover.waker().clone(), move || run(&poke, &weak))
 }
 
-fn run(poke: &Waker, fs: &Weak<Fs>) {
+fn run(poke: &Waker, fs: &Weak<Engine>) {
     let mut work = Work::default();
     loop {
-        let turn = |fs: Arc<Fs>| {
+        let turn = |fs: Arc<Engine>| {
             let sleep = work.turn(&fs);
             fs.mover.update(|report| report.now = work.current.as_ref().map(|current| current.file.clone()));
             sleep
@@ -80,7 +80,7 @@ struct Work {
 
 impl Work {
     /// One turn; returns how long to sleep.
-    fn turn(&mut self, fs: &Fs) -> Duration {
+    fn turn(&mut self, fs: &Engine) -> Duration {
         let (rate, load) = fs.mover.bounds();
         if rate == 0 || fs.begin_change().is_err() {
             *self = Self { hopeless: std::mem::take(&mut self.hopeless), ..Self::default() };
@@ -102,7 +102,7 @@ impl Work {
     }
 
     /// Returns whether programs do more than `load` operations a second.
-    fn is_busy(&mut self, fs: &Fs, load: u64) -> bool {
+    fn is_busy(&mut self, fs: &Engine, load: u64) -> bool {
         let sum = fs.inodes.counters();
         let (now, done) = (Instant::now(), sum.reads + sum.writes + sum.syncs);
         // Nothing is known yet, or it was counted anew: it looks for a moment before it moves.
@@ -117,7 +117,7 @@ impl Work {
         (done - before) as f64 > load as f64 * passed.max(MOMENT).as_secs_f64()
     }
 
-    fn work(&mut self, fs: &Fs, rate: u64) -> Result<Duration> {
+    fn work(&mut self, fs: &Engine, rate: u64) -> Result<Duration> {
         // Files of a clone that is not finished are among those with extents: their rows come without their inodes in memory.
         let Some(_no_clone) = fs.cloning.try_lock() else { return Ok(MOMENT) };
         if self.current.is_none() && !self.pick(fs)? {
@@ -150,7 +150,7 @@ impl Work {
         Ok(due.saturating_sub(began.elapsed()))
     }
 
-    fn note(&mut self, fs: &Fs, file: MovedFile) {
+    fn note(&mut self, fs: &Engine, file: MovedFile) {
         if file.after.runs >= file.before.runs {
             self.hopeless.insert(file.ino, file.after.runs);
         }
@@ -164,7 +164,7 @@ impl Work {
     }
 
     /// Chooses the next file; returns whether there is one.
-    fn pick(&mut self, fs: &Fs) -> Result<bool> {
+    fn pick(&mut self, fs: &Engine) -> Result<bool> {
         if self.picked.is_empty() {
             if self.surveyed.is_some_and(|then| then.elapsed() < SURVEYED) {
                 return Ok(false);
@@ -183,7 +183,7 @@ impl Work {
     }
 
     /// Looks at all extents; returns the most scattered files.
-    fn survey(&self, fs: &Fs) -> Result<VecDeque<InodeNo>> {
+    fn survey(&self, fs: &Engine) -> Result<VecDeque<InodeNo>> {
         let mut found = Survey::new(fs.grid.block);
         let mut from: Option<Vec<u8>> = None;
         loop {

@@ -9,15 +9,15 @@ use block::Waker;
 
 use super::Daemon;
 use crate::Result;
-use crate::engine::Fs;
+use crate::engine::Engine;
 
 /// Starts the daemon of a writable mount.
-pub(crate) fn start(fs: &Arc<Fs>) -> std::io::Result<Daemon> {
+pub(crate) fn start(fs: &Arc<Engine>) -> std::io::Result<Daemon> {
     let (poke, weak) = (fs.poke.clone(), Arc::downgrade(fs));
     Daemon::spawn("bedplate-sync", fs.poke.clone(), move || run(&poke, &weak))
 }
 
-fn run(poke: &Waker, fs: &Weak<Fs>) {
+fn run(poke: &Waker, fs: &Weak<Engine>) {
     let mut reported = None;
     let interval = || {
         let fs = fs.upgrade()?;
@@ -39,7 +39,7 @@ fn run(poke: &Waker, fs: &Weak<Fs>) {
 }
 
 /// One turn: aged pages, lazy times, the log, blocks that wait to be free, the tree.
-fn turn(fs: &Fs, interval: Duration) -> Result<()> {
+fn turn(fs: &Engine, interval: Duration) -> Result<()> {
     let aged = Instant::now().checked_sub(interval).map_or(Ok(()), |then| fs.cache.flush_aged(then));
     fs.commit_all_times(&fs.change());
     if fs.meta.has_unwritten_records() {

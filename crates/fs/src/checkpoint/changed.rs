@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use super::report::{ChangedKind, ChangedRange};
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::{Epoch, Error, ErrorKind, InodeNo, Result};
 use bedplate_store::State;
 use bedplate_store::{Capture, Checkpoint};
@@ -47,7 +47,7 @@ type Piece = (u64, u64, Option<u64>);
 /// A moment: a checkpoint, or the present.
 pub(super) type Moment = Option<Epoch>;
 
-impl Fs {
+impl Engine {
     /// Finds a checkpoint by its name; no name means the present.
     pub(super) fn moment(&self, name: Option<&[u8]>) -> Result<Moment> {
         name.map(|name| self.checkpoint(name).map(|checkpoint| checkpoint.epoch)).transpose()

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::report::{CheckpointOptions, CheckpointScope, CloneReport, CloneSource};
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Epoch, Error, ErrorKind, FileBlock, FileKind, InodeNo, Lsn, Result, Timestamp};
 use bedplate_store::Locked;
@@ -49,7 +49,7 @@ type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A clone under construction.
 struct Builder<'a> {
-    fs: &'a Fs,
+    fs: &'a Engine,
     epoch: Epoch,
     /// Directories still to fill.
     todo: Vec<Copied>,
@@ -58,7 +58,7 @@ struct Builder<'a> {
     report: CloneReport,
 }
 
-impl Fs {
+impl Engine {
     /// Clones under a new name; durable when it returns.
     pub(crate) fn clone_files(&self, source: &CloneSource, target: &Path) -> Result<CloneReport> {
         let _one = self.cloning.lock();
@@ -192,7 +192,7 @@ impl Fs {
 }
 
 /// Deletes the checkpoints that clones of the present were made from when the machine stopped.
-pub(crate) fn remove_passing(fs: &Fs) -> Result<()> {
+pub(crate) fn remove_passing(fs: &Engine) -> Result<()> {
     for passing in fs.checkpoints().into_iter().filter(|checkpoint| checkpoint.automatic && checkpoint.name.starts_with(PASSING)) {
         match fs.delete_checkpoint(&passing.name) {
             Err(e) if e.kind == ErrorKind::NoSpace => tracing::warn!("a checkpoint of an interrupted clone is left to the next mount: {e}"),
@@ -383,7 +383,7 @@ impl Builder<'_> {
 
 /// Shares the next extents of a file, in one record; returns the key of the last, if there may be more.
 fn share_some(
-    fs: &Fs,
+    fs: &Engine,
     locked: &mut Locked<'_>,
     epoch: Epoch,
     file: &mut Copied,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{CheckpointInfo, CheckpointOptions, CheckpointScope};
-use crate::engine::{EPOCH, Fs};
+use crate::engine::{EPOCH, Engine};
 use crate::inode::Inode;
 use crate::{Epoch, Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
 use bedplate_store::check_name;
@@ -25,7 +25,7 @@ pub(super) struct Members {
     paths: Vec<Vec<u8>>,
 }
 
-impl Fs {
+impl Engine {
     /// Makes a checkpoint; durable when it returns.
     pub(crate) fn create_checkpoint(&self, name: &[u8], options: &CheckpointOptions) -> Result<CheckpointInfo> {
         self.create_noting(name, options, Timestamp::now(), &[])

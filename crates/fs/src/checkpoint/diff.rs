@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::changed::{Moment, between, changed, get, row_at};
 use super::subtree::of_inode;
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::{Error, ErrorKind, FileKind, InodeNo, Result};
 use bedplate_store::Checkpoint;
 use bedplate_store::State;
@@ -59,7 +59,7 @@ type Moves = (Vec<Vec<u8>>, Vec<Vec<u8>>, FileKind);
 /// Where inodes are named: directory and name.
 pub(super) type Homes = HashMap<InodeNo, (InodeNo, Vec<u8>)>;
 
-impl Fs {
+impl Engine {
     /// Compares two moments.
     pub(crate) fn checkpoint_diff(&self, from: &[u8], to: Option<&[u8]>) -> Result<Vec<CheckpointDifference>> {
         let (from, to) = (self.moment(Some(from))?, self.moment(to)?);

@@ -16,11 +16,11 @@
 use std::sync::Arc;
 
 use crate::Result;
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::inode::Inode;
 use bedplate_store::{PlantedBug, planted};
 
-impl Fs {
+impl Engine {
     /// Runs `work` while no name is changed, no file opened and no open file written. Nothing dirty is left in the library cache.
     pub(super) fn frozen<T>(&self, work: impl FnOnce(&[Arc<Inode>]) -> Result<T>) -> Result<T> {
         self.freeze(Pages::Kept, work)

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Weak};
 
-use crate::engine::{Fs, Views};
+use crate::engine::{Engine, Views};
 use crate::{Epoch, InodeNo, Result};
 use bedplate_store::Checkpoint;
 
 /// Keeps a checkpoint from being deleted until it is dropped: it is mounted somewhere.
 pub struct CheckpointHold {
-    fs: Weak<Fs>,
+    fs: Weak<Engine>,
     epoch: Epoch,
     /// The root of what it shows.
     root: InodeNo,
@@ -49,7 +49,7 @@ impl Drop for Looking<'_> {
     }
 }
 
-impl Fs {
+impl Engine {
     /// Keeps a checkpoint from being deleted.
     pub(crate) fn hold_checkpoint(self: &Arc<Self>, name: &[u8]) -> Result<CheckpointHold> {
         // It is not deleted meanwhile.

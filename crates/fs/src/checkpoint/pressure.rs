@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::{Result, SpacePolicy, format_size};
 
 /// From how much of the volume in checkpoints on it is worth a warning, in percent.
@@ -37,7 +37,7 @@ impl fmt::Display for Pressure {
     }
 }
 
-impl Fs {
+impl Engine {
     /// Returns what there is to warn of. Counts what checkpoints hold only where they may hold much.
     pub(crate) fn pressure(&self) -> Result<Option<Pressure>> {
         let counts = self.checkpoint_counts();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::CheckpointInfo;
 use super::report::CheckpointSpace;
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::{Epoch, Error, ErrorKind, Result};
 use bedplate_store::State;
 use bedplate_store::{Checkpoint, Others};
@@ -66,7 +66,7 @@ fn visit(rows: &State, table: Table, epoch: Epoch, mut visit: impl FnMut(&[u8], 
     rows.scan(table, Bound::Included(&from), to, |key, value| visit(key, value).map(ControlFlow::Continue))
 }
 
-impl Fs {
+impl Engine {
     /// Returns the checkpoints, oldest first.
     pub(crate) fn checkpoints(&self) -> Vec<CheckpointInfo> {
         self.all_checkpoints().iter().map(|checkpoint| CheckpointInfo::of(checkpoint)).collect()

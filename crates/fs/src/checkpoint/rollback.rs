@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use super::CheckpointOptions;
 use super::report::{CheckpointScope, RollbackOptions, RollbackReport};
 use super::subtree::Subtree;
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Error, ErrorKind, InodeNo, Result, Timestamp};
 use bedplate_store::State;
@@ -31,7 +31,7 @@ const DEPTH_MAX: usize = 4096;
 /// The rows that are to change, by table and key.
 pub(super) type Changes = BTreeMap<(Table, Vec<u8>), Option<Vec<u8>>>;
 
-impl Fs {
+impl Engine {
     /// Puts everything, or what a path names, back to what a checkpoint shows; durable when it returns.
     pub(crate) fn rollback(&self, name: &[u8], options: &RollbackOptions) -> Result<RollbackReport> {
         // A clone under way would go on below what is gone.

@@ -14,7 +14,7 @@
 //! Only automatic checkpoints that are not marked as kept may go. This is called with no lock held, because a deletion holds all changes back.
 
 use super::remove::would_free;
-use crate::engine::{CheckpointCounts, Fs, SPACE_POLICY, SpacePolicy};
+use crate::engine::{CheckpointCounts, Engine, SPACE_POLICY, SpacePolicy};
 use crate::{Epoch, Error, ErrorKind, Result};
 use bedplate_store::Checkpoint;
 use bedplate_store::RecordKind;
@@ -24,7 +24,7 @@ use bedplate_store::{RowChange, Table};
 /// How many blocks a change needs in all, were the checkpoints of some epochs gone.
 pub(crate) type Demand<'a> = dyn Fn(&[Epoch]) -> Result<u64> + 'a;
 
-impl Fs {
+impl Engine {
     /// Sets what happens to checkpoints when the volume is full; durable when it returns.
     pub(crate) fn set_space_policy(&self, policy: SpacePolicy) -> Result<()> {
         self.begin_change()?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{CheckpointInfo, CheckpointOptions, CheckpointScope};
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::schedule::{Moment, Schedule, failure_key_of, key_of};
 use crate::{Error, ErrorKind, Result};
 use bedplate_store::Checkpoint;
@@ -27,7 +27,7 @@ pub struct ScheduleRun {
     pub failures: Vec<String>,
 }
 
-impl Fs {
+impl Engine {
     /// Returns the schedules by name.
     pub(crate) fn schedules(&self) -> Vec<Schedule> {
         self.turns.lock().schedules.clone()

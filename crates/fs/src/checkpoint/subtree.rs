@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::rollback::{Changes, keep_nameless};
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::{Epoch, Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
 use bedplate_store::Checkpoint;
 use bedplate_store::State;
@@ -29,7 +29,7 @@ pub(super) struct Subtree {
 
 impl Subtree {
     /// Finds what a path named in a checkpoint and what it names now.
-    pub(super) fn find(fs: &Fs, checkpoint: &Checkpoint, path: &Path) -> Result<Self> {
+    pub(super) fn find(fs: &Engine, checkpoint: &Checkpoint, path: &Path) -> Result<Self> {
         let shown = path.display();
         let relative = path.strip_prefix("/").unwrap_or(path);
         let mut past = Path::new("/.checkpoints").join(std::ffi::OsStr::from_bytes(&checkpoint.row.name));

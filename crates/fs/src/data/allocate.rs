@@ -7,7 +7,7 @@ use super::fill::{Before, Target, place};
 use super::promise::hole_blocks;
 use super::publish::{Change, SizeChange};
 use super::write::too_large;
-use super::{Alone, Io};
+use super::{Alone, DataPath};
 use crate::{AllocateMode, Error, ErrorKind, FileBlock, Result};
 use bedplate_cache::MapChange;
 use bedplate_store::Grid;
@@ -58,7 +58,7 @@ fn unwritten(targets: &[Target], all: bool) -> Vec<(FileBlock, Extent)> {
     targets.iter().flat_map(extents).collect()
 }
 
-impl Io<'_> {
+impl DataPath<'_> {
     /// Changes the allocation of a range.
     pub(crate) fn change_allocation(self, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
         let bytes = check(&self.fs.grid, mode, offset, len)?;

@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use super::Io;
+use super::DataPath;
 use super::write::Payload;
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::inode::{CachePart, Inode};
 use crate::mode::OpenClass;
 use crate::{Error, ErrorKind, InodeNo, IoMode, Result};
@@ -24,7 +24,7 @@ fn half_appended(error: Error, bytes: usize) -> Error {
 /// The direct data path of one inode, as the cache sees it. Weak on both sides: the cache keeps no inode and no file system alive.
 struct FileBacking {
     ino: InodeNo,
-    fs: Weak<Fs>,
+    fs: Weak<Engine>,
     inode: Weak<Inode>,
 }
 
@@ -37,9 +37,9 @@ impl Drop for FileBacking {
 }
 
 impl FileBacking {
-    fn with<T>(&self, work: impl FnOnce(Io<'_>) -> Result<T>) -> Result<T> {
+    fn with<T>(&self, work: impl FnOnce(DataPath<'_>) -> Result<T>) -> Result<T> {
         match (self.fs.upgrade(), self.inode.upgrade()) {
-            (Some(fs), Some(inode)) => work(Io::new(&fs, &inode)),
+            (Some(fs), Some(inode)) => work(DataPath::new(&fs, &inode)),
             _ => Err(Error::new(ErrorKind::Busy, "the file system was dropped while its cache was in use")),
         }
     }
@@ -67,7 +67,7 @@ impl Backing for FileBacking {
     }
 }
 
-impl<'a> Io<'a> {
+impl<'a> DataPath<'a> {
     /// Returns the inode's part of the cache, made with the first use.
     pub(super) fn cached(self) -> &'a CachedFile {
         let make = || {

@@ -19,8 +19,8 @@ use super::exposure::Exposing;
 use super::fill::{Target, place};
 use super::promise::Fresh;
 use super::publish::{Change, SizeChange};
-use super::{Alone, Io, flush_inode};
-use crate::engine::{Fragmentation, Fs};
+use super::{Alone, DataPath, flush_inode};
+use crate::engine::{Engine, Fragmentation};
 use crate::inode::Inode;
 use crate::{Error, ErrorKind, FileKind, Result};
 use bedplate_store::Piece;
@@ -69,10 +69,10 @@ fn take(window: &mut Vec<Piece>, piece: Piece, blocks_max: u64) -> bool {
     piece.blocks >= room
 }
 
-impl Fs {
+impl Engine {
     /// Returns how scattered a file is.
     pub(crate) fn fragmentation(&self, inode: &Arc<Inode>) -> Result<Fragmentation> {
-        let io = Io::new(self, inode);
+        let io = DataPath::new(self, inode);
         let _held = io.state().lock.shared(self);
         let map = io.map()?;
         let pieces: Vec<Piece> = map.pieces(0..map.end()).collect();
@@ -95,7 +95,7 @@ impl Fs {
         let changing = self.change();
         let inode = &*self.pin(&changing, inode)?;
         let _changing = (!planted(PlantedBug::MoveBesideFreeze)).then_some(changing);
-        let io = Io::new(self, inode);
+        let io = DataPath::new(self, inode);
         let _order = io.state().order.exclusive(self);
         // Of dirty pages some have blocks promised to them; those that are written have none.
         if !planted(PlantedBug::MoveLeavesDirty) {
@@ -110,7 +110,7 @@ impl Fs {
     }
 }
 
-impl Io<'_> {
+impl DataPath<'_> {
     fn defragment(self, held: &Alone<'_>, from: u64, unshare: bool) -> Result<DefragStep> {
         let grid = &self.fs.grid;
         let done = |next: Option<u64>, moved: u64, stuck: u64| DefragStep {

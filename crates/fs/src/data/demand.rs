@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::Io;
+use super::DataPath;
 use super::allocate::{edges, inner_blocks};
 use super::promise::count;
 use crate::{AllocateMode, Epoch, Error, Result};
@@ -65,7 +65,7 @@ impl Shape {
     }
 }
 
-impl Io<'_> {
+impl DataPath<'_> {
     /// Refuses a change in several steps that would not find the blocks of the last: it changes nothing then. The caller holds no lock of the file.
     pub(crate) fn need_room(self, ask: &Ask) -> Result<()> {
         if !matches!(ask, Ask::Allocate(AllocateMode::PunchHole | AllocateMode::ZeroRange { .. }, _)) {

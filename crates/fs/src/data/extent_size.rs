@@ -7,8 +7,8 @@
 //! What is kept is in memory only and taken back when space runs out (I-SPC-4), so a hint costs no space and fails no write. It is kept in the extended
 //! attribute [`ATTRIBUTE`], which files get from the directory they are made in.
 
-use super::Io;
-use crate::engine::Fs;
+use super::DataPath;
+use crate::engine::Engine;
 use crate::options::EXTENT_SIZE_MAX;
 use crate::{InodeNo, Result};
 use bedplate_store::Table;
@@ -16,7 +16,7 @@ use bedplate_store::Table;
 /// The extended attribute that holds the size in bytes, u64.
 pub(crate) const ATTRIBUTE: &[u8] = b"user.bedplate.extsize";
 
-impl Fs {
+impl Engine {
     /// Returns the size that is set on a file or directory; 0: none.
     pub(crate) fn extent_size(&self, ino: InodeNo) -> Result<u64> {
         let stored = self.row_of(Table::Xattr, ino, ATTRIBUTE)?;
@@ -24,7 +24,7 @@ impl Fs {
     }
 }
 
-impl Io<'_> {
+impl DataPath<'_> {
     /// Looks up what the file wants; part of finding its floor.
     pub(super) fn find_extent_size(self) {
         // It is a hint: what cannot be read is none.

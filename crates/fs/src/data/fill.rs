@@ -6,7 +6,7 @@ use super::exposure::Exposing;
 use super::promise::Fresh;
 use super::publish::{Change, SizeChange};
 use super::write::Payload;
-use super::{Held, Io};
+use super::{DataPath, Held};
 use crate::lock::Sharing;
 use crate::{BlockNo, Epoch, FileBlock, Reason, Result};
 use bedplate_store::Grid;
@@ -95,7 +95,7 @@ pub(super) fn place(pieces: &[Piece], runs: &[Run], epoch: Epoch) -> Vec<Target>
     targets
 }
 
-impl Io<'_> {
+impl DataPath<'_> {
     /// Carries out an aligned write that fills `blocks` wholly: claims them, writes, publishes. Written blocks in between are overwritten in place.
     pub(super) fn fill(self, _held: &Held<'_>, data: Payload<'_>, blocks: Range<u64>) -> Result<()> {
         let _claim = self.state().fills.lock(blocks.clone(), Sharing::Exclusive, self.fs);

@@ -1,11 +1,11 @@
 //! Which extent rows of a file have an image in the newest checkpoint that holds it, so that a redirected write need not ask the tables for each.
 
-use super::Io;
+use super::DataPath;
 use crate::inode::Imaged;
 use bedplate_store::{Extent, ExtentChange};
 use bedplate_store::{Known, KnownRow};
 
-impl Io<'_> {
+impl DataPath<'_> {
     /// Begins to remember: the map was just read. What was known before may be wrong: the rows may have changed below it.
     pub(super) fn begin_imaged(self) {
         let mut imaged = Imaged::default();

@@ -4,7 +4,7 @@ use std::ops::{Bound, ControlFlow};
 
 use parking_lot::{MappedRwLockReadGuard, MappedRwLockWriteGuard, RwLockWriteGuard};
 
-use super::Io;
+use super::DataPath;
 use crate::{Error, FileBlock, Result};
 use bedplate_store::Grid;
 use bedplate_store::{Extent, ExtentChange, ExtentMap, ExtentState};
@@ -13,7 +13,7 @@ use bedplate_store::{ExtentRow, RowChange, Table, extent_key, file_block};
 /// A closed file's map stays in memory up to this many extents.
 const EXTENTS_KEPT: usize = 4096;
 
-impl<'a> Io<'a> {
+impl<'a> DataPath<'a> {
     /// Locks the extent map to read it.
     pub(crate) fn map(self) -> Result<MappedRwLockReadGuard<'a, ExtentMap>> {
         loop {

@@ -66,7 +66,7 @@ pub(crate) use untorn::ATTRIBUTE as UNTORN;
 
 use std::sync::Arc;
 
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::inode::{FileState, Inode};
 use crate::lock::{Exclusive, Shared};
 
@@ -77,13 +77,13 @@ type Alone<'a> = Exclusive<'a>;
 
 /// The data path of one inode: what every function here works on.
 #[derive(Clone, Copy)]
-pub(crate) struct Io<'a> {
-    pub(crate) fs: &'a Fs,
+pub(crate) struct DataPath<'a> {
+    pub(crate) fs: &'a Engine,
     pub(crate) inode: &'a Arc<Inode>,
 }
 
-impl<'a> Io<'a> {
-    pub(crate) fn new(fs: &'a Fs, inode: &'a Arc<Inode>) -> Self {
+impl<'a> DataPath<'a> {
+    pub(crate) fn new(fs: &'a Engine, inode: &'a Arc<Inode>) -> Self {
         Self { fs, inode }
     }
 

@@ -10,20 +10,20 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Io;
+use super::DataPath;
 use super::cached::uses_cache;
 use crate::Result;
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::mode::{OpenClass, OpenTable, Service};
 use crate::statistics::Counters;
 
 /// Takes over a changed I/O mode of the file on its live opens.
-pub(crate) fn mode_changed(fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
-    Io::new(fs, inode).change_opens(|_| {})
+pub(crate) fn mode_changed(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
+    DataPath::new(fs, inode).change_opens(|_| {})
 }
 
-impl Io<'_> {
+impl DataPath<'_> {
     /// Returns how the file is served now. Stable while a hold of the inode lock lasts.
     pub(crate) fn service(self) -> Service {
         Service::decode(self.state().steady.service.load(Ordering::Acquire))

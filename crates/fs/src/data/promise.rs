@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::Io;
-use crate::engine::Fs;
+use super::DataPath;
+use crate::engine::Engine;
 use crate::{BlockNo, ErrorKind, Result};
 use bedplate_store::{ExtentMap, Piece, Run};
 use bedplate_store::{PlantedBug, planted};
@@ -30,7 +30,7 @@ pub(super) struct Fresh {
     promised: Vec<Range<u64>>,
 }
 
-impl Io<'_> {
+impl DataPath<'_> {
     /// Allocates blocks for all holes among the pieces of the locked map, so that they continue what the file has; an extension keeps some more ahead,
     /// and so does whatever a file that wants its extents large allocates.
     pub(super) fn allocate_holes(self, map: impl std::ops::Deref<Target = ExtentMap>, pieces: &[Piece], extends: bool) -> Result<Fresh> {
@@ -112,7 +112,7 @@ impl Io<'_> {
     }
 }
 
-impl Fs {
+impl Engine {
     /// Takes `blocks` from the free space; on a full volume first lets go of what a record freed that needs sealing.
     fn with_freed_blocks<T>(&self, blocks: u64, take: impl Fn() -> Result<T>) -> Result<T> {
         self.space.settle(if planted(PlantedBug::ReuseBeforeSealed) { self.meta.last_lsn() } else { self.meta.sealed_lsn() });

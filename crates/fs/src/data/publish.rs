@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::Io;
+use super::DataPath;
 use super::exposure::Exposing;
 use crate::lock::is_covered;
 use crate::pause::{Pause, pause};
@@ -77,7 +77,7 @@ impl Change {
     }
 }
 
-impl Io<'_> {
+impl DataPath<'_> {
     /// Makes `extents` all that the file blocks of `range` map; what they do not cover any more becomes free unless a checkpoint needs it.
     pub(super) fn publish_extents(self, range: Range<u64>, extents: &[(FileBlock, Extent)], change: Change) -> Result<Lsn> {
         self.publish(change, |map| {

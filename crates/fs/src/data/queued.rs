@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use block::Segment;
 
-use super::Io;
+use super::DataPath;
 use super::fill::Filling;
 use super::write::{Payload, Way};
 use crate::lock::Sharing;
@@ -38,7 +38,7 @@ fn segment(offset: u64, len: u64) -> Segment {
     Segment { offset, len: u32::try_from(len).expect("at most 1 GiB") }
 }
 
-impl Io<'_> {
+impl DataPath<'_> {
     /// Plans a read under the shared inode lock, which the caller holds.
     pub(crate) fn plan_queued_read(self, offset: u64, len: usize) -> Result<Planned> {
         let service = self.service();

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::bounce::Bounce;
 use super::cached::uses_cache;
-use super::{Held, Io};
+use super::{DataPath, Held};
 use crate::lock::Sharing;
 use crate::mode::{OpenClass, Service};
 use crate::statistics::Counters;
@@ -14,7 +14,7 @@ use bedplate_store::Piece;
 /// How long an access time may be old, in nanoseconds: a day.
 const ATIME_NANOS: i64 = 86_400_000_000_000;
 
-impl Io<'_> {
+impl DataPath<'_> {
     /// Reads as the file is served; counts.
     pub(crate) fn read(self, class: OpenClass, buf: &mut [u8], offset: u64) -> Result<usize> {
         if buf.is_empty() {

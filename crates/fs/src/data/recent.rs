@@ -1,11 +1,11 @@
 //! The lookup of the data path: where a byte range of a file lies on the device.
 
-use super::Io;
+use super::DataPath;
 use crate::Result;
 use crate::{BlockNo, Epoch};
 use bedplate_store::ExtentState;
 
-impl Io<'_> {
+impl DataPath<'_> {
     /// Returns the device offset of a byte range of the file if it lies in one written extent: the lookup of the data path. Under the inode lock.
     #[inline]
     pub(super) fn find_written(self, offset: u64, len: u64) -> Result<Option<u64>> {

@@ -4,7 +4,7 @@ use std::ops::{Bound, ControlFlow, Deref};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::lock::Changing;
 use crate::pause::{Pause, pause};
@@ -14,7 +14,7 @@ use bedplate_store::{RowChange, Table, inode_key, pair_key};
 
 /// An inode that is neither reclaimed nor dropped from memory while this lives: for changes by path or number.
 pub(crate) struct Pinned<'a> {
-    fs: &'a Fs,
+    fs: &'a Engine,
     inode: Arc<Inode>,
 }
 
@@ -32,7 +32,7 @@ impl Drop for Pinned<'_> {
     }
 }
 
-impl Fs {
+impl Engine {
     /// Pins an inode for a change. Under the change lock: a rollback before it may have removed the inode, and none comes after.
     pub(crate) fn pin(&self, _changing: &Changing<'_>, inode: &Arc<Inode>) -> Result<Pinned<'_>> {
         inode.pin()?;

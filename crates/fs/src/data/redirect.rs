@@ -17,8 +17,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Alone, Io};
-use crate::engine::Fs;
+use super::{Alone, DataPath};
+use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Epoch, Lsn, Result};
 use bedplate_cache::MapChange;
@@ -28,13 +28,13 @@ use bedplate_store::{ExtentMap, ExtentState, Mapped, Piece, Run};
 use bedplate_store::{PlantedBug, planted};
 
 /// Makes the library cache forget a file, and keep nothing of it until the answer is dropped.
-pub(crate) fn forget_pages(fs: &Fs, inode: &Arc<Inode>) -> Result<Option<MapChange>> {
-    Io::new(fs, inode).cached_if_any().map(|cached| cached.begin_map_change(0, u64::MAX)).transpose()
+pub(crate) fn forget_pages(fs: &Engine, inode: &Arc<Inode>) -> Result<Option<MapChange>> {
+    DataPath::new(fs, inode).cached_if_any().map(|cached| cached.begin_map_change(0, u64::MAX)).transpose()
 }
 
 /// Takes over a row and extents that changed below the inode. If it is open, its inode lock is held, exclusive.
-pub(crate) fn read_again(fs: &Fs, inode: &Arc<Inode>, row: InodeRow) {
-    let io = Io::new(fs, inode);
+pub(crate) fn read_again(fs: &Engine, inode: &Arc<Inode>, row: InodeRow) {
+    let io = DataPath::new(fs, inode);
     io.forget_promises(&(0..u64::MAX));
     io.state().recent.clear();
     let size = row.size;
@@ -44,7 +44,7 @@ pub(crate) fn read_again(fs: &Fs, inode: &Arc<Inode>, row: InodeRow) {
     io.state().set_logged_size(size);
 }
 
-impl Io<'_> {
+impl DataPath<'_> {
     /// Returns the epoch up to which extents of this file may be needed elsewhere.
     #[inline]
     pub(super) fn floor(self) -> Epoch {

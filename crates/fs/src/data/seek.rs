@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Io;
+use super::DataPath;
 use crate::{ExtentInfo, Result};
 use bedplate_store::ExtentState;
 
-impl Io<'_> {
+impl DataPath<'_> {
     /// Returns the first offset at or after `offset` that holds data.
     pub(crate) fn seek_data(self, offset: u64) -> Result<Option<u64>> {
         let known = self.flush_before_seek()?;

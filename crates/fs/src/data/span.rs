@@ -13,7 +13,7 @@ use super::exposure::Exposing;
 use super::fill::{Before, Target, place};
 use super::publish::{Change, SizeChange};
 use super::write::Payload;
-use super::{Alone, Io};
+use super::{Alone, DataPath};
 use crate::{Reason, Result};
 use bedplate_store::Grid;
 use bedplate_store::RecordKind;
@@ -79,7 +79,7 @@ fn tail_gap(map: &ExtentMap, grid: &Grid, old_size: u64, to: u64) -> Option<(Ran
     place(&[piece], &[], crate::Epoch(0)).pop().map(|target| (gap, target))
 }
 
-impl Io<'_> {
+impl DataPath<'_> {
     /// Writes whatever it is, wherever it goes.
     pub(super) fn write_exclusive(self, held: &Alone<'_>, data: Payload<'_>) -> Result<()> {
         let grid = &self.fs.grid;

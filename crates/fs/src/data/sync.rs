@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Io;
+use super::DataPath;
 use crate::Result;
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::statistics::Counters;
 use crate::statistics::{Timed, Timing};
 use bedplate_cache::CachedFile;
 use bedplate_store::{PlantedBug, planted};
 
-impl Io<'_> {
+impl DataPath<'_> {
     /// `fdatasync`: data, and what is needed to read it back. Without pending metadata one device flush, shared with all that wait.
     pub(crate) fn sync_data(self) -> Result<()> {
         self.timed(|waits| {
@@ -67,7 +67,7 @@ impl Io<'_> {
 
 /// What a sync waits for, in turn.
 struct Waits<'a> {
-    io: Io<'a>,
+    io: DataPath<'a>,
     timing: Option<Timing>,
 }
 
@@ -85,6 +85,6 @@ fn nanoseconds(began: Instant) -> u64 {
 }
 
 /// Writes an inode's dirty library-cache pages to the device (no flush).
-pub(crate) fn flush_inode(fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
-    Io::new(fs, inode).cached_if_any().map_or(Ok(()), CachedFile::flush)
+pub(crate) fn flush_inode(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
+    DataPath::new(fs, inode).cached_if_any().map_or(Ok(()), CachedFile::flush)
 }

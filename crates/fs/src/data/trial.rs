@@ -12,11 +12,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::engine::{Fs, Trial};
+use crate::engine::{Engine, Trial};
 use crate::inode::Inode;
 use crate::{Error, ErrorKind, FileKind, InodeNo, IoMode, Result};
 
-impl Fs {
+impl Engine {
     /// Serves a file in a mode until the trial is ended or not renewed in time.
     pub(crate) fn begin_trial(&self, ino: InodeNo, mode: IoMode, holder: u64, time: Duration) -> Result<()> {
         self.begin_change()?;

@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 
 use super::publish::{Change, Mark, SizeChange};
 use super::write::too_large;
-use super::{Alone, Io};
+use super::{Alone, DataPath};
 use crate::Result;
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::lock::Changing;
 use bedplate_store::ExtentMap;
@@ -19,16 +19,16 @@ use bedplate_store::Grid;
 use bedplate_store::RecordKind;
 
 /// Begins a change of a file's size: one that frees blocks goes on where the metadata has no room to grow.
-pub(crate) fn begin_set_size(fs: &Fs, inode: &Inode, size: u64) -> Result<()> {
+pub(crate) fn begin_set_size(fs: &Engine, inode: &Inode, size: u64) -> Result<()> {
     if size < inode.size.load(Ordering::Acquire) { fs.begin_removal() } else { fs.begin_change() }
 }
 
 /// Cuts or extends (with a hole).
-pub(crate) fn set_size(_changing: &Changing<'_>, fs: &Fs, inode: &Arc<Inode>, size: u64) -> Result<()> {
+pub(crate) fn set_size(_changing: &Changing<'_>, fs: &Engine, inode: &Arc<Inode>, size: u64) -> Result<()> {
     if size > Grid::FILE_BYTES_MAX {
         return Err(too_large(0, size));
     }
-    let io = Io::new(fs, inode);
+    let io = DataPath::new(fs, inode);
     let _order = io.state().order.exclusive(fs);
     // Read before the cache forgets what lies beyond: it may fail.
     drop(io.map()?);
@@ -44,8 +44,8 @@ pub(crate) fn set_size(_changing: &Changing<'_>, fs: &Fs, inode: &Arc<Inode>, si
 }
 
 /// Frees every extent of an inode without names and pins, in bounded records; drops its cached pages.
-pub(crate) fn free_all(_changing: &Changing<'_>, fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
-    let io = Io::new(fs, inode);
+pub(crate) fn free_all(_changing: &Changing<'_>, fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
+    let io = DataPath::new(fs, inode);
     if let Some(cached) = io.cached_if_any() {
         cached.drop_all();
     }
@@ -59,8 +59,8 @@ pub(crate) fn free_all(_changing: &Changing<'_>, fs: &Fs, inode: &Arc<Inode>) ->
 }
 
 /// Goes on with a truncation that a crash interrupted (the inode has an orphan row and still a name); removes the orphan row at the end.
-pub(crate) fn resume_truncate(_changing: &Changing<'_>, fs: &Fs, inode: &Arc<Inode>) -> Result<()> {
-    let io = Io::new(fs, inode);
+pub(crate) fn resume_truncate(_changing: &Changing<'_>, fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
+    let io = DataPath::new(fs, inode);
     let held = io.state().lock.exclusive(fs);
     drop(io.map()?);
     let floor = fs.grid.block_after(io.state().logged_size());
@@ -74,7 +74,7 @@ fn tail_of(map: &ExtentMap, range: &Range<u64>, count: usize) -> (u64, bool) {
     (from, remains)
 }
 
-impl Io<'_> {
+impl DataPath<'_> {
     pub(super) fn grow(self, held: &Alone<'_>, size: u64) -> Result<()> {
         let exposing = self.zero_tail(held, size)?;
         let change = Change::new(RecordKind::Truncate, SizeChange::Set(size)).exposing(exposing);

@@ -9,8 +9,8 @@
 //! The redirect is that of checkpoints: to a writer of such a file every written block is a hole. The unit is kept in the extended attribute
 //! [`ATTRIBUTE`], which files get from the directory they are made in.
 
-use super::Io;
-use crate::engine::Fs;
+use super::DataPath;
+use crate::engine::Engine;
 use crate::{InodeNo, Result};
 use bedplate_store::Table;
 use bedplate_store::{PlantedBug, planted};
@@ -18,7 +18,7 @@ use bedplate_store::{PlantedBug, planted};
 /// The extended attribute that holds the unit, u32.
 pub(crate) const ATTRIBUTE: &[u8] = b"user.bedplate.untorn";
 
-impl Fs {
+impl Engine {
     /// Returns the unit of a file, or of what is made in a directory; 0: none.
     pub(crate) fn untorn_bytes(&self, ino: InodeNo) -> Result<u32> {
         let stored = self.row_of(Table::Xattr, ino, ATTRIBUTE)?;
@@ -26,7 +26,7 @@ impl Fs {
     }
 }
 
-impl Io<'_> {
+impl DataPath<'_> {
     /// Returns whether every written block of the file is to be written elsewhere.
     pub(super) fn redirects_all(self) -> bool {
         self.floor() == crate::Epoch(u32::MAX) && !planted(PlantedBug::UntornInPlace)

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::cached::uses_cache;
-use super::{Held, Io};
+use super::{DataPath, Held};
 use crate::lock::Sharing;
 use crate::mode::OpenClass;
 use crate::{Error, ErrorKind, InodeLockSetting, IoMode, Reason, Result, Timestamp};
@@ -69,7 +69,7 @@ pub(super) enum Way {
     Exclusive,
 }
 
-impl Io<'_> {
+impl DataPath<'_> {
     /// Writes as the file is served, at `offset` or at the end of the file; returns where. Counts. Where the volume is full it fails with no lock held, so
     /// that the caller can make room and try again.
     pub(crate) fn write(self, class: OpenClass, bytes: &[u8], offset: Option<u64>) -> Result<u64> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::Fs;
+use super::Engine;
 use crate::Lsn;
 use crate::inode::Inode;
 use bedplate_store::Run;
@@ -16,7 +16,7 @@ const LIMBO_RUNS_DUE: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Limbo(Mutex<Vec<(Arc<Inode>, Lsn, Run)>>);
 
-impl Fs {
+impl Engine {
     /// Gives the blocks in limbo to the free space; returns whether there were any. The caller holds no inode lock.
     pub(crate) fn empty_limbo(&self) -> bool {
         let mut any = false;

@@ -55,7 +55,7 @@ pub(crate) const EPOCH: &[u8] = b"epoch";
 pub(crate) type HandOver = Box<dyn Fn() + Send + Sync>;
 
 /// A mounted file system.
-pub(crate) struct Fs {
+pub(crate) struct Engine {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) log_device: Option<Arc<dyn BlockDevice>>,
     pub(crate) geometry: Geometry,
@@ -124,7 +124,7 @@ pub(crate) struct Fs {
     lazy: Mutex<HashMap<InodeNo, Arc<Inode>>>,
 }
 
-/// What `Fs` is assembled from.
+/// What `Engine` is assembled from.
 pub(crate) struct Parts {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) log_device: Option<Arc<dyn BlockDevice>>,
@@ -145,7 +145,7 @@ struct NextIno {
     reserved: u64,
 }
 
-impl Fs {
+impl Engine {
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
         let geometry = parts.device.geometry();
         let cache = cache_options(&parts.options, geometry.logical_block_size, parts.block_size);
@@ -351,7 +351,7 @@ impl Fs {
     }
 }
 
-impl Help for Fs {
+impl Help for Engine {
     fn help(&self) {
         self.queues.help();
     }

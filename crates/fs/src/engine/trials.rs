@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::Fs;
+use super::Engine;
 use crate::inode::Inode;
 use crate::{Error, ErrorKind, InodeNo, IoMode, Result};
 
@@ -80,7 +80,7 @@ impl Trials {
     }
 }
 
-impl Fs {
+impl Engine {
     /// Returns the mode of a file whose opens name none: the one on trial, else the one that is set on it.
     pub(crate) fn file_mode(&self, inode: &Inode) -> Option<IoMode> {
         self.trials.mode_of(inode.ino).or_else(|| inode.attr_lock().row.io_mode)

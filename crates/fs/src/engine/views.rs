@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 use parking_lot::{Mutex, RwLock};
 
-use super::Fs;
+use super::Engine;
 use crate::{DirEntry, Epoch, Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
 use bedplate_store::{DentryRow, InodeRow, Table, inode_key, pair_key, split_key};
 
@@ -109,7 +109,7 @@ impl Views {
     }
 }
 
-impl Fs {
+impl Engine {
     /// Returns where an inode's rows are.
     pub(crate) fn place(&self, ino: InodeNo) -> Result<Place> {
         let slot = ino.0 >> SLOT_SHIFT;

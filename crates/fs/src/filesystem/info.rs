@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
-use crate::engine::{Fs, MoverReport, RecoveryReport};
+use crate::engine::{Engine, MoverReport, RecoveryReport};
 use crate::statistics::{CounterSnapshot, Latencies};
 use crate::{CacheCounters, CheckpointCounts, IoMode, LogInfo};
 use bedplate_store::Table;
@@ -62,7 +62,7 @@ pub struct FsInfo {
     pub latencies: Latencies,
 }
 
-pub(crate) fn info(fs: &Fs) -> FsInfo {
+pub(crate) fn info(fs: &Engine) -> FsInfo {
     let totals = fs.space.totals();
     let block = u64::from(fs.block_size);
     let superblock = fs.meta.region().superblock();

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use block::BlockDevice;
 use parking_lot::Mutex;
 
-use crate::data::{Ask, Io};
-use crate::engine::Fs;
+use crate::data::{Ask, DataPath};
+use crate::engine::Engine;
 use crate::namespace::make::Making;
 use crate::{
     Attr, ChangedBlocks, CheckReport, CheckpointCounts, CheckpointDifference, CheckpointHold, CheckpointInfo, CheckpointOptions, CheckpointSpace,
@@ -35,11 +35,11 @@ pub struct FileSystem {
 /// Dropped with the last clone: the daemons first, keeper and mover before the sync daemon.
 struct Inner {
     daemons: Mutex<Vec<Daemon>>,
-    fs: Arc<Fs>,
+    fs: Arc<Engine>,
 }
 
 impl FileSystem {
-    pub(crate) fn state(&self) -> &Arc<Fs> {
+    pub(crate) fn state(&self) -> &Arc<Engine> {
         &self.inner.fs
     }
 
@@ -197,7 +197,7 @@ impl FileSystem {
             match (fs.set_attr(ino, change), change.size) {
                 (Err(error), Some(size)) if error.kind == ErrorKind::NoSpace => {
                     let inode = fs.inode(ino)?;
-                    fs.make_room(error, &|without| Io::new(fs, &inode).demand(&Ask::SetSize(size), without))?;
+                    fs.make_room(error, &|without| DataPath::new(fs, &inode).demand(&Ask::SetSize(size), without))?;
                 }
                 (other, _) => return other,
             }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::{BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, SimulatedDevice, SimulatedOptions, Trigger};
 
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::{ErrorKind, FileSystem, FormatOptions, MountOptions};
 use bedplate_store::{ByteRun, CONTENT_BYTES, COPY_B, COPY_BYTES, Lists, Superblock};
 use bedplate_store::{Record, RecordKind};
@@ -29,16 +29,16 @@ fn format(device: &Arc<dyn BlockDevice>, log_bytes: u64) {
     FileSystem::format(device, None, &options).unwrap();
 }
 
-fn mount(device: Arc<dyn BlockDevice>) -> Arc<Fs> {
+fn mount(device: Arc<dyn BlockDevice>) -> Arc<Engine> {
     crate::mount::mount(device, None, quiet()).unwrap()
 }
 
-fn set(fs: &Fs, name: &[u8], value: Vec<u8>) {
+fn set(fs: &Engine, name: &[u8], value: Vec<u8>) {
     let rows = vec![RowChange::put(Table::Setting, name.to_vec(), value)];
     let _committed = fs.meta.commit(Record { kind: RecordKind::Setting, rows, exposes: None, barrier: false }, None);
 }
 
-fn get(fs: &Fs, name: &[u8]) -> Option<Vec<u8>> {
+fn get(fs: &Engine, name: &[u8]) -> Option<Vec<u8>> {
     fs.meta.get(Table::Setting, name).unwrap()
 }
 
@@ -77,7 +77,7 @@ fn i_meta_2_and_3_a_commit_holds_exactly_a_prefix() {
         synced.push((device.operation_count(), i));
     }
     assert!(fs.meta.log_info().metadata_commits > 8, "the log was full at least once");
-    let number = |fs: &Fs, name: &[u8]| get(fs, name).map_or(0, |bytes| u32::from_le_bytes(bytes.try_into().unwrap()));
+    let number = |fs: &Engine, name: &[u8]| get(fs, name).map_or(0, |bytes| u32::from_le_bytes(bytes.try_into().unwrap()));
     for after in (synced[0].0..=device.operation_count()).step_by(3) {
         for choice in [CrashChoice::LoseAll, CrashChoice::Seeded(after as u64)] {
             let recovered = mount(device.crash_image(after, &choice));
@@ -216,7 +216,7 @@ fn i_sb_3_s_37_s_39_either_superblock_is_enough_after_a_growth_that_was_cut() {
     fs.meta.sync(fs.meta.last_lsn()).unwrap();
     let synced = device.operation_count();
     fs.meta.metadata_commit().unwrap();
-    let everything = |fs: &Fs| [0u32, 30, 59].iter().all(|i| get(fs, format!("{i}").as_bytes()).is_some());
+    let everything = |fs: &Engine| [0u32, 30, 59].iter().all(|i| get(fs, format!("{i}").as_bytes()).is_some());
     let mut judged = 0;
     let choice = CrashChoice::KeepAll;
     for after in synced..=device.operation_count() {

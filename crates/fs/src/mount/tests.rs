@@ -262,7 +262,7 @@ fn cut_between_the_records_of_a_truncation() -> std::result::Result<usize, Strin
     let device = SimulatedDevice::new(VOLUME, 1);
     let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
     FileSystem::format(&shared, None, &FormatOptions::default()).unwrap();
-    let (cuts, mounted) = (Arc::new(Mutex::new(Vec::new())), Arc::new(OnceLock::<std::sync::Weak<Fs>>::new()));
+    let (cuts, mounted) = (Arc::new(Mutex::new(Vec::new())), Arc::new(OnceLock::<std::sync::Weak<Engine>>::new()));
     let between = {
         let (device, cuts, mounted) = (Arc::clone(&device), Arc::clone(&cuts), Arc::clone(&mounted));
         move |_: &'static str| {

@@ -1,11 +1,11 @@
 //! Attributes and the I/O mode of a file or directory.
 
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, IoMode, Result, SetAttr, Timestamp};
 use bedplate_store::RecordKind;
 
-impl Fs {
+impl Engine {
     pub(crate) fn attr(&self, ino: InodeNo) -> Result<Attr> {
         Ok(self.inode(ino)?.stat(self.block_size))
     }

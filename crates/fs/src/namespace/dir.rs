@@ -1,10 +1,10 @@
 //! Reading directories.
 
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::{Attr, DirEntry, Error, ErrorKind, InodeNo, Result};
 use bedplate_store::NAME_BYTES_MAX;
 
-impl Fs {
+impl Engine {
     pub(crate) fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Attr> {
         if name.len() > NAME_BYTES_MAX {
             return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {} bytes is longer than {NAME_BYTES_MAX}", name.len())));

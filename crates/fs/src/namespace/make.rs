@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::{put_name, touch_directory};
 use crate::data::{EXTENT_SIZE, UNTORN};
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, Lsn, NewFile, Result, Timestamp};
 use bedplate_store::RecordKind;
@@ -35,7 +35,7 @@ pub(crate) struct Making<'a> {
     pub(crate) target: &'a [u8],
 }
 
-impl Fs {
+impl Engine {
     /// Makes an object under a name.
     pub(crate) fn make(&self, dir: InodeNo, name: &[u8], making: &Making<'_>) -> Result<Attr> {
         check_name(name)?;

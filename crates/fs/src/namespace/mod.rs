@@ -18,12 +18,12 @@ pub(crate) use xattr::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 
 use std::sync::Arc;
 
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::inode::{AttrGuard, Inode};
 use crate::{Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
 use bedplate_store::{DentryRow, RowChange, Table, pair_key};
 
-impl Fs {
+impl Engine {
     /// Returns a directory that still exists.
     pub(crate) fn directory(&self, ino: InodeNo) -> Result<Arc<Inode>> {
         let inode = self.inode(ino)?;

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::make::Making;
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, IoMode, NewFile, OpenOptions, Result};
 
 /// Most symbolic links one path may lead through.
@@ -37,7 +37,7 @@ fn components(path: &[u8]) -> Vec<Vec<u8>> {
     path.split(|byte| *byte == b'/').rev().filter(|part| !part.is_empty() && *part != b".").map(<[u8]>::to_vec).collect()
 }
 
-impl Fs {
+impl Engine {
     /// Walks to the directory that holds the last component; with `follow`, also through a symbolic link there.
     pub(crate) fn walk(&self, path: &Path, follow: bool) -> Result<Leaf> {
         let mut todo = components(path.as_os_str().as_bytes());

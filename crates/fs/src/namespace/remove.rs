@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::{delete_name, touch_directory};
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
 use bedplate_store::RecordKind;
 use bedplate_store::check_name;
 use bedplate_store::{RowChange, Table, inode_key};
 
-impl Fs {
+impl Engine {
     pub(crate) fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         check_name(name)?;
         self.begin_removal()?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::make::Making;
 use super::remove::drop_name;
 use super::{delete_name, put_name, touch_directory};
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Error, ErrorKind, FileKind, InodeNo, NewFile, RenameMode, Result, Timestamp};
 use bedplate_store::RecordKind;
@@ -28,7 +28,7 @@ impl Place<'_> {
     }
 }
 
-impl Fs {
+impl Engine {
     pub(crate) fn rename(&self, from_dir: InodeNo, from: &[u8], to_dir: InodeNo, to: &[u8], mode: RenameMode) -> Result<()> {
         check_name(from)?;
         check_name(to)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::data::{EXTENT_SIZE, UNTORN};
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::options::{extent_size_refusal, is_extent_size};
 use crate::{Error, ErrorKind, InodeNo, Result, Untorn};
@@ -12,7 +12,7 @@ use crate::{Error, ErrorKind, InodeNo, Result, Untorn};
 const UNTORN_BYTES_MIN: u32 = 4 << 10;
 const UNTORN_BYTES_MAX: u32 = 64 << 10;
 
-impl Fs {
+impl Engine {
     /// Sets or takes away the unit; what is written from then on is served so.
     pub(crate) fn set_untorn(&self, ino: InodeNo, bytes: Option<u32>) -> Result<()> {
         self.begin_change()?;

@@ -3,7 +3,7 @@
 use std::ops::{Bound, ControlFlow};
 
 use crate::data::Pinned;
-use crate::engine::Fs;
+use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::lock::Changing;
 use crate::{Error, ErrorKind, FileKind, InodeNo, Lsn, Result, Timestamp};
@@ -20,7 +20,7 @@ fn missing(ino: InodeNo, name: &[u8]) -> Error {
     Error::new(ErrorKind::NoAttribute, format!("inode {} has no attribute '{}'", ino.0, name.escape_ascii()))
 }
 
-impl Fs {
+impl Engine {
     pub(crate) fn get_xattr(&self, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
         self.inode(ino)?;
         self.row_of(Table::Xattr, ino, name)?.ok_or_else(|| missing(ino, name))

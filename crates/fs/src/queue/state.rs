@@ -1,4 +1,4 @@
-//! A queue's inner part: operations on their way through locks, extent map and device.
+//! The state of a queue: operations on their way through locks, extent map and device.
 //!
 //! ```text
 //!   waiting ──submit──► shared inode lock, byte range ──► all blocks written, and the file's own? ─yes─► device queue ──► done
@@ -14,8 +14,8 @@ use std::sync::Arc;
 use block::{AlignedBuf, Completion, DeviceQueue, Request, RequestKind};
 
 use super::QueueCompletion;
-use crate::data::{Filling, Io, Planned, Segments};
-use crate::engine::Fs;
+use crate::data::{DataPath, Filling, Planned, Segments};
+use crate::engine::Engine;
 use crate::lock::Sharing;
 use crate::statistics::{Timed, Timing};
 use crate::{Error, ErrorKind, File, Result};
@@ -75,8 +75,8 @@ struct Ready {
 /// Bits of a ticket that name the slot: a queue is less deep than this allows.
 const SLOT_BITS: u32 = 16;
 
-pub(super) struct Engine {
-    fs: Arc<Fs>,
+pub(super) struct QueueState {
+    fs: Arc<Engine>,
     device: Box<dyn DeviceQueue>,
     slots: Vec<Option<InFlight>>,
     /// Operations handed to the device.
@@ -89,8 +89,8 @@ pub(super) struct Engine {
     closing: Vec<File>,
 }
 
-impl Engine {
-    pub(super) fn new(fs: Arc<Fs>, device: Box<dyn DeviceQueue>) -> Self {
+impl QueueState {
+    pub(super) fn new(fs: Arc<Engine>, device: Box<dyn DeviceQueue>) -> Self {
         let depth = device.depth_max();
         Self {
             fs,
@@ -272,7 +272,7 @@ impl Engine {
     }
 
     /// Takes a file's inode lock shared.
-    fn hold(&mut self, io: Io<'_>) {
+    fn hold(&mut self, io: DataPath<'_>) {
         if !io.state().lock.try_acquire_shared() {
             self.quiesce();
             io.state().lock.acquire_shared(&*self.fs);
