@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::data::{Ask, DataPath};
+use crate::data::{DataPath, SpaceDemand};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::mode::OpenClass;
@@ -106,7 +106,7 @@ impl File {
     }
 
     /// Runs a change that may need blocks, and again each time that room could be made for all of it. No lock is held here.
-    fn with_room<T>(&self, ask: impl Fn() -> Ask, mut change: impl FnMut() -> Result<T>) -> Result<T> {
+    fn with_room<T>(&self, ask: impl Fn() -> SpaceDemand, mut change: impl FnMut() -> Result<T>) -> Result<T> {
         loop {
             match change() {
                 Err(error) if error.kind == ErrorKind::NoSpace => self.make_room(error, &ask())?,
@@ -116,7 +116,7 @@ impl File {
     }
 
     #[cold]
-    fn make_room(&self, refused: Error, ask: &Ask) -> Result<()> {
+    fn make_room(&self, refused: Error, ask: &SpaceDemand) -> Result<()> {
         self.fs.make_room(refused, &|without| self.io().demand(ask, without))
     }
 
@@ -154,7 +154,7 @@ impl File {
         let offset = if self.append { None } else { Some(offset) };
         let ask = || {
             let at = offset.unwrap_or_else(|| self.size());
-            Ask::Write(at..at.saturating_add(buf.len() as u64))
+            SpaceDemand::Write(at..at.saturating_add(buf.len() as u64))
         };
         let at = self.with_room(ask, || self.io().write(self.class, buf, offset))?;
         self.timed(Timed::Write, timing);
@@ -196,7 +196,7 @@ impl File {
     pub fn set_size(&self, size: u64) -> Result<()> {
         self.need_write()?;
         crate::data::begin_set_size(&self.fs, &self.inode, size)?;
-        self.with_room(|| Ask::SetSize(size), || crate::data::set_size(&self.fs.change(), &self.fs, &self.inode, size))
+        self.with_room(|| SpaceDemand::SetSize(size), || crate::data::set_size(&self.fs.change(), &self.fs, &self.inode, size))
     }
     /// Changes the allocation of a range.
     ///
@@ -206,7 +206,7 @@ impl File {
     pub fn allocate(&self, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
         self.need_write()?;
         if mode == AllocateMode::PunchHole { self.fs.begin_removal() } else { self.fs.begin_change() }?;
-        let ask = || Ask::Allocate(mode, offset..offset.saturating_add(len));
+        let ask = || SpaceDemand::Allocate(mode, offset..offset.saturating_add(len));
         self.with_room(ask, || {
             self.io().need_room(&ask())?;
             self.io().change_allocation(mode, offset, len)

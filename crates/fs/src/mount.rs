@@ -25,9 +25,9 @@ use crate::checkpoint::{self, UNFINISHED};
 use crate::engine::{EPOCH, Engine, NEXT_INO, Parts, check_options, settle};
 use crate::{BlockNo, Epoch, Error, ErrorKind, FileKind, InodeNo, MountOptions, RecoveryReport, Result};
 use bedplate_store::Run;
+use bedplate_store::{AllocRequest, Allocator, Claim, Claims, Owner, Shared, SpaceClass};
 use bedplate_store::{ByteRun, Found, Superblock};
 use bedplate_store::{Capture, Checkpoint, image_extent, split_before_key};
-use bedplate_store::{Claim, Claims, Owner, Shared, Space, SpaceClass, Want};
 use bedplate_store::{ExtentRow, InodeRow, Table, inode_key, split_extent_key, split_key};
 use bedplate_store::{Growth, MetaStore, Region, load_checkpoints, open_tree, stored_position};
 use bedplate_store::{LogDeviceHead, LogParts, LogPlace, ReplayReport, replay};
@@ -66,7 +66,7 @@ pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevic
     let superblock = &loaded.found.superblock;
     let (next_ino, epoch) = if options.read_only { (0, 0) } else { (next_ino(&loaded.meta)?, epoch(&loaded.meta)?) };
     let orphans = count_rows(&loaded.meta, Table::Orphan)?;
-    let (space, extents) = if options.read_only { build_space(&loaded)? } else { begin_writing(&loaded)? };
+    let (allocator, extents) = if options.read_only { build_allocator(&loaded)? } else { begin_writing(&loaded)? };
     if !options.read_only {
         loaded.meta.region().update_superblock(|superblock| superblock.clean = false)?;
     }
@@ -90,7 +90,7 @@ pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevic
         options,
         tuning,
         meta: loaded.meta,
-        space,
+        allocator,
         recovery,
     });
     fs.keeping.load(&fs.meta)?;
@@ -115,15 +115,15 @@ fn refuse_damage(loaded: &Loaded) -> Result<()> {
 }
 
 /// Ends recovery: rebuilds the free space, and makes what was replayed durable.
-pub(crate) fn begin_writing(loaded: &Loaded) -> Result<(Arc<Space>, u64)> {
+pub(crate) fn begin_writing(loaded: &Loaded) -> Result<(Arc<Allocator>, u64)> {
     let superblock = &loaded.found.superblock;
-    let (space, extents) = build_space(loaded)?;
-    space.keep_for_metadata(superblock.metadata_len / u64::from(superblock.block_size));
-    let checked = space.withhold(checked_again(loaded));
-    loaded.meta.region().set_grow(grow_from(&space, superblock.block_size));
+    let (allocator, extents) = build_allocator(loaded)?;
+    allocator.keep_for_metadata(superblock.metadata_len / u64::from(superblock.block_size));
+    let checked = allocator.withhold(checked_again(loaded));
+    loaded.meta.region().set_grow(grow_from(&allocator, superblock.block_size));
     loaded.meta.start(loaded.log_parts.clone(), &loaded.replayed)?;
-    space.free(&checked, 0);
-    Ok((space, extents))
+    allocator.free(&checked, 0);
+    Ok((allocator, extents))
 }
 
 /// Returns the blocks whose content decides whether a further replay takes the same records (I-REC-2). A later record may have freed them.
@@ -215,14 +215,14 @@ pub(crate) fn attach_log(device: &Arc<dyn BlockDevice>, log: Option<Arc<dyn Bloc
 }
 
 /// Rebuilds the free space from what is in use, and reads the checkpoints; returns the space and the number of extents.
-fn build_space(loaded: &Loaded) -> Result<(Arc<Space>, u64)> {
+fn build_allocator(loaded: &Loaded) -> Result<(Arc<Allocator>, u64)> {
     let Claimed { mut claims, extents } = collect_claims(&loaded.meta, &loaded.found.superblock, |_, error| Err(error))?;
     let Shared { shares, files: cloned, upto: cloned_upto } = claims.shared();
-    let space = Arc::new(claims.into_space(|ino| family(&loaded.meta, ino))?);
+    let allocator = Arc::new(claims.into_allocator(|ino| family(&loaded.meta, ino))?);
     let checkpoints = load_checkpoints(&loaded.meta)?;
     refuse_future(&loaded.meta, &checkpoints)?;
     loaded.meta.set_capture(Capture { checkpoints, shares, cloned, cloned_upto, ..Capture::default() });
-    Ok((space, extents))
+    Ok((allocator, extents))
 }
 
 /// Refuses checkpoints that are not older than the present: the next one to be made would stand between them.
@@ -297,17 +297,17 @@ fn image_claim(key: &[u8], image: &[u8]) -> Result<Option<Claim>> {
 }
 
 /// Lets the metadata region take free blocks, however scattered they are.
-fn grow_from(space: &Arc<Space>, block_size: u32) -> bedplate_store::GrowRegion {
-    let space = Arc::clone(space);
+fn grow_from(allocator: &Arc<Allocator>, block_size: u32) -> bedplate_store::GrowRegion {
+    let allocator = Arc::clone(allocator);
     let block = u64::from(block_size);
     let in_bytes = move |runs: &[Run]| runs.iter().map(|run| ByteRun { start: run.start.0 * block, len: run.blocks * block }).collect();
     Box::new(move |bytes, sealed, lists| {
-        space.settle(sealed);
-        let want = Want { goal: None, blocks: bytes.div_ceil(block), ahead: None, class: SpaceClass::Metadata, promised: 0 };
-        let runs = space.allocate_all(want)?;
+        allocator.release_sealed(sealed);
+        let want = AllocRequest { goal: None, blocks: bytes.div_ceil(block), ahead: None, class: SpaceClass::Metadata, promised: 0 };
+        let runs = allocator.allocate_all(want)?;
         let chunks: Vec<ByteRun> = in_bytes(&runs);
-        let listed = space.allocate_all(Want { blocks: lists(&chunks), ..want }).inspect_err(|_| space.free(&runs, 0))?;
-        space.keep_for_metadata(2 * want.blocks);
+        let listed = allocator.allocate_all(AllocRequest { blocks: lists(&chunks), ..want }).inspect_err(|_| allocator.free(&runs, 0))?;
+        allocator.keep_for_metadata(2 * want.blocks);
         Ok(Growth { chunks, lists: in_bytes(&listed) })
     })
 }
@@ -430,7 +430,7 @@ pub(crate) fn grow(fs: &Engine) -> Result<u64> {
     }
     if size > old {
         fs.meta.region().update_superblock(|superblock| superblock.size_bytes = size)?;
-        fs.space.grow(size / block);
+        fs.allocator.grow(size / block);
     }
     Ok(size)
 }

@@ -38,7 +38,7 @@ pub enum SpaceClass {
 
 /// Asks for blocks.
 #[derive(Debug, Clone, Copy)]
-pub struct Want {
+pub struct AllocRequest {
     /// Where the blocks would continue what the file has, if somewhere.
     pub goal: Option<BlockNo>,
     /// How many blocks.
@@ -68,7 +68,7 @@ pub struct SpaceTotals {
 
 /// The free space of a volume. Any number of threads; its mutex is a leaf.
 #[derive(Debug)]
-pub struct Space {
+pub struct Allocator {
     block_bytes: u64,
     inner: Mutex<Inner>,
 }
@@ -85,7 +85,7 @@ struct Inner {
     free: u64,
     /// Blocks in `ahead`.
     kept: u64,
-    /// Blocks in `leaving`.
+    /// Blocks in `pending_free`.
     left: u64,
     /// Blocks that cached writes will need.
     promised: u64,
@@ -93,7 +93,7 @@ struct Inner {
     /// What is kept for a file's next append.
     ahead: BTreeMap<InodeNo, Run>,
     /// Freed by a record that is not sealed yet: (record, start, length).
-    leaving: BTreeSet<(Lsn, u64, u64)>,
+    pending_free: BTreeSet<(Lsn, u64, u64)>,
 }
 
 /// Returns how many of `blocks` are kept from data: 1/64, 1 MiB to 256 MiB.
@@ -101,7 +101,7 @@ fn reserve_of(blocks: u64, block_bytes: u64) -> u64 {
     (blocks / 64).clamp((1 << 20) / block_bytes, (256 << 20) / block_bytes)
 }
 
-impl Space {
+impl Allocator {
     /// Makes the space of a volume of `blocks` blocks in which only `free` (sorted, apart) is free.
     fn new(block_size: u32, blocks: u64, free: impl Iterator<Item = Run>) -> Self {
         let block_bytes = u64::from(block_size);
@@ -117,7 +117,7 @@ impl Space {
     ///
     /// # Errors
     /// `NoSpace`.
-    pub fn allocate_all(&self, want: Want) -> Result<Vec<Run>> {
+    pub fn allocate_all(&self, want: AllocRequest) -> Result<Vec<Run>> {
         let mut inner = self.inner.lock();
         // From here on they are counted like all others; the promise is renewed if they are not found.
         inner.promised -= want.promised;
@@ -129,7 +129,7 @@ impl Space {
                 inner.promised += want.promised;
                 return Err(inner.no_space(want.blocks, self.block_bytes));
             };
-            rest = Want { goal: Some(BlockNo(run.end())), blocks: rest.blocks - run.blocks, ..rest };
+            rest = AllocRequest { goal: Some(BlockNo(run.end())), blocks: rest.blocks - run.blocks, ..rest };
             runs.push(run);
         }
         if let (Some((ino, blocks)), Some(last)) = (want.ahead, runs.last()) {
@@ -180,15 +180,15 @@ impl Space {
     pub fn release_after(&self, lsn: Lsn, run: Run) {
         let mut inner = self.inner.lock();
         inner.left += run.blocks;
-        assert!(inner.leaving.insert((lsn, run.start.0, run.blocks)), "blocks leave a file once");
+        assert!(inner.pending_free.insert((lsn, run.start.0, run.blocks)), "blocks leave a file once");
     }
 
     /// Makes the blocks free that records up to `sealed` freed. Returns whether there were any.
-    pub fn settle(&self, sealed: Lsn) -> bool {
+    pub fn release_sealed(&self, sealed: Lsn) -> bool {
         let mut inner = self.inner.lock();
         let before = inner.left;
-        while let Some(&(lsn, start, blocks)) = inner.leaving.first().filter(|(lsn, ..)| *lsn <= sealed) {
-            inner.leaving.remove(&(lsn, start, blocks));
+        while let Some(&(lsn, start, blocks)) = inner.pending_free.first().filter(|(lsn, ..)| *lsn <= sealed) {
+            inner.pending_free.remove(&(lsn, start, blocks));
             inner.left -= blocks;
             inner.insert(Run { start: BlockNo(start), blocks });
         }
@@ -197,7 +197,7 @@ impl Space {
 
     /// Returns the last record that must be sealed before every released block is free; `None` when none is waiting.
     pub fn waiting_for(&self) -> Option<Lsn> {
-        self.inner.lock().leaving.last().map(|(lsn, ..)| *lsn)
+        self.inner.lock().pending_free.last().map(|(lsn, ..)| *lsn)
     }
 
     /// Gives up what is kept ahead for a file: it was closed, cut or removed.
@@ -263,7 +263,7 @@ impl Inner {
         }
     }
 
-    fn allocate(&mut self, want: Want) -> Option<Run> {
+    fn allocate(&mut self, want: AllocRequest) -> Option<Run> {
         let blocks = want.blocks.min(self.available(want.class));
         if blocks == 0 {
             return None;
@@ -287,7 +287,7 @@ impl Inner {
 
     /// Takes from what is kept for this file where the goal lies in it. Appends that run at once may arrive out of order: what lies before the goal
     /// becomes free and is found by the one it continues.
-    fn take_ahead(&mut self, want: Want, blocks: u64) -> Option<Run> {
+    fn take_ahead(&mut self, want: AllocRequest, blocks: u64) -> Option<Run> {
         let ((ino, _), goal) = (want.ahead?, want.goal?.0);
         let kept = self.ahead.get(&ino).copied().filter(|run| (run.start.0..run.end()).contains(&goal))?;
         self.ahead.remove(&ino);

@@ -28,7 +28,7 @@ mod row;
 mod superblock;
 mod types;
 
-pub use allocator::{Claim, Claims, Owner, Shared, Space, SpaceClass, Want};
+pub use allocator::{AllocRequest, Allocator, Claim, Claims, Owner, Shared, SpaceClass};
 pub use bytes::Bytes;
 pub use checksum::{Crc32c, crc32c};
 pub use decode::Reader;

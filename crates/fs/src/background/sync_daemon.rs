@@ -45,12 +45,12 @@ fn turn(fs: &Engine, interval: Duration) -> Result<()> {
     if fs.meta.has_unwritten_records() {
         fs.meta.sync(fs.meta.last_lsn())?;
     }
-    fs.empty_limbo();
-    if let Some(lsn) = fs.space.waiting_for() {
+    fs.free_deferred();
+    if let Some(lsn) = fs.allocator.waiting_for() {
         if lsn > fs.meta.sealed_lsn() {
             fs.meta.seal(lsn)?;
         }
-        fs.space.settle(fs.meta.sealed_lsn());
+        fs.allocator.release_sealed(fs.meta.sealed_lsn());
     }
     fs.relieve_metadata();
     if fs.meta.commit_due() || fs.meta.log_half_full() {

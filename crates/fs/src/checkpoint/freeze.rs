@@ -34,7 +34,7 @@ impl Engine {
     fn freeze<T>(&self, pages: Pages, work: impl FnOnce(&[Arc<Inode>]) -> Result<T>) -> Result<T> {
         // Most of what is dirty goes to the device while others work on.
         self.cache.flush_all()?;
-        self.empty_limbo();
+        self.free_deferred();
         let unchanging = self.changes.alone();
         let _names = self.names.lock();
         let files = self.open_files.all();

@@ -143,7 +143,7 @@ impl Engine {
         })?;
         let lsn = if planted(PlantedBug::DeletionFreesAtOnce) { crate::Lsn(0) } else { committed.lsn };
         for run in committed.freed.unwrap_or_default().into_iter().filter(|_| !planted(PlantedBug::DeletionFreesNothing)) {
-            self.space.release_after(lsn, run);
+            self.allocator.release_after(lsn, run);
         }
         Ok(committed.lsn)
     }
@@ -237,7 +237,7 @@ mod tests {
         file.write_at(&page, 0).unwrap();
         volume.sync().unwrap();
         let fs = volume.state();
-        let becomes_free = || fs.space.settle(fs.meta.sealed_lsn());
+        let becomes_free = || fs.allocator.release_sealed(fs.meta.sealed_lsn());
         becomes_free();
         let first = fs.checkpoint(b"first").unwrap();
         let lsn = fs.frozen(|_| fs.commit_deletion(&first)).unwrap();

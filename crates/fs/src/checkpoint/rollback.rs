@@ -155,7 +155,7 @@ impl Engine {
         })?;
         let lsn = if planted(PlantedBug::RollbackFreesAtOnce) { crate::Lsn(0) } else { committed.lsn };
         for run in committed.freed.unwrap_or_default() {
-            self.space.release_after(lsn, run);
+            self.allocator.release_after(lsn, run);
         }
         self.inode_count.fetch_add_signed(inodes_change);
         if !planted(PlantedBug::RollbackNotReadAgain) {
@@ -174,7 +174,7 @@ impl Engine {
     /// Makes loaded inodes what their rows say.
     fn read_again(&self, inodes: &BTreeSet<InodeNo>, lsn: crate::Lsn) -> Result<()> {
         for inode in inodes.iter().filter_map(|ino| self.inodes.if_loaded(*ino)) {
-            self.space.drop_ahead(inode.ino);
+            self.allocator.drop_ahead(inode.ino);
             match self.meta.get(Table::Inode, &inode_key(inode.ino))? {
                 Some(row) => crate::data::read_again(self, &inode, InodeRow::decode(&row)?),
                 None => {

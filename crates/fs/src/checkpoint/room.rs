@@ -1,7 +1,7 @@
 //! A full volume: what becomes of checkpoints when the files of the present need their blocks.
 //!
 //! ```text
-//!   a change finds no blocks ─► it lets go of every lock ─► limbo has some? ─ yes ─► try again
+//!   a change finds no blocks ─► it lets go of every lock ─► blocks deferred? ─ yes ─► try again
 //!                                                            └ no ─► refuse? ─ yes ─► "no space"
 //!                                                                     └ delete-oldest: would all that may go make room for the whole change?
 //!                                                                          no ─► "no space", and nothing is deleted
@@ -67,7 +67,7 @@ impl Engine {
             return Err(refused);
         }
         // Blocks that left files may be waiting for a thread that holds no lock.
-        if self.empty_limbo() {
+        if self.free_deferred() {
             return Ok(());
         }
         if self.begin_removal().is_err() {
@@ -78,7 +78,7 @@ impl Engine {
         }
         let _one = self.room.lock();
         // Another thread may have made room meanwhile.
-        if self.space.would_fit(demand(&[])?.max(refused.blocks_wanted)) || self.delete_oldest(demand)? { Ok(()) } else { Err(refused) }
+        if self.allocator.would_fit(demand(&[])?.max(refused.blocks_wanted)) || self.delete_oldest(demand)? { Ok(()) } else { Err(refused) }
     }
 
     /// Deletes as many of the oldest checkpoints that may go as it takes to meet a demand, and returns whether any; none where all of them would not do.
@@ -88,7 +88,7 @@ impl Engine {
         // One that was deleted meanwhile frees nothing here, and nothing below.
         let freed_bytes = self.meta.reading(|rows| would_free(rows, &may_go, self.block_size))?.alone_bytes;
         let epochs: Vec<Epoch> = may_go.iter().map(|checkpoint| checkpoint.epoch).collect();
-        if freed_bytes / u64::from(self.block_size) < self.space.lacking(demand(&epochs)?) {
+        if freed_bytes / u64::from(self.block_size) < self.allocator.lacking(demand(&epochs)?) {
             return Ok(false);
         }
         let mut any = false;
@@ -102,9 +102,9 @@ impl Engine {
             }
             self.keeping.count_deleted();
             tracing::warn!("the volume is full: checkpoint '{}' was deleted, as the policy 'delete-oldest' says", name.escape_ascii());
-            self.empty_limbo();
+            self.free_deferred();
             any = true;
-            if self.space.would_fit(demand(&[])?) {
+            if self.allocator.would_fit(demand(&[])?) {
                 break;
             }
         }
@@ -114,8 +114,8 @@ impl Engine {
     /// Deletes the oldest checkpoints, where that is the policy, once metadata has eaten into what is kept for it, or asked for more than is free.
     /// Called with no lock held.
     pub(crate) fn relieve_metadata(&self) {
-        let beyond = self.meta.blocks_wanted().saturating_sub(self.space.totals().reserve);
-        if self.space.would_fit(beyond) || self.keeping.policy() == SpacePolicy::Refuse {
+        let beyond = self.meta.blocks_wanted().saturating_sub(self.allocator.totals().reserve);
+        if self.allocator.would_fit(beyond) || self.keeping.policy() == SpacePolicy::Refuse {
             return;
         }
         let _one = self.room.lock();

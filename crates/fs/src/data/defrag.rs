@@ -104,7 +104,7 @@ impl Engine {
         let held = io.state().lock.exclusive(self);
         let step = io.defragment(&held, self.grid.block_of(from), unshare)?;
         if step.next.is_none() && !inode.data.is_open() {
-            self.space.drop_ahead(inode.ino);
+            self.allocator.drop_ahead(inode.ino);
         }
         Ok(step)
     }

@@ -19,48 +19,48 @@
 //!
 //! Invariants:
 //! - I-IO-1: I/O through the map holds the inode lock from lookup to completion; blocks leave a file under the exclusive lock,
-//!   or go into limbo (I-IO-7).
+//!   or are freed later (I-IO-7).
 //! - I-IO-2: one writer at a time fills a block: it holds the block's claim (`fills`) or the exclusive inode lock.
 //! - I-IO-3: bytes on disk that a checksum in the log vouches for change only after `Unsealed::permit`.
 //! - I-IO-4 (tail): bytes of a written block beyond the end of the file are undefined on disk. A change of the end zeroes what lies between.
 //!   No block wholly beyond the end is written, except below an interrupted truncation, which has an orphan row.
 //! - I-IO-5: an extension under the shared lock begins and ends on blocks and leaves no written tail behind, so I-IO-4 asks nothing of it.
 
-mod allocate;
 mod bounce;
 mod cached;
 mod defrag;
-mod demand;
 mod exposure;
 mod extent_size;
+mod fallocate;
 mod fill;
+mod fsync;
 mod imaged;
+mod lookup;
 mod mapping;
 mod open;
 mod promise;
 mod publish;
 mod queued;
 mod read;
-mod recent;
 mod reclaim;
 mod redirect;
 mod seek;
+mod space_demand;
 mod span;
-mod sync;
 mod trial;
 mod truncate;
 mod untorn;
 mod write;
 
 pub use defrag::DefragStep;
-pub(crate) use demand::Ask;
 pub(crate) use extent_size::ATTRIBUTE as EXTENT_SIZE;
 pub(crate) use fill::Filling;
+pub(crate) use fsync::flush_inode;
 pub(crate) use open::mode_changed;
 pub(crate) use queued::{Planned, Segments};
 pub(crate) use reclaim::Pinned;
 pub(crate) use redirect::{forget_pages, read_again};
-pub(crate) use sync::flush_inode;
+pub(crate) use space_demand::SpaceDemand;
 pub(crate) use truncate::{begin_set_size, free_all, resume_truncate, set_size};
 pub(crate) use untorn::ATTRIBUTE as UNTORN;
 

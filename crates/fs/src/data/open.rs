@@ -53,7 +53,7 @@ impl DataPath<'_> {
         if self.state().opens.lock().len() == 0 {
             // A file with an extent size gets large extents also when every append is an open of its own.
             if !self.state().extent_size.is_wanted() {
-                self.fs.space.drop_ahead(self.inode.ino);
+                self.fs.allocator.drop_ahead(self.inode.ino);
             }
             self.unload_map();
         }

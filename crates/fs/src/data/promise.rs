@@ -5,9 +5,9 @@ use std::ops::Range;
 use super::DataPath;
 use crate::engine::Engine;
 use crate::{BlockNo, ErrorKind, Result};
+use bedplate_store::{AllocRequest, SpaceClass};
 use bedplate_store::{ExtentMap, Piece, Run};
 use bedplate_store::{PlantedBug, planted};
-use bedplate_store::{SpaceClass, Want};
 
 /// What is kept ahead of a growing file doubles with it, between these bounds, in bytes.
 const AHEAD_BYTES_MIN: u64 = 64 << 10;
@@ -45,8 +45,8 @@ impl DataPath<'_> {
         let ahead = if extends { growth } else { 0 }.max(wanted.saturating_sub(blocks));
         let promised = self.take_promises(pieces);
         let ahead = (extends || wanted > 0).then_some((self.inode.ino, ahead));
-        let want = Want { goal, blocks, ahead, class: SpaceClass::Data, promised: count(&promised) };
-        match self.fs.with_freed_blocks(blocks, || self.fs.space.allocate_all(want)) {
+        let want = AllocRequest { goal, blocks, ahead, class: SpaceClass::Data, promised: count(&promised) };
+        match self.fs.with_freed_blocks(blocks, || self.fs.allocator.allocate_all(want)) {
             Ok(runs) => Ok(Fresh { runs, promised }),
             Err(error) => {
                 self.put_back(promised);
@@ -57,7 +57,7 @@ impl DataPath<'_> {
 
     /// Gives back blocks whose data did not reach them.
     pub(super) fn give_back(self, fresh: Fresh) {
-        self.fs.space.free(&fresh.runs, count(&fresh.promised));
+        self.fs.allocator.free(&fresh.runs, count(&fresh.promised));
         self.put_back(fresh.promised);
     }
 
@@ -86,7 +86,7 @@ impl DataPath<'_> {
         let missing: Vec<Range<u64>> = holes.chain(tail).flat_map(|hole| set.missing(hole)).collect();
         let blocks = count(&missing);
         if blocks > 0 {
-            self.fs.with_freed_blocks(blocks, || self.fs.space.promise(blocks))?;
+            self.fs.with_freed_blocks(blocks, || self.fs.allocator.promise(blocks))?;
             missing.into_iter().for_each(|range| set.insert(range));
         }
         Ok(())
@@ -107,7 +107,7 @@ impl DataPath<'_> {
     pub(super) fn forget_promises(self, blocks: &Range<u64>) {
         let mut set = self.state().promised.lock();
         if !set.is_empty() {
-            self.fs.space.release_promise(count(&set.remove(blocks)));
+            self.fs.allocator.release_promise(count(&set.remove(blocks)));
         }
     }
 }
@@ -115,14 +115,14 @@ impl DataPath<'_> {
 impl Engine {
     /// Takes `blocks` from the free space; on a full volume first lets go of what a record freed that needs sealing.
     fn with_freed_blocks<T>(&self, blocks: u64, take: impl Fn() -> Result<T>) -> Result<T> {
-        self.space.settle(if planted(PlantedBug::ReuseBeforeSealed) { self.meta.last_lsn() } else { self.meta.sealed_lsn() });
+        self.allocator.release_sealed(if planted(PlantedBug::ReuseBeforeSealed) { self.meta.last_lsn() } else { self.meta.sealed_lsn() });
         let refused = match take() {
-            Err(error) if error.kind == ErrorKind::NoSpace && self.space.would_fit(blocks) => error,
+            Err(error) if error.kind == ErrorKind::NoSpace && self.allocator.would_fit(blocks) => error,
             other => return other,
         };
-        let Some(lsn) = self.space.waiting_for() else { return Err(refused) };
+        let Some(lsn) = self.allocator.waiting_for() else { return Err(refused) };
         self.meta.seal(lsn)?;
-        self.space.settle(self.meta.sealed_lsn());
+        self.allocator.release_sealed(self.meta.sealed_lsn());
         take()
     }
 }

@@ -105,9 +105,9 @@ impl DataPath<'_> {
         let lsn = committed.lsn;
         let freed = committed.freed.unwrap_or_else(|| if only_adds { Vec::new() } else { freed_by(&changes, &old) });
         if readers {
-            self.into_limbo(lsn, freed);
+            self.defer_free(lsn, freed);
         } else {
-            freed.into_iter().for_each(|run| self.fs.space.release_after(lsn, run));
+            freed.into_iter().for_each(|run| self.fs.allocator.release_after(lsn, run));
         }
         Ok(lsn)
     }

@@ -165,9 +165,9 @@ impl DataPath<'_> {
     }
 
     /// Keeps blocks that left the file under the shared inode lock (I-IO-7).
-    pub(super) fn into_limbo(self, lsn: Lsn, runs: Vec<Run>) {
+    pub(super) fn defer_free(self, lsn: Lsn, runs: Vec<Run>) {
         if !runs.is_empty() {
-            self.fs.put_into_limbo(self.inode, lsn, runs);
+            self.fs.defer_free(self.inode, lsn, runs);
         }
     }
 }

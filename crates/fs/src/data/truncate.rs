@@ -50,7 +50,7 @@ pub(crate) fn free_all(_changing: &Changing<'_>, fs: &Engine, inode: &Arc<Inode>
         cached.drop_all();
     }
     let held = io.state().lock.exclusive(fs);
-    fs.space.drop_ahead(inode.ino);
+    fs.allocator.drop_ahead(inode.ino);
     io.forget_promises(&(0..u64::MAX));
     if io.map()?.len() == 0 {
         return Ok(());
@@ -82,7 +82,7 @@ impl DataPath<'_> {
     }
 
     fn shrink(self, held: &Alone<'_>, size: u64) -> Result<()> {
-        self.fs.space.drop_ahead(self.inode.ino);
+        self.fs.allocator.drop_ahead(self.inode.ino);
         let floor = self.fs.grid.block_after(size);
         self.forget_promises(&(floor..u64::MAX));
         let (from, remains) = self.tail(&(floor..u64::MAX))?;

@@ -9,19 +9,19 @@ use crate::Lsn;
 use crate::inode::Inode;
 use bedplate_store::Run;
 
-/// How many runs in limbo wake the sync daemon.
-const LIMBO_RUNS_DUE: usize = 1024;
+/// How many such runs wake the sync daemon.
+const DEFERRED_RUNS_DUE: usize = 1024;
 
 /// Blocks that left a file under the shared inode lock (I-IO-7).
 #[derive(Default)]
-pub(crate) struct Limbo(Mutex<Vec<(Arc<Inode>, Lsn, Run)>>);
+pub(crate) struct DeferredFree(Mutex<Vec<(Arc<Inode>, Lsn, Run)>>);
 
 impl Engine {
-    /// Gives the blocks in limbo to the free space; returns whether there were any. The caller holds no inode lock.
-    pub(crate) fn empty_limbo(&self) -> bool {
+    /// Gives the blocks that left files under shared locks to the free space; returns whether there were any. The caller holds no inode lock.
+    pub(crate) fn free_deferred(&self) -> bool {
         let mut any = false;
         // Not locked while the inode locks are waited for: a holder of one may want to put something in.
-        let left = std::mem::take(&mut *self.limbo.0.lock());
+        let left = std::mem::take(&mut *self.deferred_free.0.lock());
         let mut waited: Option<Arc<Inode>> = None;
         for (inode, lsn, run) in left {
             // All of them left before, so one wait for the lock is enough for all runs of a file.
@@ -29,17 +29,17 @@ impl Engine {
                 drop(inode.data.lock.exclusive(self));
                 waited = Some(inode);
             }
-            self.space.release_after(lsn, run);
+            self.allocator.release_after(lsn, run);
             any = true;
         }
         any
     }
 
     /// Keeps blocks that left a file under the shared inode lock, with the record that removed them.
-    pub(crate) fn put_into_limbo(&self, inode: &Arc<Inode>, lsn: Lsn, runs: Vec<Run>) {
-        let mut limbo = self.limbo.0.lock();
-        limbo.extend(runs.into_iter().map(|run| (Arc::clone(inode), lsn, run)));
-        if limbo.len().is_multiple_of(LIMBO_RUNS_DUE) {
+    pub(crate) fn defer_free(&self, inode: &Arc<Inode>, lsn: Lsn, runs: Vec<Run>) {
+        let mut deferred_free = self.deferred_free.0.lock();
+        deferred_free.extend(runs.into_iter().map(|run| (Arc::clone(inode), lsn, run)));
+        if deferred_free.len().is_multiple_of(DEFERRED_RUNS_DUE) {
             self.poke.wake();
         }
     }

@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use block::{BlockDevice, Geometry, Waker};
 use parking_lot::Mutex;
 
-pub(crate) use deferred_free::Limbo;
+pub(crate) use deferred_free::DeferredFree;
 pub(crate) use defrag_status::Mover;
 pub use defrag_status::{Fragmentation, MovedFile, MoverReport, MoverState};
 pub(crate) use epoch_state::Sharing;
@@ -36,8 +36,8 @@ use crate::schedule::Turns;
 use crate::statistics::Sampler;
 use crate::{Epoch, Error, ErrorKind, InodeNo, Lsn, MountOptions, Result, Statfs};
 use bedplate_cache::PageCache;
+use bedplate_store::Allocator;
 use bedplate_store::Grid;
-use bedplate_store::Space;
 use bedplate_store::{Committed, MetaStore, Outlook, Purpose};
 use bedplate_store::{Known, is_captured};
 use bedplate_store::{Record, RecordKind};
@@ -70,7 +70,7 @@ pub(crate) struct Engine {
     /// What can be changed while mounted.
     pub(crate) tuning: Tuning,
     pub(crate) meta: MetaStore,
-    pub(crate) space: Arc<Space>,
+    pub(crate) allocator: Arc<Allocator>,
     pub(crate) inodes: InodeTable,
     /// The open files.
     pub(crate) open_files: InodeList,
@@ -103,7 +103,7 @@ pub(crate) struct Engine {
     /// Which checkpoints were looked into.
     pub(crate) views: Views,
     /// Blocks that left a file while it was read.
-    pub(crate) limbo: Limbo,
+    pub(crate) deferred_free: DeferredFree,
     pub(crate) inode_count: AtomicU64,
     /// How often an inode lock or a byte range had to be waited for.
     pub(crate) lock_waits: AtomicU64,
@@ -132,7 +132,7 @@ pub(crate) struct Parts {
     pub(crate) options: MountOptions,
     pub(crate) tuning: Tuning,
     pub(crate) meta: MetaStore,
-    pub(crate) space: Arc<Space>,
+    pub(crate) allocator: Arc<Allocator>,
     pub(crate) epoch: Epoch,
     pub(crate) inode_count: u64,
     pub(crate) next_ino: u64,
@@ -161,7 +161,7 @@ impl Engine {
             options: parts.options,
             tuning: parts.tuning,
             meta: parts.meta,
-            space: parts.space,
+            allocator: parts.allocator,
             inodes: InodeTable::new(),
             open_files: InodeList::default(),
             cached_files: InodeList::default(),
@@ -177,7 +177,7 @@ impl Engine {
             keeping: Keeping::default(),
             sharing: Sharing::new(parts.epoch),
             views: Views::default(),
-            limbo: Limbo::default(),
+            deferred_free: DeferredFree::default(),
             inode_count: AtomicU64::new(parts.inode_count),
             lock_waits: AtomicU64::new(0),
             recovery: parts.recovery,
@@ -223,7 +223,7 @@ impl Engine {
         }
         pause(Pause::Change);
         self.meta.throttle(purpose, || {
-            let (free_blocks, promised_blocks) = self.space.free_and_promised();
+            let (free_blocks, promised_blocks) = self.allocator.free_and_promised();
             Outlook { free_blocks, block_bytes: self.block_size.into(), promised_blocks }
         })
     }
@@ -328,7 +328,7 @@ impl Engine {
 
     /// Returns totals.
     pub(crate) fn statfs(&self) -> Statfs {
-        let totals = self.space.totals();
+        let totals = self.allocator.totals();
         let block = u64::from(self.block_size);
         let available = totals.free.saturating_sub(totals.reserve);
         Statfs {

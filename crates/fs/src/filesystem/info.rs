@@ -63,7 +63,7 @@ pub struct FsInfo {
 }
 
 pub(crate) fn info(fs: &Engine) -> FsInfo {
-    let totals = fs.space.totals();
+    let totals = fs.allocator.totals();
     let block = u64::from(fs.block_size);
     let superblock = fs.meta.region().superblock();
     let engine = fs.device.engine();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use block::BlockDevice;
 use parking_lot::Mutex;
 
-use crate::data::{Ask, DataPath};
+use crate::data::{DataPath, SpaceDemand};
 use crate::engine::Engine;
 use crate::namespace::make::Making;
 use crate::{
@@ -197,7 +197,7 @@ impl FileSystem {
             match (fs.set_attr(ino, change), change.size) {
                 (Err(error), Some(size)) if error.kind == ErrorKind::NoSpace => {
                     let inode = fs.inode(ino)?;
-                    fs.make_room(error, &|without| DataPath::new(fs, &inode).demand(&Ask::SetSize(size), without))?;
+                    fs.make_room(error, &|without| DataPath::new(fs, &inode).demand(&SpaceDemand::SetSize(size), without))?;
                 }
                 (other, _) => return other,
             }

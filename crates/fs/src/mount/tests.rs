@@ -17,7 +17,7 @@ const BLOCK: u32 = 512;
 const BLOCKS: u64 = 65_536;
 
 /// A region without chunks on a volume of which only blocks for which `free` says so are free.
-fn region(free: impl Fn(u64) -> bool) -> (Arc<dyn BlockDevice>, Arc<Space>, Region) {
+fn region(free: impl Fn(u64) -> bool) -> (Arc<dyn BlockDevice>, Arc<Allocator>, Region) {
     let block = u64::from(BLOCK);
     let superblock = Superblock {
         uuid: [7; 16],
@@ -36,7 +36,7 @@ fn region(free: impl Fn(u64) -> bool) -> (Arc<dyn BlockDevice>, Arc<Space>, Regi
     for at in (0..BLOCKS).filter(|at| used(*at)) {
         claims.mark_used(Claim::new(BlockNo(at), 1, Owner::Region("a test"))).unwrap();
     }
-    let space = Arc::new(claims.into_space(|ino| ino).unwrap());
+    let space = Arc::new(claims.into_allocator(|ino| ino).unwrap());
     let device: Arc<dyn BlockDevice> = MemoryDevice::new(BLOCKS * block);
     let region = Region::new(Arc::clone(&device), superblock, false);
     region.set_grow(grow_from(&space, BLOCK));

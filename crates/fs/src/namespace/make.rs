@@ -158,7 +158,7 @@ impl Engine {
     /// Refuses what grows the metadata of a full volume. Asked when nothing else stands in the way of the change: the caller may make room by deleting
     /// checkpoints and try again, and none is deleted for what is refused anyway.
     pub(crate) fn need_space(&self) -> Result<()> {
-        if self.space.would_fit(METADATA_BLOCKS) {
+        if self.allocator.would_fit(METADATA_BLOCKS) {
             return Ok(());
         }
         Err(Error::no_space(METADATA_BLOCKS, "the volume is full: delete something, or grow it"))

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use super::Space;
+use super::Allocator;
 use crate::extent::{ExtentState, Run};
 use crate::images::{CoveringRow, Shares};
 use crate::{BlockNo, Epoch, Error, FileBlock, InodeNo, Result};
@@ -175,7 +175,7 @@ impl Claims {
     ///
     /// # Errors
     /// `Corrupt` naming both owners when two claims overlap.
-    pub fn into_space(mut self, family: impl Fn(InodeNo) -> InodeNo) -> Result<Space> {
+    pub fn into_allocator(mut self, family: impl Fn(InodeNo) -> InodeNo) -> Result<Allocator> {
         let mut first = None;
         self.overlaps(family, |a, b, run| {
             first.get_or_insert_with(|| {
@@ -192,7 +192,7 @@ impl Claims {
             end = end.max(claim.end());
             (!gap.is_empty()).then(|| Run { start: BlockNo(gap.start), blocks: gap.end - gap.start })
         });
-        Ok(Space::new(self.block_size, self.blocks, gaps))
+        Ok(Allocator::new(self.block_size, self.blocks, gaps))
     }
 }
 

@@ -7,12 +7,12 @@ const BLOCK_SIZE: u32 = 65_536;
 /// The smallest volume whose reserve (1 MiB = 16 blocks) leaves room to play.
 const BLOCKS: u64 = 256;
 
-fn space() -> Space {
-    Claims::new(BLOCK_SIZE, BLOCKS).into_space(|ino| ino).expect("nothing is claimed")
+fn space() -> Allocator {
+    Claims::new(BLOCK_SIZE, BLOCKS).into_allocator(|ino| ino).expect("nothing is claimed")
 }
 
-fn want(blocks: u64) -> Want {
-    Want { goal: None, blocks, ahead: None, class: SpaceClass::Data, promised: 0 }
+fn want(blocks: u64) -> AllocRequest {
+    AllocRequest { goal: None, blocks, ahead: None, class: SpaceClass::Data, promised: 0 }
 }
 
 fn run(start: u64, blocks: u64) -> Run {
@@ -20,13 +20,13 @@ fn run(start: u64, blocks: u64) -> Run {
 }
 
 /// Allocates what is known to fit in one run.
-fn allocate(space: &Space, want: Want) -> Run {
+fn allocate(space: &Allocator, want: AllocRequest) -> Run {
     let runs = space.allocate_all(want).unwrap();
     assert_eq!(runs.len(), 1, "{runs:?}");
     runs[0]
 }
 
-fn check(space: &Space) {
+fn check(space: &Allocator) {
     let inner = space.inner.lock();
     let mut last_end = None;
     for (start, len) in &inner.by_start {
@@ -37,7 +37,7 @@ fn check(space: &Space) {
     assert_eq!(inner.by_len.len(), inner.by_start.len());
     assert_eq!(inner.free, inner.by_start.values().sum::<u64>());
     assert_eq!(inner.kept, inner.ahead.values().map(|run| run.blocks).sum::<u64>());
-    assert_eq!(inner.left, inner.leaving.iter().map(|(_, _, blocks)| blocks).sum::<u64>());
+    assert_eq!(inner.left, inner.pending_free.iter().map(|(_, _, blocks)| blocks).sum::<u64>());
 }
 
 #[derive(Debug, Clone)]
@@ -88,17 +88,17 @@ proptest! {
         let space = space();
         let (mut blocks_total, mut lsn) = (BLOCKS, 0);
         let mut held: Vec<Run> = Vec::new();
-        let mut leaving: Vec<Run> = Vec::new();
+        let mut pending_free: Vec<Run> = Vec::new();
         for step in steps {
             let before = space.totals();
             let runs = match step {
                 Step::One { goal, blocks, ahead, class } => {
-                    let want = Want { goal: goal.map(BlockNo), blocks, ahead: ahead.map(|(ino, n)| (InodeNo(ino), n)), class, promised: 0 };
+                    let want = AllocRequest { goal: goal.map(BlockNo), blocks, ahead: ahead.map(|(ino, n)| (InodeNo(ino), n)), class, promised: 0 };
                     space.allocate_all(want).unwrap_or_default()
                 }
                 Step::All { blocks, ahead } => {
-                    let want = Want { ahead: ahead.map(|(ino, n)| (InodeNo(ino), n)), ..want(blocks) };
-                    let left = leaving.iter().map(|run| run.blocks).sum::<u64>();
+                    let want = AllocRequest { ahead: ahead.map(|(ino, n)| (InodeNo(ino), n)), ..want(blocks) };
+                    let left = pending_free.iter().map(|run| run.blocks).sum::<u64>();
                     match space.allocate_all(want) {
                         Ok(runs) => {
                             prop_assert_eq!(runs.iter().map(|run| run.blocks).sum::<u64>(), blocks);
@@ -122,13 +122,13 @@ proptest! {
                     if !held.is_empty() {
                         let run = held.swap_remove(index % held.len());
                         space.release_after(Lsn(lsn), run);
-                        leaving.push(run);
+                        pending_free.push(run);
                     }
                     vec![]
                 }
                 Step::Settle => {
-                    prop_assert_eq!(space.settle(Lsn(lsn)), !leaving.is_empty());
-                    leaving.clear();
+                    prop_assert_eq!(space.release_sealed(Lsn(lsn)), !pending_free.is_empty());
+                    pending_free.clear();
                     vec![]
                 }
                 Step::DropAhead { ino } => { space.drop_ahead(InodeNo(ino)); vec![] }
@@ -136,7 +136,7 @@ proptest! {
             };
             held.extend(runs);
             check(&space);
-            let mut taken: Vec<Run> = held.iter().chain(&leaving).copied().collect();
+            let mut taken: Vec<Run> = held.iter().chain(&pending_free).copied().collect();
             taken.sort_unstable();
             prop_assert!(taken.windows(2).all(|pair| pair[0].end() <= pair[1].start.0), "two owners: {:?}", taken);
             prop_assert_eq!(space.totals().free, blocks_total - held.iter().map(|run| run.blocks).sum::<u64>());
@@ -150,7 +150,7 @@ fn an_allocation_continues_its_goal_first() {
     let first = allocate(&space, want(8));
     let other = allocate(&space, want(8));
     assert_eq!(other.start.0, first.end());
-    let next = allocate(&space, Want { goal: Some(BlockNo(other.end())), ..want(4) });
+    let next = allocate(&space, AllocRequest { goal: Some(BlockNo(other.end())), ..want(4) });
     assert_eq!(next.start.0, other.end());
 }
 
@@ -159,7 +159,7 @@ fn without_a_goal_the_tightest_run_is_taken_and_long_ones_are_spared() {
     let mut claims = Claims::new(BLOCK_SIZE, BLOCKS);
     claims.mark_used(Claim::new(BlockNo(10), 5, Owner::Region("log"))).unwrap();
     claims.mark_used(Claim::new(BlockNo(20), 5, Owner::Region("metadata"))).unwrap();
-    let space = claims.into_space(|ino| ino).unwrap();
+    let space = claims.into_allocator(|ino| ino).unwrap();
     assert_eq!(space.totals().runs, 3);
     assert_eq!(allocate(&space, want(4)), run(15, 4));
     assert_eq!(allocate(&space, want(7)), run(0, 7));
@@ -173,7 +173,7 @@ fn two_files_that_append_in_turn_stay_contiguous() {
     for _ in 0..8 {
         for (ino, runs) in (1..).zip(&mut runs) {
             let goal = runs.last().map(|run: &Run| BlockNo(run.end()));
-            runs.push(allocate(&space, Want { goal, ahead: Some((InodeNo(ino), 15)), ..want(1) }));
+            runs.push(allocate(&space, AllocRequest { goal, ahead: Some((InodeNo(ino), 15)), ..want(1) }));
         }
     }
     for runs in runs {
@@ -189,11 +189,11 @@ fn two_files_that_append_in_turn_stay_contiguous() {
 fn appends_of_one_file_that_overtake_each_other_stay_contiguous() {
     let space = space();
     let ahead = Some((InodeNo(1), 20));
-    let first = allocate(&space, Want { ahead, ..want(2) });
+    let first = allocate(&space, AllocRequest { ahead, ..want(2) });
     let goal = |distance: u64| Some(BlockNo(first.start.0 + distance));
-    let third = allocate(&space, Want { goal: goal(4), ahead, ..want(2) });
-    let second = allocate(&space, Want { goal: goal(2), ahead, ..want(2) });
-    let fourth = allocate(&space, Want { goal: goal(6), ahead, ..want(2) });
+    let third = allocate(&space, AllocRequest { goal: goal(4), ahead, ..want(2) });
+    let second = allocate(&space, AllocRequest { goal: goal(2), ahead, ..want(2) });
+    let fourth = allocate(&space, AllocRequest { goal: goal(6), ahead, ..want(2) });
     assert_eq!([second.start, third.start, fourth.start], [goal(2), goal(4), goal(6)].map(Option::unwrap));
     check(&space);
 }
@@ -201,7 +201,7 @@ fn appends_of_one_file_that_overtake_each_other_stay_contiguous() {
 #[test]
 fn what_is_kept_ahead_is_taken_back_when_space_runs_out() {
     let space = space();
-    allocate(&space, Want { ahead: Some((InodeNo(1), 100)), ..want(1) });
+    allocate(&space, AllocRequest { ahead: Some((InodeNo(1), 100)), ..want(1) });
     let all = space.allocate_all(want(BLOCKS - 1 - 16)).unwrap();
     assert_eq!(all.iter().map(|run| run.blocks).sum::<u64>(), BLOCKS - 17);
     assert_eq!(space.allocate_all(want(1)).unwrap_err().kind, ErrorKind::NoSpace);
@@ -212,7 +212,7 @@ fn the_reserve_is_kept_for_metadata() {
     let space = space();
     space.allocate_all(want(BLOCKS - 16)).unwrap();
     assert_eq!(space.allocate_all(want(1)).unwrap_err().kind, ErrorKind::NoSpace);
-    assert_eq!(allocate(&space, Want { class: SpaceClass::Metadata, ..want(16) }).blocks, 16);
+    assert_eq!(allocate(&space, AllocRequest { class: SpaceClass::Metadata, ..want(16) }).blocks, 16);
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn promised_blocks_are_found_on_a_full_volume() {
     space.allocate_all(want(BLOCKS - 16 - 10)).unwrap();
     assert_eq!(space.allocate_all(want(1)).unwrap_err().kind, ErrorKind::NoSpace);
     assert_eq!(space.promise(1).unwrap_err().kind, ErrorKind::NoSpace);
-    let runs = space.allocate_all(Want { promised: 4, ..want(4) }).expect("I-SPC-5");
+    let runs = space.allocate_all(AllocRequest { promised: 4, ..want(4) }).expect("I-SPC-5");
     space.free(&runs, 4);
     assert_eq!(space.allocate_all(want(1)).unwrap_err().kind, ErrorKind::NoSpace, "promised again");
     space.release_promise(10);
@@ -246,11 +246,11 @@ fn freed_blocks_wait_for_their_record() {
     let space = space();
     let all = space.allocate_all(want(BLOCKS - 16)).unwrap();
     space.release_after(Lsn(7), all[0]);
-    assert!(!space.settle(Lsn(6)));
+    assert!(!space.release_sealed(Lsn(6)));
     assert!(space.allocate_all(want(1)).is_err(), "I-SPC-2");
     assert_eq!(space.waiting_for(), Some(Lsn(7)));
     assert!(space.would_fit(1));
-    assert!(space.settle(Lsn(7)));
+    assert!(space.release_sealed(Lsn(7)));
     assert!(space.allocate_all(want(1)).is_ok());
 }
 
@@ -265,7 +265,7 @@ fn hostile_claims_are_refused_by_name() {
     }
     claims.mark_used(Claim::new(BlockNo(0), 10, Owner::Region("the log"))).unwrap();
     claims.mark_used(Claim::new(BlockNo(9), 1, owner)).unwrap();
-    let error = claims.into_space(|ino| ino).unwrap_err();
+    let error = claims.into_allocator(|ino| ino).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Corrupt);
     assert!(error.message.contains("the log") && error.message.contains("inode 5"), "{error}");
 }

@@ -173,7 +173,7 @@ impl DataPath<'_> {
         }
         let blocks = self.fs.grid.blocks(bytes);
         let change = Change::new(RecordKind::Remap, SizeChange::Set(size - (bytes.end - bytes.start)));
-        self.fs.space.drop_ahead(self.inode.ino);
+        self.fs.allocator.drop_ahead(self.inode.ino);
         let lsn = self.publish(change, |map| map.plan_collapse(blocks))?;
         self.fs.meta.sync(lsn)
     }
@@ -191,7 +191,7 @@ impl DataPath<'_> {
             return Err(too_large(size, len));
         }
         let change = Change::new(RecordKind::Remap, SizeChange::Set(size + len));
-        self.fs.space.drop_ahead(self.inode.ino);
+        self.fs.allocator.drop_ahead(self.inode.ino);
         let lsn = self.publish(change, |map| map.plan_insert(grid.block_of(bytes.start), grid.block_of(len)))?;
         self.fs.meta.sync(lsn)
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::DataPath;
-use super::allocate::{edges, inner_blocks};
+use super::fallocate::{edges, inner_blocks};
 use super::promise::count;
 use crate::{AllocateMode, Epoch, Error, Result};
 use bedplate_store::Grid;
@@ -13,7 +13,7 @@ use bedplate_store::{ExtentState, Piece};
 
 /// A change that may need blocks. Ranges are bytes of the file.
 #[derive(Debug, Clone)]
-pub(crate) enum Ask {
+pub(crate) enum SpaceDemand {
     /// Bytes are written.
     Write(Range<u64>),
     /// The allocation of a range changes.
@@ -34,14 +34,14 @@ struct Shape {
 }
 
 impl Shape {
-    fn new(grid: &Grid, ask: &Ask, size: u64) -> Self {
+    fn new(grid: &Grid, ask: &SpaceDemand, size: u64) -> Self {
         let mut shape = Self::default();
         let end = match ask {
-            Ask::Write(bytes) => {
+            SpaceDemand::Write(bytes) => {
                 (shape.filled, shape.writes) = (grid.blocks(bytes), true);
                 bytes.end
             }
-            Ask::Allocate(mode, bytes) => {
+            SpaceDemand::Allocate(mode, bytes) => {
                 if let AllocateMode::PunchHole | AllocateMode::ZeroRange { .. } = mode {
                     let inner = inner_blocks(grid, bytes, size);
                     shape.parts = edges(grid, bytes, &inner, size).iter().flat_map(|edge| grid.blocks(edge)).collect();
@@ -52,7 +52,7 @@ impl Shape {
                 let grows = matches!(mode, AllocateMode::Preallocate { keep_size: false } | AllocateMode::ZeroRange { keep_size: false });
                 if grows { bytes.end } else { 0 }
             }
-            Ask::SetSize(size) => *size,
+            SpaceDemand::SetSize(size) => *size,
         };
         // The old end becomes part of the file, and is zeroed where its block has data.
         if end > size && !grid.on_block(size) {
@@ -67,12 +67,12 @@ impl Shape {
 
 impl DataPath<'_> {
     /// Refuses a change in several steps that would not find the blocks of the last: it changes nothing then. The caller holds no lock of the file.
-    pub(crate) fn need_room(self, ask: &Ask) -> Result<()> {
-        if !matches!(ask, Ask::Allocate(AllocateMode::PunchHole | AllocateMode::ZeroRange { .. }, _)) {
+    pub(crate) fn need_room(self, ask: &SpaceDemand) -> Result<()> {
+        if !matches!(ask, SpaceDemand::Allocate(AllocateMode::PunchHole | AllocateMode::ZeroRange { .. }, _)) {
             return Ok(());
         }
         let blocks = self.demand(ask, &[])?;
-        if blocks == 0 || self.fs.space.would_fit(blocks) {
+        if blocks == 0 || self.fs.allocator.would_fit(blocks) {
             return Ok(());
         }
         Err(Error::no_space(blocks, "the volume is full: delete something, or grow it"))
@@ -80,7 +80,7 @@ impl DataPath<'_> {
 
     /// Returns how many blocks a change needs, were the checkpoints of some epochs gone; what was promised to the file is not counted again. The caller holds
     /// no lock of the file.
-    pub(crate) fn demand(self, ask: &Ask, without: &[Epoch]) -> Result<u64> {
+    pub(crate) fn demand(self, ask: &SpaceDemand, without: &[Epoch]) -> Result<u64> {
         let _held = self.state().lock.shared(self.fs);
         drop(self.map()?);
         let grid = &self.fs.grid;
@@ -88,7 +88,7 @@ impl DataPath<'_> {
         let (_, cloned) = self.floors();
         let held = self.fs.meta.reading(|rows| Ok(rows.capture.held_without(self.inode.ino, without)))?;
         let is_whole = |bytes: &Range<u64>| grid.on_block(bytes.start) && grid.on_block(bytes.end);
-        let redirects_all = matches!(ask, Ask::Write(bytes) if is_whole(bytes)) && self.redirects_all();
+        let redirects_all = matches!(ask, SpaceDemand::Write(bytes) if is_whole(bytes)) && self.redirects_all();
         let map = self.map()?;
         let promised = self.state().promised.lock();
         let missing = |piece: &Piece| count(&promised.missing(piece.file_block..piece.file_block + piece.blocks));
@@ -106,7 +106,7 @@ impl DataPath<'_> {
 mod tests {
     use super::*;
 
-    fn shape(ask: &Ask, size: u64) -> (Range<u64>, bool, Vec<u64>) {
+    fn shape(ask: &SpaceDemand, size: u64) -> (Range<u64>, bool, Vec<u64>) {
         let Shape { filled, writes, parts } = Shape::new(&Grid::new(4096, 512, 1), ask, size);
         (filled, writes, parts.into_iter().collect())
     }
@@ -114,13 +114,13 @@ mod tests {
     #[test]
     fn a_change_is_what_it_fills_and_what_it_changes_in_part() {
         let none = Vec::new();
-        assert_eq!(shape(&Ask::Write(100..9000), 50_000), (0..3, true, none.clone()));
-        assert_eq!(shape(&Ask::Write(9000..9100), 5000), (2..3, true, vec![1]), "the old end lies before what is written");
-        assert_eq!(shape(&Ask::Write(5100..9100), 5000), (1..3, true, none.clone()));
-        assert_eq!(shape(&Ask::SetSize(4000), 5000), (0..0, false, none.clone()));
-        assert_eq!(shape(&Ask::SetSize(5001), 5000), (0..0, false, vec![1]));
-        assert_eq!(shape(&Ask::SetSize(9000), 8192), (0..0, false, none.clone()), "nothing lies behind the old end");
-        let allocate = |mode, bytes| Ask::Allocate(mode, bytes);
+        assert_eq!(shape(&SpaceDemand::Write(100..9000), 50_000), (0..3, true, none.clone()));
+        assert_eq!(shape(&SpaceDemand::Write(9000..9100), 5000), (2..3, true, vec![1]), "the old end lies before what is written");
+        assert_eq!(shape(&SpaceDemand::Write(5100..9100), 5000), (1..3, true, none.clone()));
+        assert_eq!(shape(&SpaceDemand::SetSize(4000), 5000), (0..0, false, none.clone()));
+        assert_eq!(shape(&SpaceDemand::SetSize(5001), 5000), (0..0, false, vec![1]));
+        assert_eq!(shape(&SpaceDemand::SetSize(9000), 8192), (0..0, false, none.clone()), "nothing lies behind the old end");
+        let allocate = |mode, bytes| SpaceDemand::Allocate(mode, bytes);
         assert_eq!(shape(&allocate(AllocateMode::PunchHole, 100..9000), 50_000), (0..0, false, vec![0, 2]));
         assert_eq!(shape(&allocate(AllocateMode::PunchHole, 100..200), 50_000), (0..0, false, vec![0]));
         assert_eq!(shape(&allocate(AllocateMode::ZeroRange { keep_size: false }, 100..9000), 8500), (0..3, false, vec![0, 2]));
