@@ -3,7 +3,7 @@
 //! An open asks for the mode it names, else the file's, else the mount's (a file takes its directory's mode when it is created, so the
 //! directory stands between file and mount). An `O_DIRECT` open never asks for less than `direct`.
 //!
-//! Opens of one file at once:
+//! Opens of one file at once; those that conflict are a *mixed open*:
 //!
 //! | open are                                       | served as                                     | conflict |
 //! | ---------------------------------------------- | --------------------------------------------- | -------- |

@@ -27,7 +27,7 @@ use crate::{BlockNo, Epoch, Error, ErrorKind, FileKind, InodeNo, MountOptions, R
 use bedplate_store::Run;
 use bedplate_store::{AllocRequest, Allocator, Claim, Claims, Owner, Shared, SpaceClass};
 use bedplate_store::{ByteRun, Found, Superblock};
-use bedplate_store::{Capture, Checkpoint, image_extent, split_before_key};
+use bedplate_store::{Checkpoint, CheckpointSet, image_extent, split_before_key};
 use bedplate_store::{ExtentRow, InodeRow, Table, inode_key, split_extent_key, split_key};
 use bedplate_store::{Growth, MetaStore, Region, load_checkpoints, open_tree, stored_position};
 use bedplate_store::{LogDeviceHead, LogParts, LogPlace, ReplayReport, replay};
@@ -221,7 +221,7 @@ fn build_allocator(loaded: &Loaded) -> Result<(Arc<Allocator>, u64)> {
     let allocator = Arc::new(claims.into_allocator(|ino| family(&loaded.meta, ino))?);
     let checkpoints = load_checkpoints(&loaded.meta)?;
     refuse_future(&loaded.meta, &checkpoints)?;
-    loaded.meta.set_capture(Capture { checkpoints, shares, cloned, cloned_upto, ..Capture::default() });
+    loaded.meta.set_checkpoints(CheckpointSet { checkpoints, block_refs: shares, cloned, cloned_upto, ..CheckpointSet::default() });
     Ok((allocator, extents))
 }
 
@@ -303,7 +303,7 @@ fn grow_from(allocator: &Arc<Allocator>, block_size: u32) -> bedplate_store::Gro
     let in_bytes = move |runs: &[Run]| runs.iter().map(|run| ByteRun { start: run.start.0 * block, len: run.blocks * block }).collect();
     Box::new(move |bytes, sealed, lists| {
         allocator.release_sealed(sealed);
-        let want = AllocRequest { goal: None, blocks: bytes.div_ceil(block), ahead: None, class: SpaceClass::Metadata, promised: 0 };
+        let want = AllocRequest { goal: None, blocks: bytes.div_ceil(block), ahead: None, class: SpaceClass::Metadata, reserved: 0 };
         let runs = allocator.allocate_all(want)?;
         let chunks: Vec<ByteRun> = in_bytes(&runs);
         let listed = allocator.allocate_all(AllocRequest { blocks: lists(&chunks), ..want }).inspect_err(|_| allocator.free(&runs, 0))?;

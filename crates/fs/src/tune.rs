@@ -98,7 +98,7 @@ impl Engine {
         }
         if before.extent_size_bytes != next.extent_size_bytes {
             self.tuning.set_extent_size(next.extent_size_bytes);
-            self.sharing.changed();
+            self.epoch_state.changed();
         }
         self.mover.take_over(next);
         Ok(())

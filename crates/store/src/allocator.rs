@@ -11,7 +11,7 @@
 //! - I-SPC-1: free runs neither overlap nor touch; every free run is in both indexes.
 //! - I-SPC-2: blocks that a record freed stay out of reach until that record is sealed, so that replay never meets them with other data.
 //! - I-SPC-3: data never takes the reserve: a full volume can still delete, log and grow its metadata.
-//! - I-SPC-5: blocks promised to cached writes are found when those reach the device: nothing else takes the last of them but metadata.
+//! - I-SPC-5: blocks reserved for cached writes are found when those reach the device: nothing else takes the last of them but metadata.
 //! - I-SPC-4: blocks kept ahead for a file belong to the free total and to no extent; a crash or a close gives them back for nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,8 +47,8 @@ pub struct AllocRequest {
     pub ahead: Option<(InodeNo, u64)>,
     /// What for.
     pub class: SpaceClass,
-    /// How many of the blocks were promised before.
-    pub promised: u64,
+    /// How many of the blocks were reserved before.
+    pub reserved: u64,
 }
 
 /// Totals in blocks.
@@ -58,7 +58,7 @@ pub struct SpaceTotals {
     pub total: u64,
     /// Free ones, with those kept ahead and those about to become free.
     pub free: u64,
-    /// Kept from data, and promised to data that is still in the cache.
+    /// Kept from data, and reserved for data that is still in the cache.
     pub reserve: u64,
     /// Number of free runs.
     pub runs: u64,
@@ -88,7 +88,7 @@ struct Inner {
     /// Blocks in `pending_free`.
     left: u64,
     /// Blocks that cached writes will need.
-    promised: u64,
+    reserved: u64,
     reserve: u64,
     /// What is kept for a file's next append.
     ahead: BTreeMap<InodeNo, Run>,
@@ -119,14 +119,14 @@ impl Allocator {
     /// `NoSpace`.
     pub fn allocate_all(&self, want: AllocRequest) -> Result<Vec<Run>> {
         let mut inner = self.inner.lock();
-        // From here on they are counted like all others; the promise is renewed if they are not found.
-        inner.promised -= want.promised;
+        // From here on they are counted like all others; the reservation is renewed if they are not found.
+        inner.reserved -= want.reserved;
         let mut runs: Vec<Run> = Vec::new();
         let mut rest = want;
         while rest.blocks > 0 {
             let Some(run) = inner.allocate(rest) else {
                 runs.drain(..).for_each(|run| inner.insert(run));
-                inner.promised += want.promised;
+                inner.reserved += want.reserved;
                 return Err(inner.no_space(want.blocks, self.block_bytes));
             };
             rest = AllocRequest { goal: Some(BlockNo(run.end())), blocks: rest.blocks - run.blocks, ..rest };
@@ -138,11 +138,11 @@ impl Allocator {
         Ok(runs)
     }
 
-    /// Gives blocks back at once: no record ever named them. As many as were promised before are promised again.
-    pub fn free(&self, runs: &[Run], promised: u64) {
+    /// Gives blocks back at once: no record ever named them. As many as were reserved before are reserved again.
+    pub fn free(&self, runs: &[Run], reserved: u64) {
         let mut inner = self.inner.lock();
         runs.iter().for_each(|run| inner.insert(*run));
-        inner.promised += promised;
+        inner.reserved += reserved;
     }
 
     /// Takes what is free of these runs out of reach and returns it; [`free`](Self::free) gives it back.
@@ -161,19 +161,19 @@ impl Allocator {
     ///
     /// # Errors
     /// `NoSpace`.
-    pub fn promise(&self, blocks: u64) -> Result<()> {
+    pub fn reserve_blocks(&self, blocks: u64) -> Result<()> {
         let mut inner = self.inner.lock();
         if inner.available(SpaceClass::Data) < blocks {
             return Err(inner.no_space(blocks, self.block_bytes));
         }
-        inner.promised += blocks;
+        inner.reserved += blocks;
         Ok(())
     }
 
-    /// Takes back a promise: the data is gone.
-    pub fn release_promise(&self, blocks: u64) {
+    /// Takes back a reservation: the data is gone.
+    pub fn release_reserved(&self, blocks: u64) {
         let mut inner = self.inner.lock();
-        inner.promised = inner.promised.checked_sub(blocks).expect("what is taken back was promised");
+        inner.reserved = inner.reserved.checked_sub(blocks).expect("what is taken back was reserved");
     }
 
     /// Gives blocks back once the record that freed them is sealed (I-SPC-2).
@@ -229,16 +229,16 @@ impl Allocator {
         SpaceTotals {
             total: inner.end,
             free: inner.free + inner.kept + inner.left,
-            reserve: inner.reserve + inner.promised,
+            reserve: inner.reserve + inner.reserved,
             runs: inner.by_start.len() as u64,
             run_max: inner.by_len.last().map_or(0, |(len, _)| *len),
         }
     }
 
-    /// Returns how many blocks metadata may take, counting what is about to become free, and how many are promised to cached writes.
-    pub fn free_and_promised(&self) -> (u64, u64) {
+    /// Returns how many blocks metadata may take, counting what is about to become free, and how many are reserved for cached writes.
+    pub fn free_and_reserved(&self) -> (u64, u64) {
         let inner = self.inner.lock();
-        (inner.free + inner.kept + inner.left, inner.promised)
+        (inner.free + inner.kept + inner.left, inner.reserved)
     }
 
     /// Returns whether `want.blocks` would be found, also counting what is about to become free.
@@ -249,7 +249,7 @@ impl Allocator {
     /// Returns how many blocks `blocks` more for data would lack, also counting what is about to become free.
     pub fn lacking(&self, blocks: u64) -> u64 {
         let inner = self.inner.lock();
-        (inner.reserve + inner.promised + blocks).saturating_sub(inner.free + inner.kept + inner.left)
+        (inner.reserve + inner.reserved + blocks).saturating_sub(inner.free + inner.kept + inner.left)
     }
 }
 
@@ -258,7 +258,7 @@ impl Inner {
     fn available(&self, class: SpaceClass) -> u64 {
         let free = self.free + self.kept;
         match class {
-            SpaceClass::Data => free.saturating_sub(self.reserve + self.promised),
+            SpaceClass::Data => free.saturating_sub(self.reserve + self.reserved),
             SpaceClass::Metadata => free,
         }
     }
@@ -270,8 +270,8 @@ impl Inner {
         }
         let left = self.free + self.kept - blocks;
         assert!(
-            want.class == SpaceClass::Metadata || left >= self.reserve + self.promised,
-            "I-SPC-3, I-SPC-5: data leaves the reserve and what is promised"
+            want.class == SpaceClass::Metadata || left >= self.reserve + self.reserved,
+            "I-SPC-3, I-SPC-5: data leaves the reserve and what is reserved"
         );
         if let Some(run) = self.take_ahead(want, blocks) {
             return Some(run);
@@ -400,7 +400,7 @@ impl Inner {
 
     fn no_space(&self, blocks: u64, block_bytes: u64) -> Error {
         let free = (self.free + self.kept) * block_bytes;
-        let reserve = (self.reserve + self.promised) * block_bytes;
+        let reserve = (self.reserve + self.reserved) * block_bytes;
         let message = format!(
             "no space for {blocks} blocks of {block_bytes} bytes: {free} bytes are free, {reserve} of them kept for metadata, deletion and cached writes; remove something or grow the volume"
         );

@@ -15,7 +15,7 @@ use bedplate_store::{InodeRow, RowChange, Table, inode_key, split_key};
 
 /// What the check knows of an inode.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct PriorRows {
     /// Its row as it stands.
     pub(super) row: InodeRow,
     /// Its row as it should be.
@@ -37,7 +37,7 @@ pub(super) struct Known {
     pub(super) unfinished: bool,
 }
 
-impl Known {
+impl PriorRows {
     fn new(row: InodeRow) -> Self {
         let fixed = row.clone();
         Self { row, fixed, names: 0, subdirectories: 0, entries: 0, named_in: InodeNo(0), blocks: 0, blocks_end: 0, orphan: false, unfinished: false }
@@ -49,12 +49,12 @@ impl Known {
 }
 
 /// All inodes, by number, so that findings come in an order.
-pub(super) type Inodes = BTreeMap<InodeNo, Known>;
+pub(super) type Inodes = BTreeMap<InodeNo, PriorRows>;
 
 /// Reads the inode table.
 pub(super) fn read(examined: &mut Examined<'_>) -> Result<()> {
     examined.each_row(Table::Inode, |examined, key, value| match decode(key, value) {
-        Ok((ino, row)) => drop(examined.inodes.insert(ino, Known::new(row))),
+        Ok((ino, row)) => drop(examined.inodes.insert(ino, PriorRows::new(row))),
         Err(e) => {
             let message = format!("the inode row with key {} cannot be read: {e}", hex(key));
             examined.notes.broken(FindingKind::Row, message, "its data cannot be found without it: copy out the rest with 'bedplate salvage'");
@@ -84,7 +84,7 @@ pub(super) fn hex(key: &[u8]) -> String {
     key.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn check_values(ino: InodeNo, known: &mut Known, notes: &mut Notes) {
+fn check_values(ino: InodeNo, known: &mut PriorRows, notes: &mut Notes) {
     let (row, ino) = (&known.row, ino.0);
     if row.mode & !MODE_BITS != 0 {
         known.fixed.mode = row.mode & MODE_BITS;
@@ -151,7 +151,7 @@ pub(super) fn check_counts(examined: &mut Examined<'_>) -> Result<()> {
     Ok(())
 }
 
-fn check_size(ino: InodeNo, known: &mut Known, block: u64, notes: &mut Notes) {
+fn check_size(ino: InodeNo, known: &mut PriorRows, block: u64, notes: &mut Notes) {
     if known.row.size <= Grid::FILE_BYTES_MAX {
         return;
     }
@@ -162,7 +162,7 @@ fn check_size(ino: InodeNo, known: &mut Known, block: u64, notes: &mut Notes) {
 }
 
 /// Whether an inode has to be given a name.
-fn is_lost(ino: InodeNo, known: &mut Known, home: &str, notes: &mut Notes) -> bool {
+fn is_lost(ino: InodeNo, known: &mut PriorRows, home: &str, notes: &mut Notes) -> bool {
     if ino == InodeNo::ROOT || known.names > 0 {
         return false;
     }
@@ -202,7 +202,7 @@ pub(super) fn first_unused(examined: &mut Examined<'_>) -> Result<InodeNo> {
     Ok(InodeNo(first))
 }
 
-fn check_links(ino: InodeNo, known: &mut Known, moment: Option<&Checkpoint>, notes: &mut Notes) {
+fn check_links(ino: InodeNo, known: &mut PriorRows, moment: Option<&Checkpoint>, notes: &mut Notes) {
     known.fixed.nlink = match known.row.kind {
         FileKind::Directory if known.orphan && known.names == 0 => 0,
         FileKind::Directory => known.subdirectories.saturating_add(2),

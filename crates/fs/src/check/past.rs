@@ -24,7 +24,7 @@ use super::{Examined, attributes, extents, names};
 use crate::{Epoch, ErrorKind, FileKind, Finding, FindingKind, InodeNo, Result};
 use bedplate_store::Bytes;
 use bedplate_store::load_checkpoints;
-use bedplate_store::{Capture, Checkpoint, is_captured, put_image, scope_key, split_before_key, split_scope_key};
+use bedplate_store::{Checkpoint, CheckpointSet, has_before_images, put_image, scope_key, split_before_key, split_scope_key};
 use bedplate_store::{MetaStore, State};
 use bedplate_store::{RowChange, Table, split_key};
 
@@ -55,7 +55,7 @@ pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
         Err(e) => return Err(e),
     };
     check_belonging(examined, &checkpoints)?;
-    examined.meta.set_capture(Capture { checkpoints: checkpoints.clone(), ..Capture::default() });
+    examined.meta.set_checkpoints(CheckpointSet { checkpoints: checkpoints.clone(), ..CheckpointSet::default() });
     let mut told: BTreeMap<String, bool> =
         examined.notes.report.findings.iter().map(|finding| (finding.message.clone(), finding.repairable)).collect();
     for checkpoint in checkpoints.iter().rev() {
@@ -148,13 +148,13 @@ pub(super) fn shows_some_names(checkpoint: &Checkpoint, ino: InodeNo, kind: File
 pub(super) fn with_images(meta: &MetaStore, mut rows: Vec<RowChange>, past: &[(Epoch, RowChange)]) -> Result<Vec<RowChange>> {
     let changes = rows.iter().chain(past.iter().map(|(_, change)| change));
     let keys: BTreeSet<(Table, Bytes)> =
-        changes.filter(|change| is_captured(change.table)).map(|change| (change.table, change.key.clone())).collect();
+        changes.filter(|change| has_before_images(change.table)).map(|change| (change.table, change.key.clone())).collect();
     let mended: BTreeMap<_, _> =
         past.iter().map(|(epoch, change)| ((*epoch, change.table, change.key.as_slice()), change.value.as_deref())).collect();
     let images = meta.reading(|state| {
         let mut images = Vec::new();
         for (table, key) in &keys {
-            for checkpoint in &state.capture.checkpoints {
+            for checkpoint in &state.checkpoint_set.checkpoints {
                 let row = match mended.get(&(checkpoint.epoch, *table, key.as_slice())) {
                     Some(row) => row.map(<[u8]>::to_vec),
                     None => state.get_at(checkpoint.epoch, *table, key)?,

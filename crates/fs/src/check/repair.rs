@@ -14,7 +14,7 @@ use super::notes::Notes;
 use super::{CACHE_BYTES, past};
 use crate::mount::{begin_writing, load};
 use crate::{Error, FindingKind, Result};
-use bedplate_store::Capture;
+use bedplate_store::CheckpointSet;
 use bedplate_store::Superblock;
 use bedplate_store::{Record, RecordKind};
 
@@ -34,7 +34,7 @@ pub(super) fn mend(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevi
         let _space = begin_writing(&loaded)?;
         let rows = past::with_images(&loaded.meta, std::mem::take(&mut notes.repairs), &notes.past)?;
         // They say what every checkpoint shows from now on: nothing is to be kept of what was wrong.
-        loaded.meta.set_capture(Capture::default());
+        loaded.meta.set_checkpoints(CheckpointSet::default());
         let _left = loaded.meta.commit(Record { kind: RecordKind::Setting, rows, exposes: None, barrier: false }, None);
         loaded.meta.metadata_commit()?;
         loaded.meta.close();

@@ -16,7 +16,7 @@ use super::report::{ChangedKind, ChangedRange};
 use crate::engine::Engine;
 use crate::{Epoch, Error, ErrorKind, InodeNo, Result};
 use bedplate_store::State;
-use bedplate_store::{Capture, Checkpoint};
+use bedplate_store::{Checkpoint, CheckpointSet};
 use bedplate_store::{ExtentRow, InodeRow, Table, inode_key, split_extent_key};
 
 /// How a file differs between two moments: the ranges, in order. Bytes outside of them, and before both ends, are the same.
@@ -85,7 +85,7 @@ fn clip(start: u64, end: u64, size: u64, kind: ChangedKind) -> Option<ChangedRan
 
 /// The row of an inode at a moment; an inode that a checkpoint of named files does not hold cannot be compared.
 pub(super) fn row_at(rows: &State, moment: Moment, ino: InodeNo) -> Result<Option<InodeRow>> {
-    if let Some(checkpoint) = moment.and_then(|epoch| rows.capture.checkpoints.iter().find(|checkpoint| checkpoint.epoch == epoch))
+    if let Some(checkpoint) = moment.and_then(|epoch| rows.checkpoint_set.checkpoints.iter().find(|checkpoint| checkpoint.epoch == epoch))
         && ino < checkpoint.row.ino_end
         && !checkpoint.holds(ino)
     {
@@ -104,17 +104,17 @@ pub(super) fn get(rows: &State, moment: Moment, table: Table, key: &[u8]) -> Res
 }
 
 /// The checkpoints whose images say what changed between two moments.
-pub(super) fn between(capture: &Capture, a: Moment, b: Moment) -> impl Iterator<Item = &Checkpoint> {
+pub(super) fn between(checkpoint_set: &CheckpointSet, a: Moment, b: Moment) -> impl Iterator<Item = &Checkpoint> {
     let at = |moment: Moment| moment.unwrap_or(Epoch(u32::MAX));
     let (first, end) = (at(a).min(at(b)), at(a).max(at(b)));
-    capture.checkpoints.iter().map(AsRef::as_ref).filter(move |checkpoint| (first..end).contains(&checkpoint.epoch))
+    checkpoint_set.checkpoints.iter().map(AsRef::as_ref).filter(move |checkpoint| (first..end).contains(&checkpoint.epoch))
 }
 
 /// The file blocks that differ.
 pub(super) fn changed(rows: &State, ino: InodeNo, from: Moment, to: Moment) -> Result<Vec<(u64, u64, ChangedKind)>> {
     let (first, end) = (inode_key(ino), inode_key(InodeNo(ino.0 + 1)));
     let mut keys = BTreeSet::new();
-    for checkpoint in between(&rows.capture, from, to) {
+    for checkpoint in between(&rows.checkpoint_set, from, to) {
         rows.scan_images(checkpoint.epoch, Table::Extent, (Bound::Included(&first), Bound::Excluded(&end)), |key, _| {
             keys.insert(key.to_vec());
             Ok(())

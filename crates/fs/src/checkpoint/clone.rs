@@ -6,7 +6,7 @@
 //!   checkpoint ──────────────────────┘     (records of bounded size)                      └─► failed, or a crash: removed, all of it
 //! ```
 //!
-//! No data is copied. Writers of a file that shares blocks look whether those they want to write are among them (`data/redirect.rs`); blocks become
+//! No data is copied. Writers of a file that shares blocks look whether those they want to write are among them (`data/cow.rs`); blocks become
 //! free when the last row that covers them goes (I-CKP-2). What was preallocated and not written is a hole in the clone: two files cannot
 //! both be promised the same blocks.
 //!
@@ -127,7 +127,7 @@ impl Engine {
         let done = builder.fill(&top).and_then(|nlink| builder.finish(&top, nlink, target));
         match done {
             Ok(lsn) => {
-                self.sharing.changed();
+                self.epoch_state.changed();
                 if !planted(PlantedBug::CloneNotSynced) {
                     self.meta.sync(lsn)?;
                 }
@@ -423,12 +423,12 @@ fn share_some(
         if planted(PlantedBug::CloneUncounted) { Others::Free } else { Others::Covered },
     )?;
     // Before one of the two may be written in place.
-    let capture = locked.capture();
+    let checkpoint_set = locked.checkpoint_set();
     if !planted(PlantedBug::CloneWrittenInPlace) {
-        capture.cloned.extend([file.of, file.ino]);
+        checkpoint_set.cloned.extend([file.of, file.ino]);
     }
     if !planted(PlantedBug::ClonedUptoStays) {
-        capture.cloned_upto = capture.cloned_upto.max(epoch);
+        checkpoint_set.cloned_upto = checkpoint_set.cloned_upto.max(epoch);
     }
     Ok(last)
 }

@@ -60,7 +60,7 @@ impl Engine {
         created: Timestamp,
         notes: &[RowChange],
     ) -> Result<(Arc<Checkpoint>, crate::Lsn)> {
-        if self.meta.reading(|rows| Ok(rows.capture.named(name).is_some()))? {
+        if self.meta.reading(|rows| Ok(rows.checkpoint_set.named(name).is_some()))? {
             return Err(Error::new(ErrorKind::Exists, format!("a checkpoint '{}' exists", name.escape_ascii())));
         }
         self.need_space()?;
@@ -93,13 +93,13 @@ impl Engine {
             // The barrier: what was written in place before reaches the device before the record does.
             let record = Record { kind: RecordKind::Checkpoint, rows, exposes: None, barrier: !planted(PlantedBug::CheckpointWithoutBarrier) };
             let committed = locked.commit(record, Others::Free)?;
-            let newest = locked.capture().checkpoints.last().map_or(Epoch(0), |last| last.epoch);
+            let newest = locked.checkpoint_set().checkpoints.last().map_or(Epoch(0), |last| last.epoch);
             assert!(newest < epoch, "I-CKP-1: newer checkpoints have larger epochs");
-            locked.capture().checkpoints.push(Arc::clone(&checkpoint));
+            locked.checkpoint_set().checkpoints.push(Arc::clone(&checkpoint));
             if !planted(PlantedBug::EpochStays) {
-                self.sharing.epoch.store(next, Ordering::Release);
+                self.epoch_state.epoch.store(next, Ordering::Release);
             }
-            self.sharing.changed();
+            self.epoch_state.changed();
             Ok(committed.lsn)
         })?;
         Ok((checkpoint, lsn))

@@ -84,7 +84,7 @@ impl Engine {
 
 /// Returns the checkpoint of a moment, where that is of named files.
 fn named(rows: &State, moment: Moment) -> Option<&Checkpoint> {
-    let mut checkpoints = rows.capture.checkpoints.iter().map(AsRef::as_ref);
+    let mut checkpoints = rows.checkpoint_set.checkpoints.iter().map(AsRef::as_ref);
     checkpoints.find(|checkpoint| Some(checkpoint.epoch) == moment && checkpoint.members.is_some())
 }
 
@@ -107,7 +107,7 @@ impl Found<'_> {
     /// Reads the images between the two moments.
     fn collect(&mut self) -> Result<()> {
         let mut names = BTreeSet::new();
-        for checkpoint in between(&self.rows.capture, self.from, self.to) {
+        for checkpoint in between(&self.rows.checkpoint_set, self.from, self.to) {
             for table in [Table::Inode, Table::Extent, Table::Xattr, Table::Dentry] {
                 self.rows.scan_images(checkpoint.epoch, table, (Bound::Unbounded, Bound::Unbounded), |key, _| {
                     if table == Table::Dentry {

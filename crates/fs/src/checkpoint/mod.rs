@@ -10,7 +10,7 @@
 //!
 //! A checkpoint is a row, and the number of the epoch it ends. From then on a commit that changes a row of the past puts the old row into the
 //! newest checkpoint that holds it, in the same record (`images/before_image.rs`); what a checkpoint shows is read through those images (`engine/views.rs`). Blocks that a
-//! checkpoint may need are not written in place: the data path sees by an extent's birth epoch that it has to go elsewhere (`data/redirect.rs`).
+//! checkpoint may need are not written in place: the data path sees by an extent's birth epoch that it has to go elsewhere (`data/cow.rs`).
 //! Decision 0008 has the reasons.
 //!
 //! - I-CKP-1, I-CKP-2, I-CKP-3, I-CKP-7: see `images/before_image.rs`.

@@ -18,7 +18,7 @@ use bedplate_store::{RowChange, Table, split_key};
 /// The row changes that delete checkpoints, given oldest first (I-CKP-1 holds for the others before and after).
 pub(super) fn deletion(rows: &State, checkpoints: &[Arc<Checkpoint>]) -> Result<Vec<RowChange>> {
     let goes = |other: &Checkpoint| checkpoints.iter().any(|checkpoint| checkpoint.epoch == other.epoch);
-    let heirs: Vec<_> = rows.capture.checkpoints.iter().filter(|other| !goes(other)).collect();
+    let heirs: Vec<_> = rows.checkpoint_set.checkpoints.iter().filter(|other| !goes(other)).collect();
     let mut changes = Vec::new();
     // What an older one of them handed on is nearer to the heir than what a newer one has.
     let mut handed = HashSet::new();
@@ -53,8 +53,8 @@ pub(super) fn deletion(rows: &State, checkpoints: &[Arc<Checkpoint>]) -> Result<
 pub(super) fn would_free(rows: &State, checkpoints: &[Arc<Checkpoint>], block_size: u32) -> Result<CheckpointSpace> {
     let changes = deletion(rows, checkpoints)?;
     let images = changes.iter().filter(|change| change.table == Table::Before && change.value.is_none()).count();
-    let captured = rows.capture.plan(&changes, None, |table, key| rows.get(table, key))?;
-    let blocks = rows.capture.shares.would_free(&captured.deltas)?;
+    let plan = rows.checkpoint_set.plan(&changes, None, |table, key| rows.get(table, key))?;
+    let blocks = rows.checkpoint_set.block_refs.would_free(&plan.deltas)?;
     Ok(CheckpointSpace { rows: images as u64, alone_bytes: blocks * u64::from(block_size) })
 }
 
@@ -74,12 +74,12 @@ impl Engine {
 
     /// As [`checkpoints`](Self::checkpoints), as they are in memory.
     pub(super) fn all_checkpoints(&self) -> Vec<Arc<Checkpoint>> {
-        self.meta.reading(|rows| Ok(rows.capture.checkpoints.clone())).expect("nothing is read from the device")
+        self.meta.reading(|rows| Ok(rows.checkpoint_set.checkpoints.clone())).expect("nothing is read from the device")
     }
 
     pub(crate) fn checkpoint(&self, name: &[u8]) -> Result<Arc<Checkpoint>> {
         let missing = || Error::new(ErrorKind::NotFound, format!("there is no checkpoint '{}'", name.escape_ascii()));
-        self.meta.reading(|rows| rows.capture.named(name).cloned().ok_or_else(missing))
+        self.meta.reading(|rows| rows.checkpoint_set.named(name).cloned().ok_or_else(missing))
     }
 
     /// Counts what deleting checkpoints together would free.
@@ -92,7 +92,7 @@ impl Engine {
 
     /// Counts what all checkpoints hold together.
     pub(crate) fn all_checkpoints_space(&self) -> Result<CheckpointSpace> {
-        self.meta.reading(|rows| would_free(rows, &rows.capture.checkpoints, self.block_size))
+        self.meta.reading(|rows| would_free(rows, &rows.checkpoint_set.checkpoints, self.block_size))
     }
 
     /// Deletes a checkpoint; durable when it returns. Files open in its view stand in the way.
@@ -124,8 +124,8 @@ impl Engine {
             self.meta.sync(lsn)?;
         }
         self.meta.exclusively(|locked| {
-            locked.capture().going.retain(|gone| gone.epoch != epoch);
-            self.sharing.changed();
+            locked.checkpoint_set().going.retain(|gone| gone.epoch != epoch);
+            self.epoch_state.changed();
             Ok(())
         })
     }
@@ -136,9 +136,9 @@ impl Engine {
             let record = Record { kind: RecordKind::Checkpoint, rows, exposes: None, barrier: false };
             self.meta.need_log_room(&record)?;
             let committed = locked.commit(record, Others::Covered)?;
-            locked.capture().checkpoints.retain(|other| other.epoch != checkpoint.epoch);
-            locked.capture().going.push(Arc::clone(checkpoint));
-            self.sharing.changed();
+            locked.checkpoint_set().checkpoints.retain(|other| other.epoch != checkpoint.epoch);
+            locked.checkpoint_set().going.push(Arc::clone(checkpoint));
+            self.epoch_state.changed();
             Ok(committed)
         })?;
         let lsn = if planted(PlantedBug::DeletionFreesAtOnce) { crate::Lsn(0) } else { committed.lsn };
@@ -159,7 +159,7 @@ impl Engine {
         let lsn = self.meta.exclusively(|locked| {
             let record = Record { kind: RecordKind::Checkpoint, rows: vec![change], exposes: None, barrier: false };
             let lsn = locked.commit(record, Others::Covered)?.lsn;
-            locked.capture().checkpoints.iter_mut().filter(|other| other.epoch == new.epoch).for_each(|other| *other = Arc::clone(&new));
+            locked.checkpoint_set().checkpoints.iter_mut().filter(|other| other.epoch == new.epoch).for_each(|other| *other = Arc::clone(&new));
             Ok(lsn)
         })?;
         self.meta.sync(lsn)?;

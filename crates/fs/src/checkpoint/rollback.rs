@@ -23,7 +23,7 @@ use bedplate_store::{Checkpoint, Others};
 use bedplate_store::{InodeRow, RowChange, Table, inode_key, split_key};
 use bedplate_store::{PlantedBug, planted};
 use bedplate_store::{Record, RecordKind};
-use bedplate_store::{is_captured, split_before_key};
+use bedplate_store::{has_before_images, split_before_key};
 
 /// How deep directories are told of.
 const DEPTH_MAX: usize = 4096;
@@ -150,7 +150,7 @@ impl Engine {
         }
         let committed = self.meta.exclusively(|locked| {
             let committed = locked.commit(Record { kind: RecordKind::Rollback, rows, exposes: None, barrier: false }, Others::Covered)?;
-            self.sharing.changed();
+            self.epoch_state.changed();
             Ok(committed)
         })?;
         let lsn = if planted(PlantedBug::RollbackFreesAtOnce) { crate::Lsn(0) } else { committed.lsn };
@@ -225,7 +225,7 @@ fn of_everything(rows: &State, checkpoint: &Checkpoint, open: &BTreeSet<InodeNo>
         }
     }
     let first = inode_key(checkpoint.row.ino_end);
-    for table in Table::ALL.into_iter().filter(|table| is_captured(*table) && !planted(PlantedBug::LaterFilesStay)) {
+    for table in Table::ALL.into_iter().filter(|table| has_before_images(*table) && !planted(PlantedBug::LaterFilesStay)) {
         rows.scan(table, Bound::Included(&first), Bound::Unbounded, |key, _| {
             changes.insert((table, key.to_vec()), None);
             Ok(ControlFlow::Continue(()))

@@ -38,7 +38,7 @@ impl Engine {
     /// Counts the checkpoints.
     pub(crate) fn checkpoint_counts(&self) -> CheckpointCounts {
         let counts = self.meta.reading(|rows| {
-            let all = &rows.capture.checkpoints;
+            let all = &rows.checkpoint_set.checkpoints;
             Ok((all.len() as u64, all.iter().filter(|checkpoint| checkpoint.is_removable()).count() as u64))
         });
         let (count, removable) = counts.expect("nothing is read from the device");

@@ -59,7 +59,7 @@ impl Backing for FileBacking {
     }
 
     fn reserve(&self, offset: u64, len: u64) -> Result<()> {
-        self.with(|io| io.promise(&(offset..offset + len)))
+        self.with(|io| io.reserve_blocks(&(offset..offset + len)))
     }
 
     fn size(&self) -> u64 {

@@ -15,10 +15,10 @@ use std::sync::Arc;
 use block::AlignedBuf;
 use serde::{Deserialize, Serialize};
 
+use super::commit_map::{Change, SizeChange};
 use super::exposure::Exposing;
 use super::fill::{Target, place};
-use super::promise::Fresh;
-use super::publish::{Change, SizeChange};
+use super::reservation::Fresh;
 use super::{Alone, DataPath, flush_inode};
 use crate::engine::{Engine, Fragmentation};
 use crate::inode::Inode;
@@ -97,7 +97,7 @@ impl Engine {
         let _changing = (!planted(PlantedBug::MoveBesideFreeze)).then_some(changing);
         let io = DataPath::new(self, inode);
         let _order = io.state().order.exclusive(self);
-        // Of dirty pages some have blocks promised to them; those that are written have none.
+        // Of dirty pages some have blocks reserved for them; those that are written have none.
         if !planted(PlantedBug::MoveLeavesDirty) {
             flush_inode(self, inode)?;
         }

@@ -25,7 +25,7 @@ impl Engine {
 }
 
 impl DataPath<'_> {
-    /// Looks up what the file wants; part of finding its floor.
+    /// Looks up what the file wants; part of finding its copy-on-write epoch.
     pub(super) fn find_extent_size(self) {
         // It is a hint: what cannot be read is none.
         let own = self.fs.extent_size(self.inode.ino).unwrap_or(0);
@@ -34,7 +34,7 @@ impl DataPath<'_> {
 
     /// Returns how many blocks the file wants in one run; 0: whatever comes.
     pub(super) fn extent_blocks(self) -> u64 {
-        self.floor();
+        self.cow_epoch();
         self.fs.grid.block_after(self.state().extent_size.bytes())
     }
 }

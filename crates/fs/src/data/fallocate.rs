@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use super::commit_map::{Change, SizeChange};
 use super::fill::{Before, Target, place};
-use super::promise::hole_blocks;
-use super::publish::{Change, SizeChange};
+use super::reservation::hole_blocks;
 use super::write::too_large;
 use super::{Alone, DataPath};
 use crate::{AllocateMode, Error, ErrorKind, FileBlock, Result};
@@ -79,7 +79,7 @@ impl DataPath<'_> {
             AllocateMode::Preallocate { .. } => return Ok(Some(cached.begin_map_change(size, 1)?)),
             AllocateMode::PunchHole | AllocateMode::ZeroRange { .. } => cached.begin_map_change(bytes.start, bytes.end - bytes.start)?,
             AllocateMode::CollapseRange | AllocateMode::InsertRange => {
-                self.forget_promises(&(0..u64::MAX));
+                self.forget_reserved(&(0..u64::MAX));
                 cached.begin_map_change(bytes.start, u64::MAX - bytes.start)?
             }
         };
@@ -113,8 +113,8 @@ impl DataPath<'_> {
         let mut rest = inner;
         loop {
             let (from, remains) = self.tail(&rest)?;
-            self.forget_promises(&(from..rest.end));
-            self.publish(Change::new(RecordKind::Punch, SizeChange::Keep), |map| map.plan_remove(from..rest.end))?;
+            self.forget_reserved(&(from..rest.end));
+            self.commit_map(Change::new(RecordKind::Punch, SizeChange::Keep), |map| map.plan_remove(from..rest.end))?;
             if !remains {
                 return Ok(());
             }
@@ -174,7 +174,7 @@ impl DataPath<'_> {
         let blocks = self.fs.grid.blocks(bytes);
         let change = Change::new(RecordKind::Remap, SizeChange::Set(size - (bytes.end - bytes.start)));
         self.fs.allocator.drop_ahead(self.inode.ino);
-        let lsn = self.publish(change, |map| map.plan_collapse(blocks))?;
+        let lsn = self.commit_map(change, |map| map.plan_collapse(blocks))?;
         self.fs.meta.sync(lsn)
     }
 
@@ -192,7 +192,7 @@ impl DataPath<'_> {
         }
         let change = Change::new(RecordKind::Remap, SizeChange::Set(size + len));
         self.fs.allocator.drop_ahead(self.inode.ino);
-        let lsn = self.publish(change, |map| map.plan_insert(grid.block_of(bytes.start), grid.block_of(len)))?;
+        let lsn = self.commit_map(change, |map| map.plan_insert(grid.block_of(bytes.start), grid.block_of(len)))?;
         self.fs.meta.sync(lsn)
     }
 }

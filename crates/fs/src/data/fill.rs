@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use super::commit_map::{Change, SizeChange};
 use super::exposure::Exposing;
-use super::promise::Fresh;
-use super::publish::{Change, SizeChange};
+use super::reservation::Fresh;
 use super::write::Payload;
 use super::{DataPath, Held};
 use crate::lock::Sharing;
@@ -98,7 +98,7 @@ pub(super) fn place(pieces: &[Piece], runs: &[Run], epoch: Epoch) -> Vec<Target>
 impl DataPath<'_> {
     /// Carries out an aligned write that fills `blocks` wholly: claims them, writes, publishes. Written blocks in between are overwritten in place.
     pub(super) fn fill(self, _held: &Held<'_>, data: Payload<'_>, blocks: Range<u64>) -> Result<()> {
-        let _claim = self.state().fills.lock(blocks.clone(), Sharing::Exclusive, self.fs);
+        let _claim = self.state().fill_claims.lock(blocks.clone(), Sharing::Exclusive, self.fs);
         let filling = self.begin_fill(&data, blocks)?;
         let written = self.runs_of(&filling, &data).into_iter().try_for_each(|(part, at)| self.overwrite(data.part(&part), at));
         self.end_fill(filling, data, written)
@@ -203,6 +203,6 @@ mod tests {
         let targets: Vec<_> = place(&pieces, &runs, Epoch(2)).iter().map(|t| (t.file_block, t.blocks, t.start.0, t.was)).collect();
         let expected = [(0, 2, 100, Before::Free), (2, 1, 200, Before::Free), (3, 1, 50, Before::Unwritten), (4, 2, 201, Before::Free)];
         assert_eq!(targets, expected);
-        assert_eq!(crate::data::promise::hole_blocks(&pieces), 5);
+        assert_eq!(crate::data::reservation::hole_blocks(&pieces), 5);
     }
 }

@@ -1,4 +1,4 @@
-//! Making a file durable.
+//! Making a file durable: `fsync`, `fdatasync`, and the writes of opens with `O_SYNC` or `O_DSYNC`.
 
 use std::sync::Arc;
 use std::time::Instant;

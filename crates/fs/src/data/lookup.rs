@@ -15,7 +15,7 @@ impl DataPath<'_> {
     /// As [`find_written`](Self::find_written), if no other row needs what is there: it may be written in place.
     #[inline]
     pub(super) fn find_owned(self, offset: u64, len: u64) -> Result<Option<u64>> {
-        Ok(self.find_born(offset, len)?.filter(|(_, birth)| *birth > self.floor()).map(|(at, _)| at))
+        Ok(self.find_born(offset, len)?.filter(|(_, birth)| *birth > self.cow_epoch()).map(|(at, _)| at))
     }
 
     #[inline]

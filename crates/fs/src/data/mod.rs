@@ -20,7 +20,7 @@
 //! Invariants:
 //! - I-IO-1: I/O through the map holds the inode lock from lookup to completion; blocks leave a file under the exclusive lock,
 //!   or are freed later (I-IO-7).
-//! - I-IO-2: one writer at a time fills a block: it holds the block's claim (`fills`) or the exclusive inode lock.
+//! - I-IO-2: one writer at a time fills a block: it holds the block's claim (`fill_claims`) or the exclusive inode lock.
 //! - I-IO-3: bytes on disk that a checksum in the log vouches for change only after `Unsealed::permit`.
 //! - I-IO-4 (tail): bytes of a written block beyond the end of the file are undefined on disk. A change of the end zeroes what lies between.
 //!   No block wholly beyond the end is written, except below an interrupted truncation, which has an orphan row.
@@ -28,6 +28,8 @@
 
 mod bounce;
 mod cached;
+mod commit_map;
+mod cow;
 mod defrag;
 mod exposure;
 mod extent_size;
@@ -38,12 +40,10 @@ mod imaged;
 mod lookup;
 mod mapping;
 mod open;
-mod promise;
-mod publish;
 mod queued;
 mod read;
 mod reclaim;
-mod redirect;
+mod reservation;
 mod seek;
 mod space_demand;
 mod span;
@@ -52,6 +52,7 @@ mod truncate;
 mod untorn;
 mod write;
 
+pub(crate) use cow::{forget_pages, read_again};
 pub use defrag::DefragStep;
 pub(crate) use extent_size::ATTRIBUTE as EXTENT_SIZE;
 pub(crate) use fill::Filling;
@@ -59,7 +60,6 @@ pub(crate) use fsync::flush_inode;
 pub(crate) use open::mode_changed;
 pub(crate) use queued::{Planned, Segments};
 pub(crate) use reclaim::Pinned;
-pub(crate) use redirect::{forget_pages, read_again};
 pub(crate) use space_demand::SpaceDemand;
 pub(crate) use truncate::{begin_set_size, free_all, resume_truncate, set_size};
 pub(crate) use untorn::ATTRIBUTE as UNTORN;

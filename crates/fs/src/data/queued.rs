@@ -107,7 +107,7 @@ impl DataPath<'_> {
         let blocks = filling.blocks.clone();
         let data = Payload { bytes: buf.unwrap_or_default(), offset, size_max: u64::MAX };
         let ended = self.end_fill(filling, data, written);
-        self.state().fills.release(blocks, Sharing::Exclusive);
+        self.state().fill_claims.release(blocks, Sharing::Exclusive);
         ended
     }
 

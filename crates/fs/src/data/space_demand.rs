@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::DataPath;
 use super::fallocate::{edges, inner_blocks};
-use super::promise::count;
+use super::reservation::count;
 use crate::{AllocateMode, Epoch, Error, Result};
 use bedplate_store::Grid;
 use bedplate_store::{ExtentState, Piece};
@@ -78,20 +78,20 @@ impl DataPath<'_> {
         Err(Error::no_space(blocks, "the volume is full: delete something, or grow it"))
     }
 
-    /// Returns how many blocks a change needs, were the checkpoints of some epochs gone; what was promised to the file is not counted again. The caller holds
+    /// Returns how many blocks a change needs, were the checkpoints of some epochs gone; what was reserved for the file is not counted again. The caller holds
     /// no lock of the file.
     pub(crate) fn demand(self, ask: &SpaceDemand, without: &[Epoch]) -> Result<u64> {
         let _held = self.state().lock.shared(self.fs);
         drop(self.map()?);
         let grid = &self.fs.grid;
         let Shape { filled, writes, parts } = Shape::new(grid, ask, self.state().logged_size());
-        let (_, cloned) = self.floors();
-        let held = self.fs.meta.reading(|rows| Ok(rows.capture.held_without(self.inode.ino, without)))?;
+        let (_, cloned) = self.cow_epochs();
+        let held = self.fs.meta.reading(|rows| Ok(rows.checkpoint_set.held_without(self.inode.ino, without)))?;
         let is_whole = |bytes: &Range<u64>| grid.on_block(bytes.start) && grid.on_block(bytes.end);
         let redirects_all = matches!(ask, SpaceDemand::Write(bytes) if is_whole(bytes)) && self.redirects_all();
         let map = self.map()?;
-        let promised = self.state().promised.lock();
-        let missing = |piece: &Piece| count(&promised.missing(piece.file_block..piece.file_block + piece.blocks));
+        let reserved = self.state().reserved.lock();
+        let missing = |piece: &Piece| count(&reserved.missing(piece.file_block..piece.file_block + piece.blocks));
         let is_needed_elsewhere = |piece: &Piece| piece.mapped.is_some_and(|mapped| self.is_shared(mapped, piece.blocks, (held, cloned)));
         let is_written = |piece: &Piece| piece.mapped.is_some_and(|mapped| mapped.state == ExtentState::Written);
         let in_filled = map

@@ -9,9 +9,9 @@
 use std::ops::Range;
 
 use super::bounce::Bounce;
+use super::commit_map::{Change, SizeChange};
 use super::exposure::Exposing;
 use super::fill::{Before, Target, place};
-use super::publish::{Change, SizeChange};
 use super::write::Payload;
 use super::{Alone, DataPath};
 use crate::{Reason, Result};

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use block::{AlignedBuf, BlockDevice, MemoryDevice};
 
-use super::publish::{Change, Mark, SizeChange};
+use super::commit_map::{Change, Mark, SizeChange};
 use crate::{ErrorKind, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Reason};
 use bedplate_store::RecordKind;
 use bedplate_store::{InodeRow, RowChange, Table, inode_key};
@@ -34,7 +34,7 @@ fn an_interrupted_truncation_goes_on_at_the_next_mount() {
         let (from, remains) = io.tail(&(1..u64::MAX)).unwrap();
         assert!(remains);
         let change = Change::new(RecordKind::Truncate, SizeChange::Set(100)).marked(Mark::Begin);
-        io.publish(change, |map| map.plan_remove(from..u64::MAX)).unwrap();
+        io.commit_map(change, |map| map.plan_remove(from..u64::MAX)).unwrap();
     }
     file.sync_data().unwrap();
     drop((file, fs));

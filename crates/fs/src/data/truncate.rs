@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::publish::{Change, Mark, SizeChange};
+use super::commit_map::{Change, Mark, SizeChange};
 use super::write::too_large;
 use super::{Alone, DataPath};
 use crate::Result;
@@ -51,7 +51,7 @@ pub(crate) fn free_all(_changing: &Changing<'_>, fs: &Engine, inode: &Arc<Inode>
     }
     let held = io.state().lock.exclusive(fs);
     fs.allocator.drop_ahead(inode.ino);
-    io.forget_promises(&(0..u64::MAX));
+    io.forget_reserved(&(0..u64::MAX));
     if io.map()?.len() == 0 {
         return Ok(());
     }
@@ -78,16 +78,16 @@ impl DataPath<'_> {
     pub(super) fn grow(self, held: &Alone<'_>, size: u64) -> Result<()> {
         let exposing = self.zero_tail(held, size)?;
         let change = Change::new(RecordKind::Truncate, SizeChange::Set(size)).exposing(exposing);
-        self.publish(change, |_| Vec::new()).map(drop)
+        self.commit_map(change, |_| Vec::new()).map(drop)
     }
 
     fn shrink(self, held: &Alone<'_>, size: u64) -> Result<()> {
         self.fs.allocator.drop_ahead(self.inode.ino);
         let floor = self.fs.grid.block_after(size);
-        self.forget_promises(&(floor..u64::MAX));
+        self.forget_reserved(&(floor..u64::MAX));
         let (from, remains) = self.tail(&(floor..u64::MAX))?;
         let mark = if remains { Mark::Begin } else { Mark::None };
-        self.publish(Change::new(RecordKind::Truncate, SizeChange::Set(size)).marked(mark), |map| map.plan_remove(from..u64::MAX))?;
+        self.commit_map(Change::new(RecordKind::Truncate, SizeChange::Set(size)).marked(mark), |map| map.plan_remove(from..u64::MAX))?;
         if !remains {
             return Ok(());
         }
@@ -106,7 +106,7 @@ impl DataPath<'_> {
             let (from, remains) = self.tail(&(floor..u64::MAX))?;
             let mark = if remains { Mark::None } else { last_mark };
             let change = Change { touches: false, ..Change::new(RecordKind::Truncate, SizeChange::Keep).marked(mark) };
-            self.publish(change, |map| map.plan_remove(from..u64::MAX))?;
+            self.commit_map(change, |map| map.plan_remove(from..u64::MAX))?;
             if !remains {
                 return Ok(());
             }

@@ -29,7 +29,7 @@ impl Engine {
 impl DataPath<'_> {
     /// Returns whether every written block of the file is to be written elsewhere.
     pub(super) fn redirects_all(self) -> bool {
-        self.floor() == crate::Epoch(u32::MAX) && !planted(PlantedBug::UntornInPlace)
+        self.cow_epoch() == crate::Epoch(u32::MAX) && !planted(PlantedBug::UntornInPlace)
     }
 
     /// Returns the device offset of a range that the device itself writes untorn, in place.
@@ -42,7 +42,7 @@ impl DataPath<'_> {
         if asked > unit || len > asked {
             return Ok(None);
         }
-        let (held, cloned) = self.floors();
+        let (held, cloned) = self.cow_epochs();
         let found = self.find_born(offset, len)?.filter(|(_, birth)| *birth > held.max(cloned));
         Ok(found.map(|(at, _)| at).filter(|at| at / unit == (at + len - 1) / unit))
     }

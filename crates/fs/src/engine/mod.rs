@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 pub(crate) use deferred_free::DeferredFree;
 pub(crate) use defrag_status::Mover;
 pub use defrag_status::{Fragmentation, MovedFile, MoverReport, MoverState};
-pub(crate) use epoch_state::Sharing;
+pub(crate) use epoch_state::EpochState;
 pub(crate) use queues::{HelpedQueue, Queues};
 pub use recovery::RecoveryReport;
 pub use space_policy::{CheckpointCounts, SpacePolicy};
@@ -39,7 +39,7 @@ use bedplate_cache::PageCache;
 use bedplate_store::Allocator;
 use bedplate_store::Grid;
 use bedplate_store::{Committed, MetaStore, Outlook, Purpose};
-use bedplate_store::{Known, is_captured};
+use bedplate_store::{PriorRows, has_before_images};
 use bedplate_store::{Record, RecordKind};
 use bedplate_store::{RowChange, Table};
 
@@ -99,7 +99,7 @@ pub(crate) struct Engine {
     /// What happens to checkpoints when the volume is full, and what did.
     pub(crate) keeping: Keeping,
     /// The epoch, and which generation of the set of checkpoints it belongs to.
-    pub(crate) sharing: Sharing,
+    pub(crate) epoch_state: EpochState,
     /// Which checkpoints were looked into.
     pub(crate) views: Views,
     /// Blocks that left a file while it was read.
@@ -175,7 +175,7 @@ impl Engine {
             room: Mutex::new(()),
             trials: Trials::default(),
             keeping: Keeping::default(),
-            sharing: Sharing::new(parts.epoch),
+            epoch_state: EpochState::new(parts.epoch),
             views: Views::default(),
             deferred_free: DeferredFree::default(),
             inode_count: AtomicU64::new(parts.inode_count),
@@ -223,14 +223,14 @@ impl Engine {
         }
         pause(Pause::Change);
         self.meta.throttle(purpose, || {
-            let (free_blocks, promised_blocks) = self.allocator.free_and_promised();
-            Outlook { free_blocks, block_bytes: self.block_size.into(), promised_blocks }
+            let (free_blocks, reserved_blocks) = self.allocator.free_and_reserved();
+            Outlook { free_blocks, block_bytes: self.block_size.into(), reserved_blocks }
         })
     }
 
     /// Logs a record that changes no extents and makes its rows visible.
     pub(crate) fn commit(&self, kind: RecordKind, rows: Vec<RowChange>) -> Lsn {
-        assert!(is_covered() || !rows.iter().any(|row| is_captured(row.table)), "I-CHG-1: a freeze waits for every change of a file's rows");
+        assert!(is_covered() || !rows.iter().any(|row| has_before_images(row.table)), "I-CHG-1: a freeze waits for every change of a file's rows");
         pause(Pause::Commit);
         let committed = self.meta.commit(Record { kind, rows, exposes: None, barrier: false }, None);
         if self.meta.commit_due() {
@@ -240,7 +240,7 @@ impl Engine {
     }
 
     /// Logs a record of changed extents, whose first rows and their past are `known`.
-    pub(crate) fn commit_known(&self, record: Record, known: &Known) -> Committed {
+    pub(crate) fn commit_extents(&self, record: Record, known: &PriorRows) -> Committed {
         let committed = self.meta.commit(record, Some(known));
         if self.meta.commit_due() {
             self.poke.wake();
@@ -250,7 +250,7 @@ impl Engine {
 
     /// Returns the epoch that new extents are born in.
     pub(crate) fn epoch(&self) -> Epoch {
-        Epoch(self.sharing.epoch.load(Ordering::Acquire))
+        Epoch(self.epoch_state.epoch.load(Ordering::Acquire))
     }
 
     /// Returns the first inode number that no inode has. None is made meanwhile.

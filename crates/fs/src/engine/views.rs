@@ -168,7 +168,7 @@ impl Engine {
 
     fn checkpoints_row(&self) -> Result<InodeRow> {
         let root = self.inode_row(InodeNo::ROOT)?;
-        let newest = self.meta.reading(|rows| Ok(rows.capture.checkpoints.last().map(|checkpoint| checkpoint.row.created)))?;
+        let newest = self.meta.reading(|rows| Ok(rows.checkpoint_set.checkpoints.last().map(|checkpoint| checkpoint.row.created)))?;
         let time: Timestamp = newest.unwrap_or(root.btime);
         Ok(InodeRow { mode: 0o555, nlink: 2, io_mode: None, parent: InodeNo::ROOT, atime: time, mtime: time, ctime: time, ..root })
     }
@@ -221,7 +221,7 @@ impl Engine {
             return directory(CHECKPOINTS_DIR);
         }
         if dir == CHECKPOINTS_DIR {
-            let epoch = self.meta.reading(|rows| Ok(rows.capture.named(name).map(|checkpoint| checkpoint.epoch)))?;
+            let epoch = self.meta.reading(|rows| Ok(rows.checkpoint_set.named(name).map(|checkpoint| checkpoint.epoch)))?;
             return epoch.map_or(Ok(None), |epoch| directory(self.inode_at(epoch, InodeNo::ROOT)?));
         }
         let Some(bytes) = self.row_of(Table::Dentry, dir, name)? else { return Ok(None) };
@@ -249,7 +249,7 @@ impl Engine {
 
     fn names_of_checkpoints(&self, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
         let mut found: Vec<(Vec<u8>, Epoch)> = self.meta.reading(|rows| {
-            let all = rows.capture.checkpoints.iter().map(|checkpoint| (checkpoint.row.name.clone(), checkpoint.epoch));
+            let all = rows.checkpoint_set.checkpoints.iter().map(|checkpoint| (checkpoint.row.name.clone(), checkpoint.epoch));
             Ok(all.filter(|(name, _)| after.is_none_or(|after| name.as_slice() > after)).collect())
         })?;
         found.sort_unstable();

@@ -6,25 +6,25 @@ use crate::Epoch;
 
 /// What a file may write in place, as of a generation of the set of checkpoints.
 #[derive(Debug, Default)]
-pub(crate) struct Floor {
-    /// The floor, in the low half, and the generation, in the high half.
+pub(crate) struct CowEpoch {
+    /// The epoch, in the low half, and the generation, in the high half.
     known: AtomicU64,
     /// The newest checkpoint that holds the file, and the epoch up to which files may share blocks.
     held: AtomicU32,
     cloned: AtomicU32,
 }
 
-impl Floor {
-    /// Returns the floor if it is known as of this generation.
+impl CowEpoch {
+    /// Returns the epoch if it is known as of this generation.
     #[inline]
     pub(crate) fn get(&self, generation: u32) -> Option<Epoch> {
         let known = self.known.load(Ordering::Acquire);
         (known >> 32 == u64::from(generation)).then_some(Epoch(known as u32))
     }
 
-    /// Notes the floor of a generation; [`set_parts`](Self::set_parts) comes before.
-    pub(crate) fn set(&self, generation: u32, floor: Epoch) {
-        self.known.store(u64::from(generation) << 32 | u64::from(floor.0), Ordering::Release);
+    /// Notes the epoch of a generation; [`set_parts`](Self::set_parts) comes before.
+    pub(crate) fn set(&self, generation: u32, epoch: Epoch) {
+        self.known.store(u64::from(generation) << 32 | u64::from(epoch.0), Ordering::Release);
     }
 
     /// Notes the newest checkpoint that holds the file, and the epoch up to which files may share its blocks.

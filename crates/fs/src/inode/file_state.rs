@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::block_set::BlockSet;
-use super::cow_epoch::{ExtentSize, Floor, Unit};
+use super::cow_epoch::{CowEpoch, ExtentSize, Unit};
 use super::imaged::Imaged;
 use super::recent::Recent;
 use super::unsealed::Unsealed;
@@ -38,23 +38,23 @@ pub(crate) struct FileState {
     /// Rank 2a: bytes, for `direct`.
     pub(crate) ranges: RangeLock,
     /// Rank 2b: file blocks that a writer under the shared inode lock fills (I-IO-2).
-    pub(crate) fills: RangeLock,
+    pub(crate) fill_claims: RangeLock,
     /// Rank 3. `None` until it is needed.
     map: RwLock<Option<ExtentMap>>,
     /// The size in the inode's row, valid once the map is loaded. Behind `inode.size` while cached writes wait.
     logged_size: AtomicU64,
     /// Extents born up to this epoch may be needed elsewhere.
-    pub(crate) floor: Floor,
-    /// What is written untorn; valid with the floor.
+    pub(crate) cow_epoch: CowEpoch,
+    /// What is written untorn; valid with the copy-on-write epoch.
     pub(crate) untorn: Unit,
-    /// What is wanted in one run; valid with the floor.
+    /// What is wanted in one run; valid with the copy-on-write epoch.
     pub(crate) extent_size: ExtentSize,
     pub(crate) recent: Recent,
     /// Leaf; changed under the map's write lock.
     pub(crate) imaged: Mutex<Imaged>,
     pub(crate) unsealed: Unsealed,
-    /// Rank 3.5: holes whose data is in the cache and whose blocks are promised.
-    pub(crate) promised: Mutex<BlockSet>,
+    /// Rank 3.5: holes whose data is in the cache and whose blocks are reserved.
+    pub(crate) reserved: Mutex<BlockSet>,
     pub(crate) cached: OnceLock<CachePart>,
 }
 
@@ -77,7 +77,7 @@ impl FileState {
     /// Returns whether nothing is lost when the inode is dropped from memory: no opens, no dirty pages.
     pub(crate) fn is_idle(&self) -> bool {
         let dirty = self.cached.get().is_some_and(|part| part.file.dirty_bytes() > 0);
-        self.opens.try_lock().is_some_and(|opens| opens.len() == 0) && !dirty && self.promised.lock().is_empty()
+        self.opens.try_lock().is_some_and(|opens| opens.len() == 0) && !dirty && self.reserved.lock().is_empty()
     }
 
     #[cfg(test)]

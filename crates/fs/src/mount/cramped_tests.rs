@@ -99,7 +99,7 @@ fn i_meta_6_what_a_large_log_does_not_buffer_is_written_where_the_metadata_may_n
     FileSystem::format(&device, None, &FormatOptions { log_bytes: Some(40 << 20), ..FormatOptions::default() }).unwrap();
     let fs = super::mount(device, None, quiet()).unwrap();
     let blocks = fs.allocator.totals().free - 512;
-    fs.allocator.allocate_all(AllocRequest { goal: None, blocks, ahead: None, class: SpaceClass::Metadata, promised: 0 }).unwrap();
+    fs.allocator.allocate_all(AllocRequest { goal: None, blocks, ahead: None, class: SpaceClass::Metadata, reserved: 0 }).unwrap();
     let set = |i: u32| {
         fs.begin_change()?;
         let rows = vec![RowChange::put(Table::Setting, i.to_le_bytes().to_vec(), vec![7; 30_000])];

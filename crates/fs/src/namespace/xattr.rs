@@ -89,7 +89,7 @@ impl Engine {
         let names = self.names.lock();
         let lsn = self.change_xattr(inode, change);
         drop(names);
-        self.sharing.changed();
+        self.epoch_state.changed();
         lsn
     }
 

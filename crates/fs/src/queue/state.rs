@@ -242,14 +242,14 @@ impl QueueState {
         };
         let io = op.file.io();
         let range = locks.then(|| self.lock_range(op));
-        if !io.state().fills.try_acquire(blocks.clone(), Sharing::Exclusive) {
+        if !io.state().fill_claims.try_acquire(blocks.clone(), Sharing::Exclusive) {
             self.quiesce();
-            io.state().fills.acquire(blocks.clone(), Sharing::Exclusive, &*self.fs);
+            io.state().fill_claims.acquire(blocks.clone(), Sharing::Exclusive, &*self.fs);
         }
         match io.begin_queued_fill(op.offset, op.bytes(), blocks.clone()) {
             Ok(Some((filling, segments))) => Ok(Some(Ready { segments, range, filling: Some(filling) })),
             other => {
-                io.state().fills.release(blocks, Sharing::Exclusive);
+                io.state().fill_claims.release(blocks, Sharing::Exclusive);
                 if let Some((range, sharing)) = range {
                     io.state().ranges.release(range, sharing);
                 }

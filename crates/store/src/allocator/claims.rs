@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::Allocator;
 use crate::extent::{ExtentState, Run};
-use crate::images::{CoveringRow, Shares};
+use crate::images::{BlockRefs, Referrer};
 use crate::{BlockNo, Epoch, Error, FileBlock, InodeNo, Result};
 
 /// What claims blocks.
@@ -65,12 +65,12 @@ impl Claim {
     }
 
     /// The row that claims, as far as sharing goes.
-    fn row(&self) -> Option<CoveringRow> {
+    fn row(&self) -> Option<Referrer> {
         match self.owner {
             Owner::Region(_) => None,
             // In either state: a file needs what is its own.
-            Owner::Extent(..) => Some(CoveringRow::Live(ExtentState::Written)),
-            Owner::Image(.., state) => Some(CoveringRow::Image(state)),
+            Owner::Extent(..) => Some(Referrer::Live(ExtentState::Written)),
+            Owner::Image(.., state) => Some(Referrer::Image(state)),
         }
     }
 
@@ -93,7 +93,7 @@ impl Claim {
 #[derive(Debug, Default)]
 pub struct Shared {
     /// The blocks that several extents and images cover.
-    pub shares: Shares,
+    pub shares: BlockRefs,
     /// The inodes that share blocks with others, now or in a checkpoint.
     pub files: HashSet<InodeNo>,
     /// No extent that shares blocks was born later.
@@ -166,7 +166,7 @@ impl Claims {
             furthest = furthest.filter(|before| before.end() >= claim.end()).or(Some(claim));
         }
         if any {
-            shared.shares = Shares::build(self.claims.iter().filter_map(|claim| Some((claim.run(), claim.row()?))));
+            shared.shares = BlockRefs::build(self.claims.iter().filter_map(|claim| Some((claim.run(), claim.row()?))));
         }
         shared
     }

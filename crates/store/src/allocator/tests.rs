@@ -12,7 +12,7 @@ fn space() -> Allocator {
 }
 
 fn want(blocks: u64) -> AllocRequest {
-    AllocRequest { goal: None, blocks, ahead: None, class: SpaceClass::Data, promised: 0 }
+    AllocRequest { goal: None, blocks, ahead: None, class: SpaceClass::Data, reserved: 0 }
 }
 
 fn run(start: u64, blocks: u64) -> Run {
@@ -93,7 +93,7 @@ proptest! {
             let before = space.totals();
             let runs = match step {
                 Step::One { goal, blocks, ahead, class } => {
-                    let want = AllocRequest { goal: goal.map(BlockNo), blocks, ahead: ahead.map(|(ino, n)| (InodeNo(ino), n)), class, promised: 0 };
+                    let want = AllocRequest { goal: goal.map(BlockNo), blocks, ahead: ahead.map(|(ino, n)| (InodeNo(ino), n)), class, reserved: 0 };
                     space.allocate_all(want).unwrap_or_default()
                 }
                 Step::All { blocks, ahead } => {
@@ -230,14 +230,14 @@ fn the_reserve_follows_the_metadata_up_to_an_eighth() {
 #[test]
 fn promised_blocks_are_found_on_a_full_volume() {
     let space = space();
-    space.promise(10).unwrap();
+    space.reserve_blocks(10).unwrap();
     space.allocate_all(want(BLOCKS - 16 - 10)).unwrap();
     assert_eq!(space.allocate_all(want(1)).unwrap_err().kind, ErrorKind::NoSpace);
-    assert_eq!(space.promise(1).unwrap_err().kind, ErrorKind::NoSpace);
-    let runs = space.allocate_all(AllocRequest { promised: 4, ..want(4) }).expect("I-SPC-5");
+    assert_eq!(space.reserve_blocks(1).unwrap_err().kind, ErrorKind::NoSpace);
+    let runs = space.allocate_all(AllocRequest { reserved: 4, ..want(4) }).expect("I-SPC-5");
     space.free(&runs, 4);
-    assert_eq!(space.allocate_all(want(1)).unwrap_err().kind, ErrorKind::NoSpace, "promised again");
-    space.release_promise(10);
+    assert_eq!(space.allocate_all(want(1)).unwrap_err().kind, ErrorKind::NoSpace, "reserved again");
+    space.release_reserved(10);
     space.allocate_all(want(10)).unwrap();
 }
 

@@ -15,9 +15,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::block_refs::{Deltas, Others, Row, Shares, Uncovered};
-use super::checkpoint_row::{CheckpointRow, before_key, image_extent, is_captured, put_image, split_before_key};
-use super::pending_unshare::Left;
+use super::block_refs::{BlockRefs, Deltas, Others, Referrer, Uncovered};
+use super::checkpoint_row::{CheckpointRow, before_key, has_before_images, image_extent, put_image, split_before_key};
+use super::pending_unshare::PendingUnshare;
 use crate::extent::Run;
 use crate::planted::{PlantedBug, planted};
 use crate::row::{ExtentRow, RowChange, Table, split_key};
@@ -49,15 +49,15 @@ impl Checkpoint {
 
 /// The checkpoints and the blocks that they share with the present.
 #[derive(Debug, Default)]
-pub struct Capture {
+pub struct CheckpointSet {
     /// Oldest first.
     pub checkpoints: Vec<Arc<Checkpoint>>,
     /// Deleted ones whose deletion is not durable: what they had is still kept (I-CKP-7).
     pub going: Vec<Arc<Checkpoint>>,
     /// The blocks that several rows refer to.
-    pub shares: Shares,
+    pub block_refs: BlockRefs,
     /// Runs that may be written in place once a record is sealed.
-    pub left: Left,
+    pub pending_unshare: PendingUnshare,
     /// The files that share blocks with others, or did since the mount: those that were cloned, and their clones.
     pub cloned: HashSet<InodeNo>,
     /// Extents of these born up to this epoch may be shared.
@@ -66,7 +66,7 @@ pub struct Capture {
 
 /// What a record keeps and frees.
 #[derive(Debug, Default)]
-pub struct Captured {
+pub struct ImagePlan {
     /// Rows to add to the record.
     pub images: Vec<RowChange>,
     pub deltas: Deltas,
@@ -74,16 +74,16 @@ pub struct Captured {
 
 /// What a file knows of the extent rows that a record changes: they are its first rows, in this order, each key once.
 #[derive(Debug)]
-pub struct Known {
+pub struct PriorRows {
     /// The newest checkpoint that holds the file.
     pub epoch: Epoch,
     /// Its rows before the record.
-    pub rows: Vec<KnownRow>,
+    pub rows: Vec<PriorRow>,
 }
 
 /// One of them.
 #[derive(Debug, Clone, Copy)]
-pub struct KnownRow {
+pub struct PriorRow {
     /// The row before the record.
     pub old: Option<ExtentRow>,
     /// Whether the checkpoint has an image of it, where that is known.
@@ -94,10 +94,10 @@ fn run_of(row: ExtentRow) -> Run {
     Run { start: row.start, blocks: row.len.into() }
 }
 
-impl Capture {
+impl CheckpointSet {
     /// Returns whether commits need not look here.
     pub fn is_idle(&self) -> bool {
-        self.checkpoints.is_empty() && self.shares.is_empty()
+        self.checkpoints.is_empty() && self.block_refs.is_empty()
     }
 
     /// Returns the checkpoint of a name.
@@ -114,33 +114,38 @@ impl Capture {
     }
 
     /// Plans what a record has to keep; `get` finds rows as they are before it, and is not asked for what is known.
-    pub fn plan(&self, rows: &[RowChange], known: Option<&Known>, mut get: impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>) -> Result<Captured> {
-        let mut captured = Captured::default();
+    pub fn plan(
+        &self,
+        rows: &[RowChange],
+        known: Option<&PriorRows>,
+        mut get: impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>,
+    ) -> Result<ImagePlan> {
+        let mut plan = ImagePlan::default();
         let first = known.map_or(&[][..], |known| &known.rows);
         for (row, known_row) in rows.iter().zip(first) {
-            self.keep_extent(row, Some((known.map_or(Epoch(0), |known| known.epoch), *known_row)), &mut captured, &mut get)?;
+            self.keep_extent(row, Some((known.map_or(Epoch(0), |known| known.epoch), *known_row)), &mut plan, &mut get)?;
         }
         let mut seen = HashSet::new();
         for row in &rows[first.len()..] {
             if row.table == Table::Before {
-                self.count_image(row, &mut captured, &mut get)?;
-            } else if is_captured(row.table) && seen.insert((row.table, row.key.as_slice())) {
+                self.count_image(row, &mut plan, &mut get)?;
+            } else if has_before_images(row.table) && seen.insert((row.table, row.key.as_slice())) {
                 if row.table == Table::Extent {
-                    self.keep_extent(row, None, &mut captured, &mut get)?;
+                    self.keep_extent(row, None, &mut plan, &mut get)?;
                 } else {
-                    self.keep(row, &mut captured, &mut get)?;
+                    self.keep(row, &mut plan, &mut get)?;
                 }
             }
         }
-        Ok(captured)
+        Ok(plan)
     }
 
-    fn keep(&self, row: &RowChange, captured: &mut Captured, get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>) -> Result<()> {
+    fn keep(&self, row: &RowChange, plan: &mut ImagePlan, get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>) -> Result<()> {
         let Some(checkpoint) = self.newest(split_key(&row.key)?.0) else { return Ok(()) };
         let absent = get(Table::Before, &before_key(checkpoint.epoch, row.table, &row.key))?.is_none();
         if (absent || planted(PlantedBug::ImageOverwritten)) && !planted(PlantedBug::ImageForgotten) {
             let old = get(row.table, &row.key)?;
-            captured.images.push(put_image(checkpoint.epoch, row.table, &row.key, old.as_deref()));
+            plan.images.push(put_image(checkpoint.epoch, row.table, &row.key, old.as_deref()));
         }
         Ok(())
     }
@@ -149,8 +154,8 @@ impl Capture {
     fn keep_extent(
         &self,
         row: &RowChange,
-        known: Option<(Epoch, KnownRow)>,
-        captured: &mut Captured,
+        known: Option<(Epoch, PriorRow)>,
+        plan: &mut ImagePlan,
         get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>,
     ) -> Result<()> {
         let mut read = |table, key: &[u8]| get(table, key);
@@ -168,7 +173,7 @@ impl Capture {
                 assert!(known.is_none_or(|(held, _)| epoch <= held), "I-CKP-8: checkpoint {} was made while inode rows changed", epoch.0);
                 let mut has_image = || Ok::<_, Error>(get(Table::Before, &before_key(epoch, row.table, &row.key))?.is_some());
                 let imaged = match known {
-                    Some((held, KnownRow { imaged: Some(imaged), .. })) if held == epoch => {
+                    Some((held, PriorRow { imaged: Some(imaged), .. })) if held == epoch => {
                         debug_assert!(has_image()? == imaged, "I-CKP-1: what has an image in checkpoint {} is known", epoch.0);
                         imaged
                     }
@@ -179,42 +184,42 @@ impl Capture {
             None => None,
         };
         let new = row.value.as_deref().map(ExtentRow::decode).transpose()?;
-        old.into_iter().for_each(|old| captured.deltas.remove(run_of(old), Row::Live(old.state())));
-        new.into_iter().for_each(|new| captured.deltas.insert(run_of(new), Row::Live(new.state())));
-        old.filter(|_| target.is_some()).into_iter().for_each(|old| captured.deltas.insert(run_of(old), Row::Image(old.state())));
-        captured.images.extend(target.map(|epoch| put_image(epoch, row.table, &row.key, old.map(ExtentRow::encode).as_deref())));
+        old.into_iter().for_each(|old| plan.deltas.remove(run_of(old), Referrer::Live(old.state())));
+        new.into_iter().for_each(|new| plan.deltas.insert(run_of(new), Referrer::Live(new.state())));
+        old.filter(|_| target.is_some()).into_iter().for_each(|old| plan.deltas.insert(run_of(old), Referrer::Image(old.state())));
+        plan.images.extend(target.map(|epoch| put_image(epoch, row.table, &row.key, old.map(ExtentRow::encode).as_deref())));
         Ok(())
     }
 
     /// Counts an image that comes, goes or is handed on.
-    fn count_image(&self, row: &RowChange, captured: &mut Captured, get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>) -> Result<()> {
+    fn count_image(&self, row: &RowChange, plan: &mut ImagePlan, get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>) -> Result<()> {
         let (_, table, _) = split_before_key(&row.key)?;
         if table != Table::Extent {
             return Ok(());
         }
         let old = get(Table::Before, &row.key)?.map(|image| image_extent(table, &image)).transpose()?.flatten();
         let new = row.value.as_deref().map(|image| image_extent(table, image)).transpose()?.flatten();
-        old.into_iter().for_each(|old| captured.deltas.remove(run_of(old), Row::Image(old.state())));
-        new.into_iter().for_each(|new| captured.deltas.insert(run_of(new), Row::Image(new.state())));
+        old.into_iter().for_each(|old| plan.deltas.remove(run_of(old), Referrer::Image(old.state())));
+        new.into_iter().for_each(|new| plan.deltas.insert(run_of(new), Referrer::Image(new.state())));
         Ok(())
     }
 
     /// Carries out what [`plan`](Self::plan) found; returns the runs that became free (I-CKP-2) and those that one row alone has now (I-CKP-7).
-    pub fn settle(&mut self, captured: &Captured, others: Others) -> Result<Uncovered> {
-        self.shares.apply(&captured.deltas, others)
+    pub fn apply(&mut self, plan: &ImagePlan, others: Others) -> Result<Uncovered> {
+        self.block_refs.apply(&plan.deltas, others)
     }
 
     /// Notes what a record left to one row. Where no files share blocks nobody writes what a change of a file left: to a checkpoint alone. What the
     /// deletion of a checkpoint left, the others being as they were, may be unwritten blocks of a file.
-    pub fn leave(&mut self, lsn: Lsn, runs: &[Run], others: Others, sealed: Lsn) {
+    pub fn note_unshared(&mut self, lsn: Lsn, runs: &[Run], others: Others, sealed: Lsn) {
         if !self.cloned.is_empty() || others == Others::Covered {
-            self.left.note(lsn, runs, sealed);
+            self.pending_unshare.note(lsn, runs, sealed);
         }
     }
 
     /// Returns whether any block of the run is needed elsewhere, and else the record that must be sealed before it is written in place, if one is known (I-CKP-7).
     pub fn sharing(&self, run: Run) -> (bool, Option<Lsn>) {
-        if self.shares.is_needed_elsewhere(run) { (true, None) } else { (false, self.left.last(run)) }
+        if self.block_refs.is_needed_elsewhere(run) { (true, None) } else { (false, self.pending_unshare.last(run)) }
     }
 
     /// Returns the epoch up to which checkpoints may need extents of an inode, with those whose deletion may not survive (I-CKP-7).

@@ -1,4 +1,4 @@
-//! Which volume blocks more than one extent row covers: a live one and before-images, or several of either.
+//! Reference counts of blocks: how many extent rows refer to a block that more than one refers to, live ones and before-images.
 //!
 //! Blocks that one row covers are the ordinary case and cost nothing here. A record that changes rows changes the counts; a block that no row
 //! covers any more is free (I-CKP-2). Rebuilt at mount from the rows, as the free space is.
@@ -15,19 +15,19 @@ use crate::{BlockNo, Error, Result};
 
 /// Runs of blocks that several rows cover, by first block.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Shares(BTreeMap<u64, Share>);
+pub struct BlockRefs(BTreeMap<u64, SharedRun>);
 
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Share {
+struct SharedRun {
     /// The block behind the last.
     end: u64,
-    cover: Cover,
+    refs: RefCount,
 }
 
 /// The rows that cover a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Cover {
+struct RefCount {
     rows: u32,
     /// How many of them need what is in it.
     needing: u32,
@@ -39,14 +39,14 @@ pub struct Deltas(Vec<(u64, Step)>);
 
 /// What kind of row covers a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Row {
+pub enum Referrer {
     /// An extent of a file.
     Live(ExtentState),
     /// What one was in a checkpoint.
     Image(ExtentState),
 }
 
-impl Row {
+impl Referrer {
     fn needs(self) -> bool {
         self != Self::Image(ExtentState::Unwritten) && !(self == Self::Live(ExtentState::Unwritten) && planted(PlantedBug::UnwrittenNotNeeded))
     }
@@ -116,13 +116,13 @@ fn append(runs: &mut Vec<Run>, range: Range<u64>) {
 
 impl Deltas {
     /// A row that covered the run is changed or removed.
-    pub fn remove(&mut self, run: Run, row: Row) {
+    pub fn remove(&mut self, run: Run, row: Referrer) {
         self.add(run, Step { old: 1, old_needing: row.needs().into(), ..Step::default() });
     }
 
     /// A row covers the run from now on.
-    pub fn insert(&mut self, run: Run, row: Row) {
-        let written = matches!(row, Row::Live(ExtentState::Written) | Row::Image(ExtentState::Written));
+    pub fn insert(&mut self, run: Run, row: Referrer) {
+        let written = matches!(row, Referrer::Live(ExtentState::Written) | Referrer::Image(ExtentState::Written));
         self.add(run, Step { new: 1, new_needing: row.needs().into(), new_written: written.into(), ..Step::default() });
     }
 
@@ -152,21 +152,21 @@ impl Deltas {
     }
 }
 
-impl Shares {
+impl BlockRefs {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Counts all rows.
-    pub(crate) fn build(rows: impl IntoIterator<Item = (Run, Row)>) -> Self {
+    pub(crate) fn build(rows: impl IntoIterator<Item = (Run, Referrer)>) -> Self {
         let mut deltas = Deltas::default();
         rows.into_iter().for_each(|(run, row)| deltas.insert(run, row));
         let mut shares = Self::default();
         for (range, step) in deltas.changes() {
             let count = |n: i64| u32::try_from(n).expect("fewer rows than fit into memory");
-            let cover = Cover { rows: count(step.new), needing: count(step.new_needing) };
-            if cover.rows > 1 {
-                shares.join(&range, cover);
+            let refs = RefCount { rows: count(step.new), needing: count(step.new_needing) };
+            if refs.rows > 1 {
+                shares.join(&range, refs);
             }
         }
         shares
@@ -175,7 +175,7 @@ impl Shares {
     /// Returns whether more rows than that of a file's own extent need a block of the run.
     pub fn is_needed_elsewhere(&self, run: Run) -> bool {
         let mut met = self.0.range(..run.end()).rev().take_while(|(_, share)| share.end > run.start.0);
-        met.any(|(_, share)| share.cover.needing > 1 + u32::from(planted(PlantedBug::TwoAreNone)))
+        met.any(|(_, share)| share.refs.needing > 1 + u32::from(planted(PlantedBug::TwoAreNone)))
     }
 
     /// Carries out a record's changes.
@@ -185,14 +185,14 @@ impl Shares {
     pub fn apply(&mut self, deltas: &Deltas, others: Others) -> Result<Uncovered> {
         let plan = self.plan(deltas, others)?;
         let mut uncovered = Uncovered::default();
-        for (range, cover, less) in plan {
+        for (range, refs, less) in plan {
             self.cut(&range);
-            if cover.rows > 1 {
-                self.join(&range, cover);
+            if refs.rows > 1 {
+                self.join(&range, refs);
             }
-            match cover {
-                Cover { rows: 0, .. } => append(&mut uncovered.freed, range),
-                Cover { needing: ..=1, .. } if less => append(&mut uncovered.left, range),
+            match refs {
+                RefCount { rows: 0, .. } => append(&mut uncovered.freed, range),
+                RefCount { needing: ..=1, .. } if less => append(&mut uncovered.left, range),
                 _ => {}
             }
         }
@@ -202,11 +202,11 @@ impl Shares {
     /// Returns how many blocks a record would free.
     pub fn would_free(&self, deltas: &Deltas) -> Result<u64> {
         let plan = self.plan(deltas, Others::Covered)?;
-        Ok(plan.iter().filter(|(_, cover, _)| cover.rows == 0).map(|(range, ..)| range.end - range.start).sum())
+        Ok(plan.iter().filter(|(_, refs, _)| refs.rows == 0).map(|(range, ..)| range.end - range.start).sum())
     }
 
     /// Which rows cover every run that changes, from then on, and whether fewer need it than before.
-    fn plan(&self, deltas: &Deltas, others: Others) -> Result<Vec<(Range<u64>, Cover, bool)>> {
+    fn plan(&self, deltas: &Deltas, others: Others) -> Result<Vec<(Range<u64>, RefCount, bool)>> {
         let mut plan = Vec::new();
         for (range, step) in deltas.changes() {
             for (part, counted) in self.parts(range) {
@@ -214,19 +214,19 @@ impl Shares {
                 let count = |before: u32, net: i64| u32::try_from(i64::from(before) + net).ok();
                 let (rows, needing) = (count(before.rows, step.net()), count(before.needing, step.net_needing()));
                 let (Some(rows), Some(needing)) = (rows, needing) else {
-                    let Cover { rows, needing } = before;
+                    let RefCount { rows, needing } = before;
                     let message =
                         format!("block {} is covered by {rows} extents, {needing} of which need it, and more of them go; run a check", part.start);
                     return Err(Error::corrupt(message));
                 };
-                plan.push((part, Cover { rows, needing }, step.net_needing() < 0));
+                plan.push((part, RefCount { rows, needing }, step.net_needing() < 0));
             }
         }
         Ok(plan)
     }
 
     /// A range in parts that the same rows cover; `None` where that is at most one.
-    fn parts(&self, range: Range<u64>) -> Vec<(Range<u64>, Option<Cover>)> {
+    fn parts(&self, range: Range<u64>) -> Vec<(Range<u64>, Option<RefCount>)> {
         let mut parts = Vec::new();
         let mut at = range.start;
         let before = self.0.range(..=range.start).next_back().filter(|(start, _)| **start < range.start);
@@ -238,7 +238,7 @@ impl Shares {
             if start > at {
                 parts.push((at..start, None));
             }
-            parts.push((start..end, Some(share.cover)));
+            parts.push((start..end, Some(share.refs)));
             at = end;
         }
         if at < range.end {
@@ -250,11 +250,11 @@ impl Shares {
     /// Takes a range out.
     fn cut(&mut self, range: &Range<u64>) {
         let first = self.0.range(..range.start).next_back().filter(|(_, share)| share.end > range.start).map_or(range.start, |(start, _)| *start);
-        let met: Vec<(u64, Share)> = self.0.range(first..range.end).map(|(start, share)| (*start, *share)).collect();
+        let met: Vec<(u64, SharedRun)> = self.0.range(first..range.end).map(|(start, share)| (*start, *share)).collect();
         for (start, share) in met {
             self.0.remove(&start);
             if start < range.start {
-                self.0.insert(start, Share { end: range.start, ..share });
+                self.0.insert(start, SharedRun { end: range.start, ..share });
             }
             if share.end > range.end && !planted(PlantedBug::ShareTailLost) {
                 self.0.insert(range.end, share);
@@ -263,27 +263,27 @@ impl Shares {
     }
 
     /// Puts in a range of which nothing is in, joined with equal neighbours.
-    fn join(&mut self, range: &Range<u64>, cover: Cover) {
-        let next = self.0.get(&range.end).filter(|share| share.cover == cover).map(|share| share.end);
+    fn join(&mut self, range: &Range<u64>, refs: RefCount) {
+        let next = self.0.get(&range.end).filter(|share| share.refs == refs).map(|share| share.end);
         let end = next.map_or(range.end, |further| {
             self.0.remove(&range.end);
             further
         });
-        match self.0.range_mut(..range.start).next_back().filter(|(_, share)| share.end == range.start && share.cover == cover) {
+        match self.0.range_mut(..range.start).next_back().filter(|(_, share)| share.end == range.start && share.refs == refs) {
             Some((_, share)) => share.end = end,
-            None => drop(self.0.insert(range.start, Share { end, cover })),
+            None => drop(self.0.insert(range.start, SharedRun { end, refs })),
         }
     }
 }
 
 /// What covered blocks that are not counted, because that was at most one row.
-fn before(step: Step, others: Others) -> Cover {
-    let one = |needs: bool| Cover { rows: 1, needing: needs.into() };
+fn before(step: Step, others: Others) -> RefCount {
+    let one = |needs: bool| RefCount { rows: 1, needing: needs.into() };
     match others {
         _ if step.old > 0 => one(step.old_needing > 0),
         // A row of which a live one becomes a copy: an image of the same state, or, of written blocks only, another live one.
         Others::Covered => one(step.new_written > 0),
-        Others::Free => Cover::default(),
+        Others::Free => RefCount::default(),
     }
 }
 
@@ -291,7 +291,7 @@ fn before(step: Step, others: Others) -> Cover {
 pub fn freed_by(changes: &[ExtentChange], old: &[Option<Extent>]) -> Vec<Run> {
     let mut deltas = Deltas::default();
     // Their states make no difference here.
-    let row = Row::Live(ExtentState::Written);
+    let row = Referrer::Live(ExtentState::Written);
     let run = |extent: &Extent| Run { start: extent.start, blocks: extent.blocks.into() };
     old.iter().flatten().for_each(|extent| deltas.remove(run(extent), row));
     for change in changes {
@@ -316,10 +316,10 @@ mod tests {
 
     /// Rows, and what covers every block, counted one by one.
     #[derive(Default)]
-    struct Model(Vec<(Run, Row)>);
+    struct Model(Vec<(Run, Referrer)>);
 
     impl Model {
-        fn rows(&self, at: u64) -> impl Iterator<Item = Row> {
+        fn rows(&self, at: u64) -> impl Iterator<Item = Referrer> {
             self.0.iter().filter(move |(run, _)| (run.start.0..run.end()).contains(&at)).map(|(_, row)| *row)
         }
 
@@ -331,7 +331,7 @@ mod tests {
         /// Whether one record may put a live row there: all its blocks are free, or all covered; and where one row covers one it becomes a copy of that.
         fn admits(&self, run: Run, state: ExtentState, fresh: bool) -> bool {
             (run.start.0..run.end()).all(|at| match (self.rows(at).count(), self.rows(at).next()) {
-                (1, Some(row)) => !fresh && (row == Row::Image(state) || (row == Row::Live(Written) && state == Written)),
+                (1, Some(row)) => !fresh && (row == Referrer::Image(state) || (row == Referrer::Live(Written) && state == Written)),
                 (count, _) => fresh == (count == 0),
             })
         }
@@ -346,29 +346,29 @@ mod tests {
         }
 
         /// Live rows that a record puts over free blocks, or over covered ones.
-        fn come(&mut self, model: &Model, fresh: bool) -> Vec<(Run, Row)> {
-            let mut came: Vec<(Run, Row)> = Vec::new();
+        fn come(&mut self, model: &Model, fresh: bool) -> Vec<(Run, Referrer)> {
+            let mut came: Vec<(Run, Referrer)> = Vec::new();
             for _ in 0..self.next(3) {
                 let start = self.next(BLOCKS - 4);
                 let (new, state) = (run(start, 1 + self.next(BLOCKS - start)), [Written, Unwritten][self.next(2) as usize]);
                 let meets = |other: &Run| other.start.0 < new.end() && start < other.end();
                 if model.admits(new, state, fresh) && !came.iter().any(|(other, _)| meets(other)) {
-                    came.push((new, Row::Live(state)));
+                    came.push((new, Referrer::Live(state)));
                 }
             }
             came
         }
 
         /// What becomes of a row: nothing, or, of a live one, the rows that a write into it makes, with an image of what it was.
-        fn change(&mut self, (old, row): (Run, Row)) -> Vec<(Run, Row)> {
-            let Row::Live(state) = row else { return Vec::new() };
-            let kept = if self.next(2) == 0 { vec![(old, Row::Image(state))] } else { Vec::new() };
+        fn change(&mut self, (old, row): (Run, Referrer)) -> Vec<(Run, Referrer)> {
+            let Referrer::Live(state) = row else { return Vec::new() };
+            let kept = if self.next(2) == 0 { vec![(old, Referrer::Image(state))] } else { Vec::new() };
             if self.next(2) == 0 {
                 return kept;
             }
             let at = old.start.0 + self.next(old.blocks);
             let rest = [(old.start.0, at), (at + 1, old.end())].into_iter().filter(|(start, end)| start < end);
-            let parts = rest.map(|(start, end)| (run(start, end - start), row)).chain([(run(at, 1), Row::Live(Written))]);
+            let parts = rest.map(|(start, end)| (run(start, end - start), row)).chain([(run(at, 1), Referrer::Live(Written))]);
             parts.chain(kept).collect()
         }
     }
@@ -376,7 +376,7 @@ mod tests {
     /// I-CKP-2: against a count a block, over random records, and against a rebuild.
     #[test]
     fn i_ckp_2_a_block_is_free_when_no_row_covers_it() {
-        let (mut dice, mut shares, mut model) = (Dice(11), Shares::default(), Model::default());
+        let (mut dice, mut shares, mut model) = (Dice(11), BlockRefs::default(), Model::default());
         let mut shared = 0;
         for _ in 0..3000 {
             let before: Vec<_> = (0..BLOCKS).map(|at| model.count(at)).collect();
@@ -399,7 +399,7 @@ mod tests {
             let blocks = |runs: &[Run]| runs.iter().flat_map(|run| run.start.0..run.end()).collect::<Vec<_>>();
             assert_eq!(blocks(&uncovered.freed), (0..BLOCKS).filter(freed).collect::<Vec<_>>(), "I-CKP-2");
             assert_eq!(blocks(&uncovered.left), (0..BLOCKS).filter(left).collect::<Vec<_>>(), "I-CKP-7");
-            assert_eq!(shares, Shares::build(model.0.clone()), "a rebuild finds the same");
+            assert_eq!(shares, BlockRefs::build(model.0.clone()), "a rebuild finds the same");
             for at in 0..BLOCKS {
                 let (rows, needing) = model.count(at);
                 assert_eq!(shares.is_needed_elsewhere(run(at, 1)), needing > 1);
@@ -412,11 +412,11 @@ mod tests {
     /// S-12, S-55: what is left of preallocated blocks after a write into them is not needed, though an image covers it too.
     #[test]
     fn blocks_that_hold_no_data_in_a_checkpoint_are_not_needed_there() {
-        let (mut shares, mut deltas) = (Shares::default(), Deltas::default());
-        deltas.remove(run(100, 10), Row::Live(Unwritten));
-        deltas.insert(run(100, 10), Row::Image(Unwritten));
+        let (mut shares, mut deltas) = (BlockRefs::default(), Deltas::default());
+        deltas.remove(run(100, 10), Referrer::Live(Unwritten));
+        deltas.insert(run(100, 10), Referrer::Image(Unwritten));
         for (at, blocks, state) in [(100, 4, Unwritten), (104, 1, Written), (105, 5, Unwritten)] {
-            deltas.insert(run(at, blocks), Row::Live(state));
+            deltas.insert(run(at, blocks), Referrer::Live(state));
         }
         assert!(shares.apply(&deltas, Others::Free).unwrap().freed.is_empty());
         assert!(!shares.is_empty() && !shares.is_needed_elsewhere(run(100, 10)));
@@ -425,15 +425,15 @@ mod tests {
     /// Two clones whose shared blocks were zeroed may both begin to write them.
     #[test]
     fn unwritten_blocks_of_two_files_are_needed_by_both() {
-        let shares = Shares::build([(run(100, 10), Row::Live(Unwritten)), (run(100, 10), Row::Live(Unwritten))]);
+        let shares = BlockRefs::build([(run(100, 10), Referrer::Live(Unwritten)), (run(100, 10), Referrer::Live(Unwritten))]);
         assert!(shares.is_needed_elsewhere(run(109, 1)) && !shares.is_needed_elsewhere(run(110, 1)));
     }
 
     #[test]
     fn rows_that_contradict_each_other_are_corruption() {
         let mut deltas = Deltas::default();
-        deltas.remove(run(5, 1), Row::Live(Written));
-        deltas.remove(run(5, 1), Row::Live(Written));
-        assert!(Shares::default().apply(&deltas, Others::Free).is_err());
+        deltas.remove(run(5, 1), Referrer::Live(Written));
+        deltas.remove(run(5, 1), Referrer::Live(Written));
+        assert!(BlockRefs::default().apply(&deltas, Others::Free).is_err());
     }
 }

@@ -108,14 +108,14 @@ pub fn split_before_key(key: &[u8]) -> Result<(Epoch, Table, &[u8])> {
     let (epoch, rest) = key.split_at_checked(4).ok_or_else(short)?;
     let (table, rest) = rest.split_first().ok_or_else(short)?;
     let table = Table::from_code(*table)?;
-    if !is_captured(table) {
+    if !has_before_images(table) {
         return Err(Error::corrupt(format!("a before-image of the table {table:?}, which checkpoints do not keep")));
     }
     Ok((split_checkpoint_key(epoch)?, table, rest))
 }
 
 /// Returns whether checkpoints keep the past of a table.
-pub fn is_captured(table: Table) -> bool {
+pub fn has_before_images(table: Table) -> bool {
     matches!(table, Table::Inode | Table::Dentry | Table::Extent | Table::Xattr | Table::Orphan)
 }
 

@@ -12,11 +12,11 @@ mod block_refs;
 mod checkpoint_row;
 mod pending_unshare;
 
-pub use before_image::{Capture, Checkpoint, Known, KnownRow};
-pub use block_refs::{Others, Row as CoveringRow, Shares, freed_by};
+pub use before_image::{Checkpoint, CheckpointSet, PriorRow, PriorRows};
+pub use block_refs::{BlockRefs, Others, Referrer, freed_by};
 #[cfg(any(test, feature = "forge"))]
 pub use checkpoint_row::encode_image;
 pub use checkpoint_row::{
-    CheckpointRow, before_key, checkpoint_key, decode_image, image_extent, is_captured, put_image, scope_key, split_before_key, split_checkpoint_key,
-    split_scope_key,
+    CheckpointRow, before_key, checkpoint_key, decode_image, has_before_images, image_extent, put_image, scope_key, split_before_key,
+    split_checkpoint_key, split_scope_key,
 };

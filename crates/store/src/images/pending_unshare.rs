@@ -12,14 +12,14 @@ use crate::extent::Run;
 
 /// Runs and the records after which one row covers them.
 #[derive(Debug, Default)]
-pub struct Left {
+pub struct PendingUnshare {
     /// The last record of each run.
     runs: IntervalMap<Lsn>,
     /// In the order of their records, to forget them by.
     order: VecDeque<(Lsn, Run)>,
 }
 
-impl Left {
+impl PendingUnshare {
     /// Notes runs that a record left to one row, and forgets those of records up to `sealed`.
     pub fn note(&mut self, lsn: Lsn, runs: &[Run], sealed: Lsn) {
         while let Some((old, run)) = self.order.front().copied().filter(|(old, _)| *old <= sealed) {
@@ -46,7 +46,7 @@ mod tests {
     /// I-CKP-7: against a record a block.
     #[test]
     fn i_ckp_7_a_run_is_known_until_its_record_is_sealed() {
-        let (mut left, mut model, mut sealed) = (Left::default(), [Lsn(0); 64], Lsn(0));
+        let (mut left, mut model, mut sealed) = (PendingUnshare::default(), [Lsn(0); 64], Lsn(0));
         let mut random = 5u64;
         let mut next = |below: u64| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

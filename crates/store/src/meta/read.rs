@@ -11,7 +11,7 @@ use super::memtable::Memtable;
 use super::merge::merge;
 use super::store::{definition, tree_error};
 use crate::bytes::Bytes;
-use crate::images::{Capture, Checkpoint, before_key, decode_image, split_before_key};
+use crate::images::{Checkpoint, CheckpointSet, before_key, decode_image, split_before_key};
 use crate::planted::{PlantedBug, planted};
 use crate::row::{Table, split_key};
 use crate::{Epoch, Error, ErrorKind, Result};
@@ -57,12 +57,12 @@ pub struct State {
     pub(super) frozen: Option<Arc<Memtable>>,
     pub(super) snapshot: Arc<Snapshot>,
     /// The checkpoints, and what they share with the present.
-    pub capture: Capture,
+    pub checkpoint_set: CheckpointSet,
 }
 
 impl State {
     pub(super) fn new(snapshot: Arc<Snapshot>) -> Self {
-        Self { active: Memtable::default(), frozen: None, snapshot, capture: Capture::default() }
+        Self { active: Memtable::default(), frozen: None, snapshot, checkpoint_set: CheckpointSet::default() }
     }
 
     /// Returns what the memtables know of a row.
@@ -138,8 +138,8 @@ impl State {
 
     /// Returns a checkpoint and the newer ones, next first.
     fn chain(&self, epoch: Epoch) -> Result<(&Checkpoint, impl DoubleEndedIterator<Item = &Arc<Checkpoint>>)> {
-        let at = self.capture.checkpoints.partition_point(|checkpoint| checkpoint.epoch < epoch);
-        match self.capture.checkpoints[at..].split_first() {
+        let at = self.checkpoint_set.checkpoints.partition_point(|checkpoint| checkpoint.epoch < epoch);
+        match self.checkpoint_set.checkpoints[at..].split_first() {
             Some((checkpoint, newer)) if checkpoint.epoch == epoch => Ok((checkpoint, newer.iter())),
             _ => Err(Error::new(ErrorKind::NotFound, format!("checkpoint {} was deleted", epoch.0))),
         }

@@ -59,7 +59,7 @@ pub struct Outlook {
     /// Size of a block in bytes.
     pub block_bytes: u64,
     /// Blocks for which the cache will log rows.
-    pub promised_blocks: u64,
+    pub reserved_blocks: u64,
 }
 
 /// The tree asks at most for this many times its size and that of the rows in memory: it is copied as it is written, and its file doubles.
@@ -122,7 +122,7 @@ impl MetaStore {
             // What it has no room for shows below.
             let _outcome = self.log().sync(self.last_lsn())?;
         }
-        let cached = outlook.promised_blocks * ROWS_OF_A_BLOCK_BYTES;
+        let cached = outlook.reserved_blocks * ROWS_OF_A_BLOCK_BYTES;
         if !outgrown && self.log().has_room(Purpose::Change.leaves(), cached) {
             return Ok(());
         }

@@ -14,7 +14,7 @@ use super::misordered::logged_instead;
 use super::read::{Snapshot, State};
 use super::region::{Backend, Region};
 use crate::extent::Run;
-use crate::images::{Capture, Known, Others};
+use crate::images::{CheckpointSet, Others, PriorRows};
 use crate::log::{IntentLog, LogInfo, LogParts, LogPosition, Record, RecordKind, ReplayReport, SyncOutcome};
 use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table};
@@ -72,8 +72,8 @@ impl Locked<'_> {
     }
 
     /// Returns the checkpoints, to change them.
-    pub fn capture(&mut self) -> &mut Capture {
-        &mut self.state.capture
+    pub fn checkpoint_set(&mut self) -> &mut CheckpointSet {
+        &mut self.state.checkpoint_set
     }
 
     /// Commits a record; blocks that its extents cover and its own rows did not are as `others` says.
@@ -255,7 +255,7 @@ impl MetaStore {
 
     /// Logs a record and makes its rows visible (I-META-1), with what checkpoints keep of the rows before. Nothing is durable before
     /// [`sync`](Self::sync). `known` saves looking rows up. When the old rows cannot be read the store latches as after a failed write, and the record is dropped.
-    pub fn commit(&self, record: Record, known: Option<&Known>) -> Committed {
+    pub fn commit(&self, record: Record, known: Option<&PriorRows>) -> Committed {
         let mut state = self.state.write();
         self.commit_locked(&mut state, record, known, Others::Free).unwrap_or_else(|e| {
             self.failed.get_or_init(|| e.latching("reading the rows that checkpoints keep"));
@@ -271,21 +271,21 @@ impl MetaStore {
         work(&mut locked)
     }
 
-    fn commit_locked(&self, state: &mut State, mut record: Record, known: Option<&Known>, others: Others) -> Result<Committed> {
-        let uncovered = if state.capture.is_idle() {
+    fn commit_locked(&self, state: &mut State, mut record: Record, known: Option<&PriorRows>, others: Others) -> Result<Committed> {
+        let uncovered = if state.checkpoint_set.is_idle() {
             None
         } else {
-            let captured = state.capture.plan(&record.rows, known, |table, key| state.get(table, key))?;
-            let uncovered = state.capture.settle(&captured, others)?;
-            assert!(captured.images.iter().all(|image| image.value.is_some()), "I-CKP-3: the old rows join the record that changes them");
-            record.rows.extend(captured.images);
+            let plan = state.checkpoint_set.plan(&record.rows, known, |table, key| state.get(table, key))?;
+            let uncovered = state.checkpoint_set.apply(&plan, others)?;
+            assert!(plan.images.iter().all(|image| image.value.is_some()), "I-CKP-3: the old rows join the record that changes them");
+            record.rows.extend(plan.images);
             Some(uncovered)
         };
         let lsn = self.log().append(logged_instead(&record).as_ref().unwrap_or(&record));
         debug_assert!(lsn == self.last_lsn(), "I-META-1: nobody appends between a record and its rows");
         self.apply(state, record.rows);
         if let Some(uncovered) = &uncovered {
-            state.capture.leave(lsn, &uncovered.left, others, self.sealed_lsn());
+            state.checkpoint_set.note_unshared(lsn, &uncovered.left, others, self.sealed_lsn());
         }
         Ok(Committed { lsn, freed: uncovered.map(|uncovered| uncovered.freed) })
     }
@@ -331,8 +331,8 @@ impl MetaStore {
     }
 
     /// Takes over what recovery found of checkpoints.
-    pub fn set_capture(&self, capture: Capture) {
-        self.state.write().capture = capture;
+    pub fn set_checkpoints(&self, checkpoint_set: CheckpointSet) {
+        self.state.write().checkpoint_set = checkpoint_set;
     }
 
     /// Visits every row of a table.

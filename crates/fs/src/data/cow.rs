@@ -1,15 +1,15 @@
-//! Redirect on write: blocks that a checkpoint may need are not written in place.
+//! Copy-on-write: blocks that a checkpoint, a clone or an untorn unit protects are not written in place, but to new blocks, which a record maps in their place.
 //!
 //! ```text
-//!   birth of the extent > floor of the file?  yes ─► in place: nothing else to look at
+//!   birth of the extent > the file's copy-on-write epoch?  yes ─► in place: nothing else to look at
 //!        │ no
 //!        ├ written, and a checkpoint holds the file ─► a hole to the writer: new blocks, remapped with the data
 //!        └ else ─► needed by a row elsewhere? yes ─► a hole too
 //!                                              no  ─► in place
 //! ```
 //!
-//! The *floor* is the epoch of the newest checkpoint that holds the file. It is kept beside the file's map and looked up again when the set of
-//! checkpoints has changed, so making a checkpoint touches no file.
+//! The *copy-on-write epoch* is that of the newest checkpoint that holds the file, or up to which the file shares blocks with clones. It is kept beside the
+//! file's map and looked up again when the set of checkpoints has changed, so making a checkpoint touches no file.
 //!
 //! - I-IO-6: a block that an image or another file may need is written only after it left this file's map.
 //! - I-IO-7: a block that leaves a map under the shared inode lock becomes free only after all that held that lock have let go.
@@ -35,7 +35,7 @@ pub(crate) fn forget_pages(fs: &Engine, inode: &Arc<Inode>) -> Result<Option<Map
 /// Takes over a row and extents that changed below the inode. If it is open, its inode lock is held, exclusive.
 pub(crate) fn read_again(fs: &Engine, inode: &Arc<Inode>, row: InodeRow) {
     let io = DataPath::new(fs, inode);
-    io.forget_promises(&(0..u64::MAX));
+    io.forget_reserved(&(0..u64::MAX));
     io.state().recent.clear();
     let size = row.size;
     // Before the map: one that is loaded from here on takes its size from the row.
@@ -47,33 +47,33 @@ pub(crate) fn read_again(fs: &Engine, inode: &Arc<Inode>, row: InodeRow) {
 impl DataPath<'_> {
     /// Returns the epoch up to which extents of this file may be needed elsewhere.
     #[inline]
-    pub(super) fn floor(self) -> Epoch {
-        let generation = self.fs.sharing.generation();
-        self.state().floor.get(generation).unwrap_or_else(|| self.find_floor(generation))
+    pub(super) fn cow_epoch(self) -> Epoch {
+        let generation = self.fs.epoch_state.generation();
+        self.state().cow_epoch.get(generation).unwrap_or_else(|| self.find_cow_epoch(generation))
     }
 
     #[cold]
-    fn find_floor(self, generation: u32) -> Epoch {
+    fn find_cow_epoch(self, generation: u32) -> Epoch {
         let floors = self.fs.meta.reading(|rows| {
-            let held = rows.capture.held(self.inode.ino);
-            let cloned = rows.capture.cloned.contains(&self.inode.ino);
-            Ok((held, if cloned { rows.capture.cloned_upto } else { Epoch(0) }))
+            let held = rows.checkpoint_set.held(self.inode.ino);
+            let cloned = rows.checkpoint_set.cloned.contains(&self.inode.ino);
+            Ok((held, if cloned { rows.checkpoint_set.cloned_upto } else { Epoch(0) }))
         });
         let (held, cloned) = floors.expect("nothing is read from the device");
-        self.state().floor.set_parts(held, cloned);
+        self.state().cow_epoch.set_parts(held, cloned);
         // What cannot be read is kept from tearing to be safe.
         let untorn = self.fs.untorn_bytes(self.inode.ino).unwrap_or(u32::MAX);
         self.state().untorn.set(untorn);
         self.find_extent_size();
         let floor = if untorn > 0 { Epoch(u32::MAX) } else { held.max(cloned) };
-        self.state().floor.set(generation, floor);
+        self.state().cow_epoch.set(generation, floor);
         floor
     }
 
     /// The newest checkpoint that holds the file, and the epoch up to which it may share blocks with other files. Stable under the inode lock of an open file.
-    pub(super) fn floors(self) -> (Epoch, Epoch) {
-        self.floor();
-        self.state().floor.parts()
+    pub(super) fn cow_epochs(self) -> (Epoch, Epoch) {
+        self.cow_epoch();
+        self.state().cow_epoch.parts()
     }
 
     /// Returns the pieces of a range of file blocks as a writer may use them: what is needed elsewhere is a hole (I-IO-6). Also whether there was any.
@@ -90,11 +90,11 @@ impl DataPath<'_> {
 
     /// As [`pieces_to_write`](Self::pieces_to_write), for a write of parts of blocks, in place once they are the file's own.
     pub(super) fn pieces_to_change(self, map: &ExtentMap, blocks: Range<u64>) -> (Vec<Piece>, bool) {
-        let floor = self.floor();
+        let floor = self.cow_epoch();
         let mut pieces: Vec<Piece> = map.pieces(blocks).collect();
         let mut any = false;
         if pieces.iter().any(|piece| piece.mapped.is_some_and(|mapped| mapped.birth <= floor)) {
-            let floors = self.floors();
+            let floors = self.cow_epochs();
             for piece in &mut pieces {
                 let shared = piece.mapped.is_some_and(|mapped| self.is_shared(mapped, piece.blocks, floors));
                 any |= shared;
@@ -112,7 +112,7 @@ impl DataPath<'_> {
         if state == ExtentState::Written && birth <= held {
             return true;
         }
-        let sharing = self.fs.meta.reading(|rows| Ok(rows.capture.sharing(Run { start, blocks })));
+        let sharing = self.fs.meta.reading(|rows| Ok(rows.checkpoint_set.sharing(Run { start, blocks })));
         let (shared, left) = sharing.expect("nothing is read from the device");
         // What cannot be sealed is left as it is: new blocks are asked for, and that call reports what failed.
         let left = left.filter(|_| !planted(PlantedBug::WriteBeforeUnshared));

@@ -1,4 +1,4 @@
-//! Blocks for file data: allocated now, or promised to data that is still in the library cache.
+//! Blocks for file data: allocated now, or reserved for data that is still in the library cache.
 
 use std::ops::Range;
 
@@ -26,8 +26,8 @@ pub(super) fn hole_blocks(pieces: &[Piece]) -> u64 {
 #[must_use]
 pub(super) struct Fresh {
     pub(super) runs: Vec<Run>,
-    /// The file blocks for which they had been promised.
-    promised: Vec<Range<u64>>,
+    /// The file blocks for which they had been reserved.
+    reserved: Vec<Range<u64>>,
 }
 
 impl DataPath<'_> {
@@ -35,7 +35,7 @@ impl DataPath<'_> {
     /// and so does whatever a file that wants its extents large allocates.
     pub(super) fn allocate_holes(self, map: impl std::ops::Deref<Target = ExtentMap>, pieces: &[Piece], extends: bool) -> Result<Fresh> {
         let blocks = hole_blocks(pieces);
-        let Some(first) = pieces.iter().find(|piece| piece.mapped.is_none()) else { return Ok(Fresh { runs: Vec::new(), promised: Vec::new() }) };
+        let Some(first) = pieces.iter().find(|piece| piece.mapped.is_none()) else { return Ok(Fresh { runs: Vec::new(), reserved: Vec::new() }) };
         let at = first.file_block;
         let goal = map.before(at).map(|(first, extent)| BlockNo(extent.start.0 + (at - first.0)));
         let block = u64::from(self.fs.block_size);
@@ -43,13 +43,13 @@ impl DataPath<'_> {
         drop(map);
         let wanted = self.extent_blocks();
         let ahead = if extends { growth } else { 0 }.max(wanted.saturating_sub(blocks));
-        let promised = self.take_promises(pieces);
+        let reserved = self.take_reserved(pieces);
         let ahead = (extends || wanted > 0).then_some((self.inode.ino, ahead));
-        let want = AllocRequest { goal, blocks, ahead, class: SpaceClass::Data, promised: count(&promised) };
+        let want = AllocRequest { goal, blocks, ahead, class: SpaceClass::Data, reserved: count(&reserved) };
         match self.fs.with_freed_blocks(blocks, || self.fs.allocator.allocate_all(want)) {
-            Ok(runs) => Ok(Fresh { runs, promised }),
+            Ok(runs) => Ok(Fresh { runs, reserved }),
             Err(error) => {
-                self.put_back(promised);
+                self.put_back(reserved);
                 Err(error)
             }
         }
@@ -57,12 +57,12 @@ impl DataPath<'_> {
 
     /// Gives back blocks whose data did not reach them.
     pub(super) fn give_back(self, fresh: Fresh) {
-        self.fs.allocator.free(&fresh.runs, count(&fresh.promised));
-        self.put_back(fresh.promised);
+        self.fs.allocator.free(&fresh.runs, count(&fresh.reserved));
+        self.put_back(fresh.reserved);
     }
 
-    fn take_promises(self, pieces: &[Piece]) -> Vec<Range<u64>> {
-        let mut set = self.state().promised.lock();
+    fn take_reserved(self, pieces: &[Piece]) -> Vec<Range<u64>> {
+        let mut set = self.state().reserved.lock();
         if set.is_empty() {
             return Vec::new();
         }
@@ -70,23 +70,23 @@ impl DataPath<'_> {
         holes.flat_map(|piece| set.remove(&(piece.file_block..piece.file_block + piece.blocks))).collect()
     }
 
-    fn put_back(self, promised: Vec<Range<u64>>) {
-        let mut set = self.state().promised.lock();
-        promised.into_iter().for_each(|range| set.insert(range));
+    fn put_back(self, reserved: Vec<Range<u64>>) {
+        let mut set = self.state().reserved.lock();
+        reserved.into_iter().for_each(|range| set.insert(range));
     }
 
     /// Makes sure that the holes of a byte range will find blocks when their data comes.
-    pub(super) fn promise(self, bytes: &Range<u64>) -> Result<()> {
+    pub(super) fn reserve_blocks(self, bytes: &Range<u64>) -> Result<()> {
         let _held = self.state().lock.shared(self.fs);
         let map = self.map()?;
-        let mut set = self.state().promised.lock();
+        let mut set = self.state().reserved.lock();
         let (pieces, _) = self.pieces_to_write(&map, self.fs.grid.blocks(bytes));
         let tail = self.shared_tail(&map, bytes);
         let holes = pieces.iter().filter(|piece| piece.mapped.is_none()).map(|hole| hole.file_block..hole.file_block + hole.blocks);
         let missing: Vec<Range<u64>> = holes.chain(tail).flat_map(|hole| set.missing(hole)).collect();
         let blocks = count(&missing);
         if blocks > 0 {
-            self.fs.with_freed_blocks(blocks, || self.fs.allocator.promise(blocks))?;
+            self.fs.with_freed_blocks(blocks, || self.fs.allocator.reserve_blocks(blocks))?;
             missing.into_iter().for_each(|range| set.insert(range));
         }
         Ok(())
@@ -103,11 +103,11 @@ impl DataPath<'_> {
         (is_written && self.pieces_to_change(map, tail..tail + 1).1).then_some(tail..tail + 1)
     }
 
-    /// Takes back what was promised to file blocks that have their blocks now, or whose data is gone.
-    pub(super) fn forget_promises(self, blocks: &Range<u64>) {
-        let mut set = self.state().promised.lock();
+    /// Takes back what was reserved for file blocks that have their blocks now, or whose data is gone.
+    pub(super) fn forget_reserved(self, blocks: &Range<u64>) {
+        let mut set = self.state().reserved.lock();
         if !set.is_empty() {
-            self.fs.allocator.release_promise(count(&set.remove(blocks)));
+            self.fs.allocator.release_reserved(count(&set.remove(blocks)));
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::lock::is_covered;
 use crate::pause::{Pause, pause};
 use crate::{FileBlock, Lsn, Result, Timestamp};
 use bedplate_store::Committed;
-use bedplate_store::Known;
+use bedplate_store::PriorRows;
 use bedplate_store::freed_by;
 use bedplate_store::{Extent, ExtentChange, ExtentMap};
 use bedplate_store::{PlantedBug, planted};
@@ -80,15 +80,15 @@ impl Change {
 impl DataPath<'_> {
     /// Makes `extents` all that the file blocks of `range` map; what they do not cover any more becomes free unless a checkpoint needs it.
     pub(super) fn publish_extents(self, range: Range<u64>, extents: &[(FileBlock, Extent)], change: Change) -> Result<Lsn> {
-        self.publish(change, |map| {
+        self.commit_map(change, |map| {
             // Under the map's lock: a reservation of blocks for holes looks at the map and the reservations as one.
-            self.forget_promises(&range);
+            self.forget_reserved(&range);
             map.plan_set(range, extents)
         })
     }
 
     /// Plans on the locked map, logs, and carries the plan out; what it frees becomes free once the record is sealed.
-    pub(super) fn publish(self, change: Change, plan: impl FnOnce(&ExtentMap) -> Vec<ExtentChange>) -> Result<Lsn> {
+    pub(super) fn commit_map(self, change: Change, plan: impl FnOnce(&ExtentMap) -> Vec<ExtentChange>) -> Result<Lsn> {
         assert!(is_covered() || self.state().is_covered(), "I-CHG-1: a freeze waits for the change of inode {}", self.inode.ino.0);
         let mut map = self.map_mut()?;
         let changes = plan(&map);
@@ -113,7 +113,7 @@ impl DataPath<'_> {
     }
 
     /// Logs the changed rows (ranks 4 and 5, under the map's write lock).
-    fn log(self, map: &ExtentMap, changes: &[ExtentChange], change: Change, known: &Known) -> Committed {
+    fn log(self, map: &ExtentMap, changes: &[ExtentChange], change: Change, known: &PriorRows) -> Committed {
         let mut rows = self.rows(changes);
         let mut attr = self.inode.attr_lock();
         let size = match change.size {
@@ -161,14 +161,14 @@ impl DataPath<'_> {
         }
     }
 
-    fn commit(self, kind: RecordKind, rows: Vec<RowChange>, exposing: Option<Exposing>, known: &Known) -> Committed {
+    fn commit(self, kind: RecordKind, rows: Vec<RowChange>, exposing: Option<Exposing>, known: &PriorRows) -> Committed {
         let Some(exposing) = exposing.filter(|_| !planted(PlantedBug::ExposureWithoutChecksum)) else {
-            return self.fs.commit_known(Record { kind, rows, exposes: None, barrier: false }, known);
+            return self.fs.commit_extents(Record { kind, rows, exposes: None, barrier: false }, known);
         };
         let exposes = exposing.finish();
         let segments = exposes.as_ref().map(|exposure| exposure.segments.clone()).unwrap_or_default();
         let barrier = exposes.is_none();
-        let committed = self.fs.commit_known(Record { kind, rows, exposes, barrier }, known);
+        let committed = self.fs.commit_extents(Record { kind, rows, exposes, barrier }, known);
         // These blocks cannot be found before the map is unlocked.
         self.state().unsealed.add(&segments, committed.lsn, self.fs.meta.sealed_lsn());
         committed
