@@ -22,7 +22,7 @@ use block::BlockDevice;
 use uuid::Uuid;
 
 use crate::checkpoint::{self, UNFINISHED};
-use crate::engine::{EPOCH, Engine, NEXT_INO, Parts, check_options, settle};
+use crate::engine::{EPOCH, Engine, NEXT_INO, Parts, check_options, initial_tuning};
 use crate::{BlockNo, Epoch, Error, ErrorKind, FileKind, InodeNo, MountOptions, RecoveryReport, Result};
 use bedplate_store::Run;
 use bedplate_store::{AllocRequest, Allocator, Claim, Claims, Owner, Shared, SpaceClass};
@@ -70,7 +70,7 @@ pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevic
     if !options.read_only {
         loaded.meta.region().update_superblock(|superblock| superblock.clean = false)?;
     }
-    let (options, tuning) = settle(&loaded.meta, options)?;
+    let (options, tuning) = initial_tuning(&loaded.meta, options)?;
     let recovery = RecoveryReport {
         needed: !superblock.clean,
         records: loaded.replayed.records,
@@ -93,8 +93,8 @@ pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevic
         allocator,
         recovery,
     });
-    fs.keeping.load(&fs.meta)?;
-    fs.turns.lock().load(&fs.meta)?;
+    fs.space_policy.load(&fs.meta)?;
+    fs.schedule_state.lock().load(&fs.meta)?;
     if let Some(name) = &fs.options.checkpoint {
         fs.views.set_base(fs.checkpoint(name)?.epoch);
     }

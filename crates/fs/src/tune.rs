@@ -12,17 +12,17 @@ use bedplate_store::{RowChange, Table};
 impl Engine {
     /// Returns how all tunables stand.
     pub(crate) fn tunables(&self) -> Vec<TunableState> {
-        self.told(&self.tuning.state.lock())
+        self.states(&self.tuning.state.lock())
     }
 
-    fn told(&self, state: &TuningState) -> Vec<TunableState> {
+    fn states(&self, state: &TuningState) -> Vec<TunableState> {
         let value = |tunable: Tunable| match tunable {
             Tunable::Cache => self.cache.cap_bytes(),
             Tunable::LogSize => self.meta.region().superblock().log.len,
             Tunable::BlockSize => self.block_size.into(),
             other => other.of(&state.options),
         };
-        let told = |info: &TunableInfo| TunableState {
+        let states = |info: &TunableInfo| TunableState {
             name: info.name.to_owned(),
             unit: info.unit,
             value: value(info.tunable),
@@ -35,7 +35,7 @@ impl Engine {
             option: info.option.to_owned(),
             effect: info.effect.to_owned(),
         };
-        TUNABLES.iter().map(told).collect()
+        TUNABLES.iter().map(states).collect()
     }
 
     /// Changes tunables: all, or none.
@@ -75,7 +75,7 @@ impl Engine {
             let lsn = self.commit(RecordKind::Setting, change.changes.iter().map(row).collect());
             self.meta.sync(lsn)?;
         }
-        Ok(self.told(&state))
+        Ok(self.states(&state))
     }
 
     /// Lets everything that is live go by other options.
@@ -94,13 +94,13 @@ impl Engine {
         self.sampler.set_every(next.latency_sample);
         self.tuning.set_sync_interval_ns(Tunable::Sync.of(next));
         if before.sync_interval != next.sync_interval {
-            self.poke.wake();
+            self.sync_waker.wake();
         }
         if before.extent_size_bytes != next.extent_size_bytes {
             self.tuning.set_extent_size(next.extent_size_bytes);
             self.epoch_state.changed();
         }
-        self.mover.take_over(next);
+        self.defrag_status.take_over(next);
         Ok(())
     }
 

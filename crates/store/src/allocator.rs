@@ -1,11 +1,11 @@
-//! Free space: what no extent covers, in memory only.
+//! The allocator: free space, which is what no extent covers, in memory only.
 //!
 //! ```text
 //!            claim (mount)                 allocate
 //!   free ───────────────────▶ used ◀──────────────── free ◀──┐ revoked when space runs out
 //!    ▲                          │                     │ ▲    │
-//!    │ settle(sealed)           │ release_after(lsn)  └─┴─ ahead: kept for one file's next append
-//!    └────────── leaving ◀──────┘
+//!    │ release_sealed(sealed)   │ release_after(lsn)  └─┴─ ahead: kept for one file's next append
+//!    └─────── pending free ◀─────┘
 //! ```
 //!
 //! - I-SPC-1: free runs neither overlap nor touch; every free run is in both indexes.

@@ -1,4 +1,4 @@
-//! The keeper: carries the schedules of checkpoints out, and warns when checkpoints fill the volume.
+//! The checkpoint scheduler: carries the schedules of checkpoints out, and warns when checkpoints fill the volume.
 //!
 //! A thread of its own, because a checkpoint waits for writers, and the sync daemon must not. It sleeps until the next schedule is due, at most
 //! a minute where there are schedules, because the wall clock may be set; where there are none it sleeps until one is added.
@@ -20,10 +20,10 @@ const SLEEP_MIN: Duration = Duration::from_secs(1);
 /// Sleep where there is nothing to do.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
 
-/// Starts the keeper of a writable mount.
+/// Starts the checkpoint scheduler of a writable mount.
 pub(crate) fn start(fs: &Arc<Engine>) -> std::io::Result<Daemon> {
-    let (poke, weak) = (fs.keeper.clone(), Arc::downgrade(fs));
-    Daemon::spawn("bedplate-keeper", fs.keeper.clone(), move || run(&poke, &weak))
+    let (waker, weak) = (fs.scheduler_waker.clone(), Arc::downgrade(fs));
+    Daemon::spawn("bedplate-keeper", fs.scheduler_waker.clone(), move || run(&waker, &weak))
 }
 
 /// When the volume was looked at, and what was said of it.
@@ -32,11 +32,11 @@ struct Watch {
     warned: Option<Pressure>,
 }
 
-fn run(poke: &Waker, fs: &Weak<Engine>) {
+fn run(waker: &Waker, fs: &Weak<Engine>) {
     let mut watch = Watch { looked: Instant::now(), warned: None };
     loop {
         let Some(sleep) = fs.upgrade().map(|fs| turn(&fs, &mut watch)) else { return };
-        if !poke.wait(sleep) {
+        if !waker.wait(sleep) {
             return;
         }
     }
@@ -60,7 +60,7 @@ fn turn(fs: &Engine, watch: &mut Watch) -> Duration {
 
 fn carry_out(fs: &Engine, now: Moment) {
     // What a kernel above still holds of writes belongs in the checkpoint.
-    if let Some(hand_over) = fs.hand_over.get() {
+    if let Some(hand_over) = fs.flush_frontend.get() {
         hand_over();
     }
     match fs.run_schedules(now) {

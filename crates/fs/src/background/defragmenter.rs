@@ -38,22 +38,22 @@ const MOMENT: Duration = Duration::from_millis(500);
 /// How many files are remembered that were put together.
 const DONE_MAX: usize = 16;
 
-/// Starts the mover of a writable mount.
+/// Starts the defragmenter of a writable mount.
 pub(crate) fn start(fs: &Arc<Engine>) -> std::io::Result<Daemon> {
-    let (poke, weak) = (fs.mover.waker().clone(), Arc::downgrade(fs));
-    Daemon::spawn("bedplate-mover", fs.mover.waker().clone(), move || run(&poke, &weak))
+    let (waker, weak) = (fs.defrag_status.waker().clone(), Arc::downgrade(fs));
+    Daemon::spawn("bedplate-mover", fs.defrag_status.waker().clone(), move || run(&waker, &weak))
 }
 
-fn run(poke: &Waker, fs: &Weak<Engine>) {
+fn run(waker: &Waker, fs: &Weak<Engine>) {
     let mut work = Work::default();
     loop {
         let turn = |fs: Arc<Engine>| {
             let sleep = work.turn(&fs);
-            fs.mover.update(|report| report.now = work.current.as_ref().map(|current| current.file.clone()));
+            fs.defrag_status.update(|report| report.now = work.current.as_ref().map(|current| current.file.clone()));
             sleep
         };
         let Some(sleep) = fs.upgrade().map(turn) else { return };
-        if !poke.wait(sleep) {
+        if !waker.wait(sleep) {
             return;
         }
     }
@@ -65,7 +65,7 @@ struct Current {
     next: u64,
 }
 
-/// What the mover has to do.
+/// What the defragmenter has to do.
 #[derive(Default)]
 struct Work {
     /// The worst first.
@@ -81,14 +81,14 @@ struct Work {
 impl Work {
     /// One turn; returns how long to sleep.
     fn turn(&mut self, fs: &Engine) -> Duration {
-        let (rate, load) = fs.mover.bounds();
+        let (rate, load) = fs.defrag_status.bounds();
         if rate == 0 || fs.begin_change().is_err() {
             *self = Self { hopeless: std::mem::take(&mut self.hopeless), ..Self::default() };
-            fs.mover.set(MoverState::Off);
+            fs.defrag_status.set(MoverState::Off);
             return OFF;
         }
         if self.is_busy(fs, load) && !planted(PlantedBug::MoverNeverWaits) {
-            fs.mover.set(MoverState::Waiting);
+            fs.defrag_status.set(MoverState::Waiting);
             return MOMENT;
         }
         match self.work(fs, rate) {
@@ -121,10 +121,10 @@ impl Work {
         // Files of a clone that is not finished are among those with extents: their rows come without their inodes in memory.
         let Some(_no_clone) = fs.cloning.try_lock() else { return Ok(MOMENT) };
         if self.current.is_none() && !self.pick(fs)? {
-            fs.mover.set(MoverState::Idle);
+            fs.defrag_status.set(MoverState::Idle);
             return Ok(SURVEYED);
         }
-        fs.mover.set(MoverState::Working);
+        fs.defrag_status.set(MoverState::Working);
         let Some(current) = self.current.as_mut() else { return Ok(Duration::ZERO) };
         let began = Instant::now();
         let inode = match fs.need_live(current.file.ino).and_then(|()| fs.inode(current.file.ino)) {
@@ -137,7 +137,7 @@ impl Work {
         let step = fs.defragment(&inode, current.next, false)?;
         current.file.moved_bytes += step.moved_bytes;
         current.file.stuck_bytes += step.stuck_bytes;
-        fs.mover.update(|report| report.moved_bytes += step.moved_bytes);
+        fs.defrag_status.update(|report| report.moved_bytes += step.moved_bytes);
         match step.next {
             Some(next) => current.next = next,
             None => {
@@ -155,7 +155,7 @@ impl Work {
             self.hopeless.insert(file.ino, file.after.runs);
         }
         if file.moved_bytes > 0 {
-            fs.mover.update(|report| {
+            fs.defrag_status.update(|report| {
                 report.files += 1;
                 report.last.insert(0, file);
                 report.last.truncate(DONE_MAX);
@@ -173,7 +173,7 @@ impl Work {
             self.surveyed = Some(Instant::now());
         }
         while let Some(ino) = self.picked.pop_front() {
-            fs.mover.update(|report| report.waiting_files = self.picked.len() as u64);
+            fs.defrag_status.update(|report| report.waiting_files = self.picked.len() as u64);
             let Ok(inode) = fs.need_live(ino).and_then(|()| fs.inode(ino)) else { continue };
             let before = fs.fragmentation(&inode)?;
             self.current = Some(Current { file: MovedFile { ino, before, after: before, moved_bytes: 0, stuck_bytes: 0 }, next: 0 });
@@ -208,7 +208,7 @@ impl Work {
         }
         let mut worst = found.end();
         worst.retain(|(runs, ino)| self.hopeless.get(ino).is_none_or(|before| runs > before));
-        fs.mover.update(|report| {
+        fs.defrag_status.update(|report| {
             report.surveys += 1;
             report.waiting_files = worst.len() as u64;
         });

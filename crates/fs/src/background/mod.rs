@@ -17,21 +17,21 @@ use block::Waker;
 /// The running daemon; dropping it ends it and waits.
 #[derive(Debug)]
 pub(crate) struct Daemon {
-    poke: Waker,
+    waker: Waker,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Daemon {
     /// Starts a thread that waits on a waker.
-    pub(crate) fn spawn(name: &str, poke: Waker, work: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
+    pub(crate) fn spawn(name: &str, waker: Waker, work: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
         let thread = std::thread::Builder::new().name(name.into()).spawn(work)?;
-        Ok(Self { poke, thread: Some(thread) })
+        Ok(Self { waker, thread: Some(thread) })
     }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        self.poke.stop();
+        self.waker.stop();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

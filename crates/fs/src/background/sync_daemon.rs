@@ -13,18 +13,18 @@ use crate::engine::Engine;
 
 /// Starts the daemon of a writable mount.
 pub(crate) fn start(fs: &Arc<Engine>) -> std::io::Result<Daemon> {
-    let (poke, weak) = (fs.poke.clone(), Arc::downgrade(fs));
-    Daemon::spawn("bedplate-sync", fs.poke.clone(), move || run(&poke, &weak))
+    let (waker, weak) = (fs.sync_waker.clone(), Arc::downgrade(fs));
+    Daemon::spawn("bedplate-sync", fs.sync_waker.clone(), move || run(&waker, &weak))
 }
 
-fn run(poke: &Waker, fs: &Weak<Engine>) {
+fn run(waker: &Waker, fs: &Weak<Engine>) {
     let mut reported = None;
     let interval = || {
         let fs = fs.upgrade()?;
         let interval = fs.tuning.sync_interval();
         Some(fs.trials.first_ends_in().map_or(interval, |ends| ends.min(interval)))
     };
-    while interval().is_some_and(|interval| poke.wait(interval)) {
+    while interval().is_some_and(|interval| waker.wait(interval)) {
         let Some(fs) = fs.upgrade() else { return };
         fs.end_overdue_trials();
         let Err(e) = turn(&fs, fs.tuning.sync_interval()) else { continue };

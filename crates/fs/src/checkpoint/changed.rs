@@ -45,11 +45,11 @@ impl Iterator for ChangedBlocks {
 type Piece = (u64, u64, Option<u64>);
 
 /// A moment: a checkpoint, or the present.
-pub(super) type Moment = Option<Epoch>;
+pub(super) type CheckpointRef = Option<Epoch>;
 
 impl Engine {
     /// Finds a checkpoint by its name; no name means the present.
-    pub(super) fn moment(&self, name: Option<&[u8]>) -> Result<Moment> {
+    pub(super) fn moment(&self, name: Option<&[u8]>) -> Result<CheckpointRef> {
         name.map(|name| self.checkpoint(name).map(|checkpoint| checkpoint.epoch)).transpose()
     }
 
@@ -84,7 +84,7 @@ fn clip(start: u64, end: u64, size: u64, kind: ChangedKind) -> Option<ChangedRan
 }
 
 /// The row of an inode at a moment; an inode that a checkpoint of named files does not hold cannot be compared.
-pub(super) fn row_at(rows: &State, moment: Moment, ino: InodeNo) -> Result<Option<InodeRow>> {
+pub(super) fn row_at(rows: &State, moment: CheckpointRef, ino: InodeNo) -> Result<Option<InodeRow>> {
     if let Some(checkpoint) = moment.and_then(|epoch| rows.checkpoint_set.checkpoints.iter().find(|checkpoint| checkpoint.epoch == epoch))
         && ino < checkpoint.row.ino_end
         && !checkpoint.holds(ino)
@@ -96,7 +96,7 @@ pub(super) fn row_at(rows: &State, moment: Moment, ino: InodeNo) -> Result<Optio
 }
 
 /// A row at a moment.
-pub(super) fn get(rows: &State, moment: Moment, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
+pub(super) fn get(rows: &State, moment: CheckpointRef, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
     match moment {
         None => rows.get(table, key),
         Some(epoch) => rows.get_at(epoch, table, key),
@@ -104,14 +104,14 @@ pub(super) fn get(rows: &State, moment: Moment, table: Table, key: &[u8]) -> Res
 }
 
 /// The checkpoints whose images say what changed between two moments.
-pub(super) fn between(checkpoint_set: &CheckpointSet, a: Moment, b: Moment) -> impl Iterator<Item = &Checkpoint> {
-    let at = |moment: Moment| moment.unwrap_or(Epoch(u32::MAX));
+pub(super) fn between(checkpoint_set: &CheckpointSet, a: CheckpointRef, b: CheckpointRef) -> impl Iterator<Item = &Checkpoint> {
+    let at = |moment: CheckpointRef| moment.unwrap_or(Epoch(u32::MAX));
     let (first, end) = (at(a).min(at(b)), at(a).max(at(b)));
     checkpoint_set.checkpoints.iter().map(AsRef::as_ref).filter(move |checkpoint| (first..end).contains(&checkpoint.epoch))
 }
 
 /// The file blocks that differ.
-pub(super) fn changed(rows: &State, ino: InodeNo, from: Moment, to: Moment) -> Result<Vec<(u64, u64, ChangedKind)>> {
+pub(super) fn changed(rows: &State, ino: InodeNo, from: CheckpointRef, to: CheckpointRef) -> Result<Vec<(u64, u64, ChangedKind)>> {
     let (first, end) = (inode_key(ino), inode_key(InodeNo(ino.0 + 1)));
     let mut keys = BTreeSet::new();
     for checkpoint in between(&rows.checkpoint_set, from, to) {
@@ -134,7 +134,7 @@ fn piece(key: &[u8], row: &[u8]) -> Result<Piece> {
 }
 
 /// All extents of a file.
-fn all_pieces(rows: &State, ino: InodeNo, moment: Moment) -> Result<Vec<Piece>> {
+fn all_pieces(rows: &State, ino: InodeNo, moment: CheckpointRef) -> Result<Vec<Piece>> {
     let found = super::subtree::of_inode(rows, moment, Table::Extent, ino)?;
     found.iter().map(|(key, row)| piece(key, row)).collect()
 }

@@ -47,7 +47,7 @@ impl Engine {
         if !planted(PlantedBug::CheckpointNotSynced) {
             self.meta.sync(lsn)?;
         }
-        self.keeper.wake();
+        self.scheduler_waker.wake();
         Ok(CheckpointInfo::of(&checkpoint))
     }
 

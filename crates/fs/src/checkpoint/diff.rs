@@ -7,7 +7,7 @@ use std::ops::{Bound, ControlFlow};
 
 use serde::{Deserialize, Serialize};
 
-use super::changed::{Moment, between, changed, get, row_at};
+use super::changed::{CheckpointRef, between, changed, get, row_at};
 use super::subtree::of_inode;
 use crate::engine::Engine;
 use crate::{Error, ErrorKind, FileKind, InodeNo, Result};
@@ -83,7 +83,7 @@ impl Engine {
 }
 
 /// Returns the checkpoint of a moment, where that is of named files.
-fn named(rows: &State, moment: Moment) -> Option<&Checkpoint> {
+fn named(rows: &State, moment: CheckpointRef) -> Option<&Checkpoint> {
     let mut checkpoints = rows.checkpoint_set.checkpoints.iter().map(AsRef::as_ref);
     checkpoints.find(|checkpoint| Some(checkpoint.epoch) == moment && checkpoint.members.is_some())
 }
@@ -91,8 +91,8 @@ fn named(rows: &State, moment: Moment) -> Option<&Checkpoint> {
 /// What changed, by number.
 pub(super) struct Found<'a> {
     pub(super) rows: &'a State,
-    pub(super) from: Moment,
-    pub(super) to: Moment,
+    pub(super) from: CheckpointRef,
+    pub(super) to: CheckpointRef,
     block: u64,
     pub(super) moves: BTreeMap<InodeNo, Moves>,
     /// What is looked at that has a name at both moments.
@@ -154,7 +154,7 @@ impl Found<'_> {
         then != now
     }
 
-    fn name(&self, moment: Moment, key: &[u8]) -> Result<Option<DentryRow>> {
+    fn name(&self, moment: CheckpointRef, key: &[u8]) -> Result<Option<DentryRow>> {
         get(self.rows, moment, Table::Dentry, key)?.map(|row| DentryRow::decode(&row)).transpose()
     }
 
@@ -225,12 +225,12 @@ impl Found<'_> {
         Ok(Some(CheckpointDifference { path, kind: DifferenceKind::Changed, file: new.kind, ino, from: None, changed_bytes, resized, attributes }))
     }
 
-    fn attributes(&self, moment: Moment, ino: InodeNo) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    fn attributes(&self, moment: CheckpointRef, ino: InodeNo) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
         of_inode(self.rows, moment, Table::Xattr, ino)
     }
 
     /// Where directories and what changed are named at a moment.
-    fn homes_at(&self, moment: Moment) -> Result<Homes> {
+    fn homes_at(&self, moment: CheckpointRef) -> Result<Homes> {
         let mut homes = Homes::new();
         visit(self.rows, moment, &mut |key, row| {
             if row.kind == FileKind::Directory || self.inodes.contains(&row.ino) {
@@ -248,7 +248,7 @@ impl Found<'_> {
 }
 
 /// Visits all names of a moment.
-pub(super) fn visit(rows: &State, moment: Moment, to: &mut dyn FnMut(&[u8], DentryRow) -> Result<()>) -> Result<()> {
+pub(super) fn visit(rows: &State, moment: CheckpointRef, to: &mut dyn FnMut(&[u8], DentryRow) -> Result<()>) -> Result<()> {
     let each = |key: &[u8], value: &[u8]| to(key, DentryRow::decode(value)?).map(ControlFlow::Continue);
     match moment {
         None => rows.scan(Table::Dentry, Bound::Unbounded, Bound::Unbounded, each),

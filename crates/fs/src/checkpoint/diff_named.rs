@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::changed::Moment;
+use super::changed::CheckpointRef;
 use super::diff::{DifferenceKind, Found, Homes, visit};
 use super::subtree::of_inode;
 use crate::{Error, FileKind, InodeNo, Result};
@@ -43,7 +43,7 @@ impl<'a> Side<'a> {
     }
 
     /// What there is at a moment of what the other side is of, and what came into its directories.
-    fn of_other(rows: &State, moment: Moment, other: &Side<'_>) -> Result<Self> {
+    fn of_other(rows: &State, moment: CheckpointRef, other: &Side<'_>) -> Result<Self> {
         let mut side = Self::default();
         let mut fresh = Vec::new();
         visit(rows, moment, &mut |key, row| {

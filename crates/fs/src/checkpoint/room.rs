@@ -31,7 +31,7 @@ impl Engine {
         let _names = self.names.lock();
         let value = vec![u8::from(policy == SpacePolicy::DeleteOldest)];
         let lsn = self.commit(RecordKind::Setting, vec![RowChange::put(Table::Setting, SPACE_POLICY.to_vec(), value)]);
-        self.keeping.set_policy(policy);
+        self.space_policy.set_policy(policy);
         self.meta.sync(lsn)
     }
 
@@ -42,7 +42,7 @@ impl Engine {
             Ok((all.len() as u64, all.iter().filter(|checkpoint| checkpoint.is_removable()).count() as u64))
         });
         let (count, removable) = counts.expect("nothing is read from the device");
-        CheckpointCounts { count, removable, policy: self.keeping.policy(), deleted_for_space: self.keeping.deleted() }
+        CheckpointCounts { count, removable, policy: self.space_policy.policy(), deleted_for_space: self.space_policy.deleted() }
     }
 
     /// Runs a change that asks once for all the blocks it needs, and again each time that room could be made for it. The caller holds no lock.
@@ -73,7 +73,7 @@ impl Engine {
         if self.begin_removal().is_err() {
             return Err(refused);
         }
-        if self.keeping.policy() == SpacePolicy::Refuse && !planted(PlantedBug::PolicyIgnored) {
+        if self.space_policy.policy() == SpacePolicy::Refuse && !planted(PlantedBug::PolicyIgnored) {
             return Err(self.with_advice(refused));
         }
         let _one = self.room.lock();
@@ -100,7 +100,7 @@ impl Engine {
                 Err(error) if matches!(error.kind, ErrorKind::Busy | ErrorKind::NotFound) => continue,
                 other => other?,
             }
-            self.keeping.count_deleted();
+            self.space_policy.count_deleted();
             tracing::warn!("the volume is full: checkpoint '{}' was deleted, as the policy 'delete-oldest' says", name.escape_ascii());
             self.free_deferred();
             any = true;
@@ -115,7 +115,7 @@ impl Engine {
     /// Called with no lock held.
     pub(crate) fn relieve_metadata(&self) {
         let beyond = self.meta.blocks_wanted().saturating_sub(self.allocator.totals().reserve);
-        if self.allocator.would_fit(beyond) || self.keeping.policy() == SpacePolicy::Refuse {
+        if self.allocator.would_fit(beyond) || self.space_policy.policy() == SpacePolicy::Refuse {
             return;
         }
         let _one = self.room.lock();

@@ -100,7 +100,7 @@ impl<'a> DataPath<'a> {
     /// Counts a read through the cache: under hits or misses, of which `reads` is a sum when asked for.
     #[inline]
     fn count_cached_read(self, hit: bool, len: usize) {
-        self.state().steady.tally.count_cached_read(hit, len);
+        self.state().steady.io_counters.count_cached_read(hit, len);
     }
 
     /// Reads through the cache; `None` when the file is not served that way (any more).
@@ -150,7 +150,7 @@ impl<'a> DataPath<'a> {
             }
         }
         self.wrote_in_place();
-        self.state().steady.tally.count_indirect();
+        self.state().steady.io_counters.count_indirect();
         Ok(Some(at))
     }
 

@@ -124,7 +124,7 @@ impl DataPath<'_> {
         // Where only times change they follow later, as those of a write in place.
         let times_only = change.mark == Mark::None && (size, map.blocks()) == (attr.row.size, attr.row.blocks);
         if !times_only {
-            attr.settle_times();
+            attr.merge_times();
             if change.touches {
                 let now = Timestamp::now();
                 (attr.row.mtime, attr.row.ctime) = (now, now);

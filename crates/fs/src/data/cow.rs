@@ -65,9 +65,9 @@ impl DataPath<'_> {
         let untorn = self.fs.untorn_bytes(self.inode.ino).unwrap_or(u32::MAX);
         self.state().untorn.set(untorn);
         self.find_extent_size();
-        let floor = if untorn > 0 { Epoch(u32::MAX) } else { held.max(cloned) };
-        self.state().cow_epoch.set(generation, floor);
-        floor
+        let epoch = if untorn > 0 { Epoch(u32::MAX) } else { held.max(cloned) };
+        self.state().cow_epoch.set(generation, epoch);
+        epoch
     }
 
     /// The newest checkpoint that holds the file, and the epoch up to which it may share blocks with other files. Stable under the inode lock of an open file.
@@ -90,10 +90,10 @@ impl DataPath<'_> {
 
     /// As [`pieces_to_write`](Self::pieces_to_write), for a write of parts of blocks, in place once they are the file's own.
     pub(super) fn pieces_to_change(self, map: &ExtentMap, blocks: Range<u64>) -> (Vec<Piece>, bool) {
-        let floor = self.cow_epoch();
+        let epoch = self.cow_epoch();
         let mut pieces: Vec<Piece> = map.pieces(blocks).collect();
         let mut any = false;
-        if pieces.iter().any(|piece| piece.mapped.is_some_and(|mapped| mapped.birth <= floor)) {
+        if pieces.iter().any(|piece| piece.mapped.is_some_and(|mapped| mapped.birth <= epoch)) {
             let floors = self.cow_epochs();
             for piece in &mut pieces {
                 let shared = piece.mapped.is_some_and(|mapped| self.is_shared(mapped, piece.blocks, floors));

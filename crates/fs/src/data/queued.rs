@@ -7,7 +7,7 @@ use block::Segment;
 
 use super::DataPath;
 use super::fill::Filling;
-use super::write::{Payload, Way};
+use super::write::{Payload, WriteStrategy};
 use crate::lock::Sharing;
 use crate::{ErrorKind, InodeLockSetting, IoMode, Reason, Result};
 use bedplate_cache::DirectWrite;
@@ -74,8 +74,8 @@ impl DataPath<'_> {
             return Ok(Planned::Device(segments, locks));
         }
         match self.plan_write(&data)? {
-            Way::Fill(blocks) if data.end() <= self.state().logged_size() => Ok(Planned::Fill(blocks, locks)),
-            Way::Fill(_) | Way::InPlace(_) | Way::Exclusive => Ok(Planned::Here),
+            WriteStrategy::Fill(blocks) if data.end() <= self.state().logged_size() => Ok(Planned::Fill(blocks, locks)),
+            WriteStrategy::Fill(_) | WriteStrategy::InPlace(_) | WriteStrategy::Exclusive => Ok(Planned::Here),
         }
     }
 

@@ -55,7 +55,7 @@ impl DataPath<'_> {
 
     /// Counts a read that went past the cache.
     pub(crate) fn count_read(self, bytes: usize) {
-        self.state().steady.tally.count_read(bytes);
+        self.state().steady.io_counters.count_read(bytes);
     }
 
     /// Counts I/O that asked for something else than the cache and is served as `cached` because of other opens.
@@ -142,7 +142,7 @@ impl DataPath<'_> {
     pub(super) fn count_misaligned(self, buf: &[u8], offset: u64, len: usize) {
         let (grid, counters) = (&self.fs.grid, &self.inode.counters);
         Counters::add(&counters.misaligned, 1);
-        self.state().steady.tally.count_indirect();
+        self.state().steady.io_counters.count_indirect();
         if !grid.on_sector(offset) {
             counters.reason(Reason::UnalignedOffset);
         }

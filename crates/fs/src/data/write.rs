@@ -60,7 +60,7 @@ pub(super) fn too_large(offset: u64, len: u64) -> Error {
 }
 
 /// How an aligned write is to be carried out.
-pub(super) enum Way {
+pub(super) enum WriteStrategy {
     /// Every block is written: straight to these device ranges.
     InPlace(Vec<Piece>),
     /// Blocks of this range of file blocks must be filled, all of them wholly.
@@ -130,7 +130,7 @@ impl DataPath<'_> {
     }
 
     pub(crate) fn count_write(self, bytes: usize) {
-        self.state().steady.tally.count_write(bytes);
+        self.state().steady.io_counters.count_write(bytes);
     }
 
     /// Writes under the shared inode lock; `false` when that needs the exclusive one (nothing was written then).
@@ -154,15 +154,15 @@ impl DataPath<'_> {
             return Ok(true);
         }
         match self.plan_write(&data)? {
-            Way::InPlace(pieces) => self.overwrite_pieces(&pieces, data)?,
-            Way::Fill(blocks) => self.fill(held, data, blocks)?,
-            Way::Exclusive => return Ok(false),
+            WriteStrategy::InPlace(pieces) => self.overwrite_pieces(&pieces, data)?,
+            WriteStrategy::Fill(blocks) => self.fill(held, data, blocks)?,
+            WriteStrategy::Exclusive => return Ok(false),
         }
         Ok(true)
     }
 
     /// Decides how a write that does not simply lie in one written extent is carried out.
-    pub(super) fn plan_write(self, data: &Payload<'_>) -> Result<Way> {
+    pub(super) fn plan_write(self, data: &Payload<'_>) -> Result<WriteStrategy> {
         let grid = &self.fs.grid;
         let map = self.map()?;
         Ok(plan(self.pieces_to_write(&map, grid.blocks(&data.range())).0, &map, grid, data, self.state().logged_size()))
@@ -196,15 +196,15 @@ impl DataPath<'_> {
 }
 
 /// Decides how an aligned write is carried out.
-fn plan(pieces: Vec<Piece>, map: &ExtentMap, grid: &Grid, data: &Payload<'_>, logged: u64) -> Way {
+fn plan(pieces: Vec<Piece>, map: &ExtentMap, grid: &Grid, data: &Payload<'_>, logged: u64) -> WriteStrategy {
     let extends = data.size_after(logged) > logged;
     let unfilled = |piece: &&Piece| piece.written().is_none();
     let (Some(first), Some(last)) = (pieces.iter().find(unfilled), pieces.iter().rfind(unfilled)) else {
-        return if extends { Way::Exclusive } else { Way::InPlace(pieces) };
+        return if extends { WriteStrategy::Exclusive } else { WriteStrategy::InPlace(pieces) };
     };
     let blocks = first.file_block..last.file_block + last.blocks;
     let wholly = grid.start_of(blocks.start) >= data.offset && grid.start_of(blocks.end) <= data.end();
-    if wholly && (!extends || extends_cleanly(map, grid, data, logged)) { Way::Fill(blocks) } else { Way::Exclusive }
+    if wholly && (!extends || extends_cleanly(map, grid, data, logged)) { WriteStrategy::Fill(blocks) } else { WriteStrategy::Exclusive }
 }
 
 /// I-IO-5: the new end lies on a block, and the old one in no written block.
@@ -234,9 +234,9 @@ mod tests {
         let data = Payload::new(&bytes, offset).unwrap();
         let pieces = map().pieces(grid().blocks(&data.range())).collect();
         match plan(pieces, &map(), &grid(), &data, logged) {
-            Way::InPlace(_) => "in place",
-            Way::Fill(_) => "fill",
-            Way::Exclusive => "exclusive",
+            WriteStrategy::InPlace(_) => "in place",
+            WriteStrategy::Fill(_) => "fill",
+            WriteStrategy::Exclusive => "exclusive",
         }
     }
 

@@ -40,7 +40,7 @@ impl Engine {
         let mut deferred_free = self.deferred_free.0.lock();
         deferred_free.extend(runs.into_iter().map(|run| (Arc::clone(inode), lsn, run)));
         if deferred_free.len().is_multiple_of(DEFERRED_RUNS_DUE) {
-            self.poke.wake();
+            self.sync_waker.wake();
         }
     }
 }

@@ -17,7 +17,7 @@ pub struct Fragmentation {
     pub shared: u64,
 }
 
-/// What the mover is doing.
+/// What the defragmenter is doing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MoverState {
@@ -69,9 +69,9 @@ pub struct MoverReport {
     pub last: Vec<MovedFile>,
 }
 
-/// What is shared with the mover.
+/// What is shared with the defragmenter.
 #[derive(Debug, Default)]
-pub(crate) struct Mover {
+pub(crate) struct DefragStatus {
     waker: Waker,
     /// Leaf.
     report: Mutex<MoverReport>,
@@ -79,7 +79,7 @@ pub(crate) struct Mover {
     bounds: Mutex<(u64, u64)>,
 }
 
-impl Mover {
+impl DefragStatus {
     pub(crate) fn new(options: &MountOptions) -> Self {
         let mover = Self::default();
         mover.take_over(options);

@@ -18,21 +18,21 @@ use block::{BlockDevice, Geometry, Waker};
 use parking_lot::Mutex;
 
 pub(crate) use deferred_free::DeferredFree;
-pub(crate) use defrag_status::Mover;
+pub(crate) use defrag_status::DefragStatus;
 pub use defrag_status::{Fragmentation, MovedFile, MoverReport, MoverState};
 pub(crate) use epoch_state::EpochState;
 pub(crate) use queues::{HelpedQueue, Queues};
 pub use recovery::RecoveryReport;
 pub use space_policy::{CheckpointCounts, SpacePolicy};
-pub(crate) use space_policy::{Keeping, SPACE_POLICY, decode_policy};
+pub(crate) use space_policy::{SPACE_POLICY, SpacePolicyState, decode_policy};
 pub(crate) use trials::{Trial, Trials};
-pub(crate) use tuning::{Tuning, TuningState, cache_options, check_options, check_stored, refusal, settle, stored_key};
+pub(crate) use tuning::{Tuning, TuningState, cache_options, check_options, check_stored, initial_tuning, refusal, stored_key};
 pub(crate) use views::Views;
 
 use crate::inode::{Inode, InodeList, InodeTable};
 use crate::lock::{ChangeLock, Changing, Help, NamesLock, is_covered};
 use crate::pause::{Pause, pause};
-use crate::schedule::Turns;
+use crate::schedule::ScheduleState;
 use crate::statistics::Sampler;
 use crate::{Epoch, Error, ErrorKind, InodeNo, Lsn, MountOptions, Result, Statfs};
 use bedplate_cache::PageCache;
@@ -52,7 +52,7 @@ pub(crate) const NEXT_INO: &[u8] = b"next_ino";
 pub(crate) const EPOCH: &[u8] = b"epoch";
 
 /// What a front end does before a checkpoint by schedule.
-pub(crate) type HandOver = Box<dyn Fn() + Send + Sync>;
+pub(crate) type FlushFrontend = Box<dyn Fn() + Send + Sync>;
 
 /// A mounted file system.
 pub(crate) struct Engine {
@@ -85,19 +85,19 @@ pub(crate) struct Engine {
     /// Rank 1: one change of names at a time.
     pub(crate) names: NamesLock,
     /// Rank 0.3: one runs or changes schedules at a time; when each had its turn.
-    pub(crate) turns: Mutex<Turns>,
+    pub(crate) schedule_state: Mutex<ScheduleState>,
     /// What background defragmentation does and did.
-    pub(crate) mover: Mover,
-    /// Wakes the keeper before its time.
-    pub(crate) keeper: Waker,
+    pub(crate) defrag_status: DefragStatus,
+    /// Wakes the checkpoint scheduler before its time.
+    pub(crate) scheduler_waker: Waker,
     /// What a front end does so that writes which its kernel still holds arrive; called with no lock held.
-    pub(crate) hand_over: OnceLock<HandOver>,
+    pub(crate) flush_frontend: OnceLock<FlushFrontend>,
     /// Rank 0.5: one at a time deletes checkpoints because the volume is full.
     pub(crate) room: Mutex<()>,
     /// Files that are served in another mode for a while.
     pub(crate) trials: Trials,
     /// What happens to checkpoints when the volume is full, and what did.
-    pub(crate) keeping: Keeping,
+    pub(crate) space_policy: SpacePolicyState,
     /// The epoch, and which generation of the set of checkpoints it belongs to.
     pub(crate) epoch_state: EpochState,
     /// Which checkpoints were looked into.
@@ -111,7 +111,7 @@ pub(crate) struct Engine {
     pub(crate) sampler: Sampler,
     pub(crate) recovery: RecoveryReport,
     /// Wakes the sync daemon before its time.
-    pub(crate) poke: Waker,
+    pub(crate) sync_waker: Waker,
     /// Itself, for what outlives a borrow: open files and the cache's way back.
     pub(crate) this: Weak<Self>,
     /// The library cache.
@@ -157,7 +157,7 @@ impl Engine {
             io_align: geometry.logical_block_size,
             grid: Grid::new(parts.block_size, geometry.logical_block_size, geometry.buffer_align),
             sampler: Sampler::new(parts.options.latency_sample),
-            mover: Mover::new(&parts.options),
+            defrag_status: DefragStatus::new(&parts.options),
             options: parts.options,
             tuning: parts.tuning,
             meta: parts.meta,
@@ -169,12 +169,12 @@ impl Engine {
             cloning: Mutex::new(()),
             changes: ChangeLock::default(),
             names: NamesLock::default(),
-            turns: Mutex::default(),
-            keeper: Waker::default(),
-            hand_over: OnceLock::new(),
+            schedule_state: Mutex::default(),
+            scheduler_waker: Waker::default(),
+            flush_frontend: OnceLock::new(),
             room: Mutex::new(()),
             trials: Trials::default(),
-            keeping: Keeping::default(),
+            space_policy: SpacePolicyState::default(),
             epoch_state: EpochState::new(parts.epoch),
             views: Views::default(),
             deferred_free: DeferredFree::default(),
@@ -183,7 +183,7 @@ impl Engine {
             recovery: parts.recovery,
             next_ino: Mutex::new(NextIno { next: parts.next_ino, reserved: parts.next_ino }),
             lazy: Mutex::new(HashMap::new()),
-            poke: Waker::default(),
+            sync_waker: Waker::default(),
             cache: PageCache::new(&cache),
             this: this.clone(),
             queues: Queues::default(),
@@ -234,7 +234,7 @@ impl Engine {
         pause(Pause::Commit);
         let committed = self.meta.commit(Record { kind, rows, exposes: None, barrier: false }, None);
         if self.meta.commit_due() {
-            self.poke.wake();
+            self.sync_waker.wake();
         }
         committed.lsn
     }
@@ -243,7 +243,7 @@ impl Engine {
     pub(crate) fn commit_extents(&self, record: Record, known: &PriorRows) -> Committed {
         let committed = self.meta.commit(record, Some(known));
         if self.meta.commit_due() {
-            self.poke.wake();
+            self.sync_waker.wake();
         }
         committed
     }

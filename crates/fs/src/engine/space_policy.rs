@@ -47,7 +47,7 @@ impl FromStr for SpacePolicy {
 
 /// The policy in memory, and what it did since the mount.
 #[derive(Debug, Default)]
-pub(crate) struct Keeping {
+pub(crate) struct SpacePolicyState {
     deletes_oldest: AtomicBool,
     deleted: AtomicU64,
 }
@@ -65,7 +65,7 @@ pub struct CheckpointCounts {
     pub deleted_for_space: u64,
 }
 
-impl Keeping {
+impl SpacePolicyState {
     /// Reads the policy; one that does not decode deletes nothing.
     pub(crate) fn load(&self, meta: &MetaStore) -> Result<()> {
         let stored = meta.get(Table::Setting, SPACE_POLICY)?;

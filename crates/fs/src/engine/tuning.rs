@@ -71,7 +71,7 @@ pub(crate) fn check_options(options: &MountOptions, block_size: u32) -> Result<(
 }
 
 /// Settles which values a mount begins with: options that were given, else what the volume holds, else defaults.
-pub(crate) fn settle(meta: &MetaStore, mut options: MountOptions) -> Result<(MountOptions, Tuning)> {
+pub(crate) fn initial_tuning(meta: &MetaStore, mut options: MountOptions) -> Result<(MountOptions, Tuning)> {
     let (mut by, mut stored) = ([TunedBy::Default; TUNABLES.len()], [None; TUNABLES.len()]);
     for info in &TUNABLES {
         let (tunable, at) = (info.tunable, info.tunable as usize);

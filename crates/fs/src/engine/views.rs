@@ -45,7 +45,7 @@ struct Slots {
 
 /// Where the rows of an inode are.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct RowPlace {
     /// `None`: in the present.
     pub(crate) epoch: Option<Epoch>,
     /// The number of the row.
@@ -53,7 +53,7 @@ pub(crate) struct Place {
     slot: u64,
 }
 
-impl Place {
+impl RowPlace {
     /// Returns the inode that a row of the same place names.
     fn inode(self, row: InodeNo) -> InodeNo {
         InodeNo(self.slot << SLOT_SHIFT | row.0)
@@ -111,7 +111,7 @@ impl Views {
 
 impl Engine {
     /// Returns where an inode's rows are.
-    pub(crate) fn place(&self, ino: InodeNo) -> Result<Place> {
+    pub(crate) fn place(&self, ino: InodeNo) -> Result<RowPlace> {
         let slot = ino.0 >> SLOT_SHIFT;
         let epoch = match slot {
             0 => self.views.base.get().copied(),
@@ -121,7 +121,7 @@ impl Engine {
                     .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("inode {} is of a checkpoint that was deleted", ino.0)))?,
             ),
         };
-        Ok(Place { epoch, ino: InodeNo(ino.0 & ((1 << SLOT_SHIFT) - 1)), slot })
+        Ok(RowPlace { epoch, ino: InodeNo(ino.0 & ((1 << SLOT_SHIFT) - 1)), slot })
     }
 
     /// Refuses to change what belongs to a checkpoint.
@@ -158,7 +158,7 @@ impl Engine {
         Ok(InodeRow { parent: self.parent_at(place, row.parent), ..row })
     }
 
-    fn parent_at(&self, place: Place, parent: InodeNo) -> InodeNo {
+    fn parent_at(&self, place: RowPlace, parent: InodeNo) -> InodeNo {
         match (place.slot, place.ino) {
             (0, _) => parent,
             (_, InodeNo::ROOT) => CHECKPOINTS_DIR,
@@ -173,7 +173,7 @@ impl Engine {
         Ok(InodeRow { mode: 0o555, nlink: 2, io_mode: None, parent: InodeNo::ROOT, atime: time, mtime: time, ctime: time, ..root })
     }
 
-    fn row_at(&self, place: Place, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    fn row_at(&self, place: RowPlace, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
         match place.epoch {
             None => self.meta.get(table, key),
             Some(epoch) => self.meta.reading(|rows| rows.get_at(epoch, table, key)),

@@ -90,7 +90,7 @@ pub(crate) fn info(fs: &Engine) -> FsInfo {
         failed: fs.meta.failed().map(|e| e.message),
         log,
         checkpoints: fs.checkpoint_counts(),
-        mover: fs.mover.report(),
+        mover: fs.defrag_status.report(),
         cache: fs.cache.counters(),
         recovery: fs.recovery.clone(),
         lock_waits: fs.lock_waits.load(Ordering::Relaxed),

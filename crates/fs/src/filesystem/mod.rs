@@ -32,7 +32,7 @@ pub struct FileSystem {
     inner: Arc<Inner>,
 }
 
-/// Dropped with the last clone: the daemons first, keeper and mover before the sync daemon.
+/// Dropped with the last clone: the daemons first, the checkpoint scheduler and the defragmenter before the sync daemon.
 struct Inner {
     daemons: Mutex<Vec<Daemon>>,
     fs: Arc<Engine>,
@@ -426,7 +426,7 @@ impl FileSystem {
     }
     /// Says what is to be done before a checkpoint by schedule, so that writes which a kernel above still holds are in it. The first call counts.
     pub fn before_scheduled(&self, hand_over: impl Fn() + Send + Sync + 'static) {
-        drop(self.inner.fs.hand_over.set(Box::new(hand_over)));
+        drop(self.inner.fs.flush_frontend.set(Box::new(hand_over)));
     }
     /// Keeps a checkpoint from being deleted until the answer is dropped.
     ///

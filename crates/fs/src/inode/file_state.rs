@@ -12,7 +12,7 @@ use super::recent::Recent;
 use super::unsealed::Unsealed;
 use crate::lock::{InodeLock, RangeLock};
 use crate::mode::OpenTable;
-use crate::statistics::Tally;
+use crate::statistics::FileCounters;
 use bedplate_cache::{Backing, CachedFile};
 use bedplate_store::ExtentMap;
 
@@ -22,7 +22,7 @@ use bedplate_store::ExtentMap;
 pub(crate) struct Steady {
     /// How the file is served, [`Service::encode`](crate::mode::Service::encode); 0 before the first open. Changes under `order` and `lock`, both exclusive.
     pub(crate) service: AtomicU8,
-    pub(crate) tally: Tally,
+    pub(crate) io_counters: FileCounters,
 }
 
 /// Everything about an inode's data: locks, extent map, opens. Ranks are in `docs/locks.md`.

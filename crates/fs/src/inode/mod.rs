@@ -81,7 +81,7 @@ pub(crate) struct AttrGuard<'a> {
 
 impl AttrGuard<'_> {
     /// Moves lazy times into the row, so that what is set next is newer.
-    pub(crate) fn settle_times(&mut self) {
+    pub(crate) fn merge_times(&mut self) {
         self.inode.merge_lazy(&mut self.row);
     }
 
@@ -182,13 +182,13 @@ impl Inode {
 
     /// Returns the counters.
     pub(crate) fn snapshot(&self) -> CounterSnapshot {
-        self.data.steady.tally.complete(&self.counters.snapshot())
+        self.data.steady.io_counters.complete(&self.counters.snapshot())
     }
 
     /// Lets all that is counted begin anew.
     pub(crate) fn reset_statistics(&self) {
         self.counters.reset();
-        self.data.steady.tally.reset();
+        self.data.steady.io_counters.reset();
         self.latencies.reset();
     }
 

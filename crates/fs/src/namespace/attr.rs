@@ -38,7 +38,7 @@ impl Engine {
 
     fn set_fields(&self, inode: &Inode, change: &SetAttr) {
         let mut attr = inode.attr_lock();
-        attr.settle_times();
+        attr.merge_times();
         let row = &mut attr.row;
         row.mode = change.mode.map_or(row.mode, |mode| mode & 0o7777);
         row.uid = change.uid.unwrap_or(row.uid);

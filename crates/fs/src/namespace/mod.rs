@@ -84,7 +84,7 @@ fn touch_directory<'a>(dir: &'a Inode, links: i32, rows: &mut Vec<RowChange>) ->
     // A damaged count must not end the mount: a check finds it.
     attr.row.nlink = attr.row.nlink.saturating_add_signed(links);
     let now = Timestamp::now();
-    attr.settle_times();
+    attr.merge_times();
     attr.row.mtime = now;
     attr.row.ctime = now;
     rows.push(attr.change());

@@ -61,7 +61,7 @@ struct InFlight {
     range: Option<(Range<u64>, Sharing)>,
     /// What becomes readable when the device is done.
     filling: Option<Filling>,
-    told: Option<DirectWrite>,
+    announced: Option<DirectWrite>,
     timing: Option<Timing>,
 }
 
@@ -158,8 +158,8 @@ impl QueueState {
     }
 
     fn start(&mut self, mut op: Op) {
-        let result = match self.tell_cache(&op).and_then(|told| self.plan(&op, told)) {
-            Ok((Some(ready), told)) => return self.push(op, ready, told),
+        let result = match self.tell_cache(&op).and_then(|announced| self.plan(&op, announced)) {
+            Ok((Some(ready), announced)) => return self.push(op, ready, announced),
             Ok((None, _)) => self.carry_out(&mut op),
             Err(error) => Err(error),
         };
@@ -186,28 +186,28 @@ impl QueueState {
             io.state().order.acquire_shared(&*self.fs);
         }
         let len = op.buf.as_ref().map_or(0, |buf| buf.len());
-        let told = io.announce_write(op.offset, len);
-        if !matches!(told, Ok(Some(_))) {
+        let announced = io.announce_write(op.offset, len);
+        if !matches!(announced, Ok(Some(_))) {
             io.state().order.release_shared();
         }
-        told
+        announced
     }
 
     /// Decides where an operation is carried out; holds the inode lock, shared, when the device is to do it, and no lock otherwise (`None`).
-    fn plan(&mut self, op: &Op, told: Option<DirectWrite>) -> Result<(Option<Ready>, Option<DirectWrite>)> {
+    fn plan(&mut self, op: &Op, announced: Option<DirectWrite>) -> Result<(Option<Ready>, Option<DirectWrite>)> {
         let io = op.file.io();
-        let planned = self.plan_told(op, told.is_some());
+        let planned = self.plan_told(op, announced.is_some());
         if matches!(planned, Ok(Some(_))) {
-            return planned.map(|planned| (planned, told));
+            return planned.map(|planned| (planned, announced));
         }
-        if told.is_some() {
-            drop(told);
+        if announced.is_some() {
+            drop(announced);
             io.state().order.release_shared();
         }
         planned.map(|planned| (planned, None))
     }
 
-    fn plan_told(&mut self, op: &Op, told: bool) -> Result<Option<Ready>> {
+    fn plan_told(&mut self, op: &Op, announced: bool) -> Result<Option<Ready>> {
         match op.kind {
             Kind::Read => {
                 op.file.may_read()?;
@@ -222,7 +222,8 @@ impl QueueState {
         let io = op.file.io();
         self.hold(io);
         let bytes = op.bytes();
-        let planned = if op.kind == Kind::Read { io.plan_queued_read(op.offset, bytes.len()) } else { io.plan_queued_write(op.offset, bytes, told) };
+        let planned =
+            if op.kind == Kind::Read { io.plan_queued_read(op.offset, bytes.len()) } else { io.plan_queued_write(op.offset, bytes, announced) };
         let ready = planned.and_then(|planned| self.make_ready(op, planned));
         if !matches!(ready, Ok(Some(_))) {
             io.state().lock.release_shared();
@@ -292,7 +293,7 @@ impl QueueState {
     }
 
     /// Hands an operation to the device. There is a slot for it: the queue counts what is in flight.
-    fn push(&mut self, op: Op, ready: Ready, told: Option<DirectWrite>) {
+    fn push(&mut self, op: Op, ready: Ready, announced: Option<DirectWrite>) {
         let timing = self.fs.sampler.begin();
         let Ready { segments, range, filling } = ready;
         let (offset, len) = (op.offset, op.bytes().len());
@@ -302,7 +303,7 @@ impl QueueState {
         let ticket = self.pushed << SLOT_BITS | slot as u64;
         let request = Request { token: ticket, kind, buf: op.buf, first: segments.first, rest: segments.rest };
         assert!(self.device.push(request).is_ok(), "the device queue is as deep as this one");
-        self.slots[slot] = Some(InFlight { ticket, kind: op.kind, file: op.file, token: op.token, offset, len, range, filling, told, timing });
+        self.slots[slot] = Some(InFlight { ticket, kind: op.kind, file: op.file, token: op.token, offset, len, range, filling, announced, timing });
     }
 
     fn finish(&mut self, completion: Completion) {
@@ -329,9 +330,9 @@ impl QueueState {
             op.len
         });
         io.state().lock.release_shared();
-        if let Some(told) = op.told {
+        if let Some(announced) = op.announced {
             if let (Ok(_), Some(buf)) = (&result, &completion.buf) {
-                told.refresh(buf);
+                announced.refresh(buf);
             }
             io.state().order.release_shared();
         }

@@ -11,7 +11,7 @@
 
 mod turns;
 
-pub(crate) use turns::Turns;
+pub(crate) use turns::ScheduleState;
 
 use std::cmp::Ordering;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

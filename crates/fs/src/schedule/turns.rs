@@ -11,14 +11,14 @@ use bedplate_store::Table;
 
 /// The schedules, and whose turn it was.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct ScheduleState {
     /// By name, as the settings have them.
     pub(crate) schedules: Vec<Schedule>,
     /// When schedules last had their turn in this process, on the steady clock.
     pub(crate) ran: HashMap<String, Duration>,
 }
 
-impl Turns {
+impl ScheduleState {
     /// Reads the schedules; one that does not decode is left out, and told of.
     pub(crate) fn load(&mut self, meta: &MetaStore) -> Result<()> {
         self.schedules.clear();

@@ -101,14 +101,14 @@ struct Stripe([AtomicU64; COUNTS.len()]);
 /// The counts of one file. Where the stripes are comes first, on a line that is seldom written.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub(crate) struct Tally {
+pub(crate) struct FileCounters {
     blocks: [OnceLock<Box<[Stripe; STRIPES]>>; BLOCKS],
     /// How often something was counted in the base.
     calls: AtomicU32,
     base: [AtomicU64; COUNTS.len()],
 }
 
-impl Tally {
+impl FileCounters {
     #[inline]
     fn add<const N: usize>(&self, counts: [(Count, u64); N]) {
         if !counting() {
@@ -194,18 +194,18 @@ mod tests {
 
     use super::*;
 
-    fn snapshot(tally: &Tally) -> CounterSnapshot {
+    fn snapshot(tally: &FileCounters) -> CounterSnapshot {
         tally.complete(&CounterSnapshot::default())
     }
 
-    fn stripes(tally: &Tally) -> usize {
+    fn stripes(tally: &FileCounters) -> usize {
         tally.blocks.iter().filter(|block| block.get().is_some()).count() * STRIPES
     }
 
     /// I-TLY-1: more threads than slots, in waves, so that slots change hands.
     #[test]
     fn i_tly_1_no_count_is_lost() {
-        let tallies = [Tally::default(), Tally::default()];
+        let tallies = [FileCounters::default(), FileCounters::default()];
         for _ in 0..20 {
             std::thread::scope(|scope| {
                 for thread in 0..SLOTS_OWN + 2 * STRIPES {
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn i_tly_2_a_reset_takes_no_count_away() {
         const THREADS: u64 = 3;
-        let (tally, stop) = (Tally::default(), AtomicBool::new(false));
+        let (tally, stop) = (FileCounters::default(), AtomicBool::new(false));
         for block in &tally.blocks {
             block.get_or_init(Box::default);
         }
@@ -267,12 +267,12 @@ mod tests {
 
     #[test]
     fn only_a_busy_file_has_stripes() {
-        let tally = Tally::default();
+        let tally = FileCounters::default();
         (0..CALLS_COLD).for_each(|_| tally.count_read(1));
         assert_eq!(stripes(&tally), 0);
         (0..2).for_each(|_| tally.count_read(1));
         assert_eq!(stripes(&tally), STRIPES);
         assert_eq!(snapshot(&tally).reads, u64::from(CALLS_COLD) + 2);
-        assert!(size_of::<Tally>() <= 112, "{} bytes a file", size_of::<Tally>());
+        assert!(size_of::<FileCounters>() <= 112, "{} bytes a file", size_of::<FileCounters>());
     }
 }

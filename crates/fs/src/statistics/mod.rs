@@ -14,6 +14,6 @@ mod latency;
 pub use counters::statistics_switch;
 pub use counters::{CounterSnapshot, Reason};
 pub(crate) use counters::{Counters, counting};
-pub(crate) use file_counters::Tally;
+pub(crate) use file_counters::FileCounters;
 pub(crate) use latency::{FileLatencies, SAMPLE_DEFAULT, Sampler, Timed, Timing};
 pub use latency::{Latencies, LatencySnapshot};

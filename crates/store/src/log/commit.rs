@@ -70,7 +70,7 @@ impl IntentLog {
     /// Decides what to write, takes the batches and places them.
     fn plan(&self, leader: &mut Leader) -> Plan {
         // Read after the tickets were counted: every caller that is covered has published its request.
-        let (sync_to, seal_to) = self.wishes();
+        let (sync_to, seal_to) = self.requested();
         let mut buffer = self.buffer.lock();
         let mut ring = self.ring.lock();
         let wanted = sync_to.max(seal_to);

@@ -335,7 +335,7 @@ impl IntentLog {
         }
     }
 
-    fn wishes(&self) -> (Lsn, Lsn) {
+    fn requested(&self) -> (Lsn, Lsn) {
         (Lsn(self.sync_to.load(Ordering::SeqCst)), Lsn(self.seal_to.load(Ordering::SeqCst)))
     }
 
