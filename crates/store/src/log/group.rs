@@ -29,7 +29,7 @@ use crate::planted::{PlantedBug, planted};
 const SPIN_NS_MAX: u64 = 100_000;
 /// Shortest, and what a caller yields when a round takes so long that it must park anyway.
 const SPIN_NS_MIN: u64 = 10_000;
-/// A round this long is waited for in bed.
+/// A round this long is waited for asleep.
 const LONG_ROUND_NS: u64 = 1_000_000;
 /// A leader waits for company only when a round takes at least this long, in nanoseconds.
 const GATHER_FROM_NS: u64 = 5_000;
@@ -49,7 +49,7 @@ pub(super) struct Group {
     /// Callers that sleep or are about to.
     parked: AtomicU32,
     /// Rank 8; guards nothing but the sleep.
-    bed: Mutex<()>,
+    park_lock: Mutex<()>,
     wake: Condvar,
     tempo: Tempo,
 }
@@ -72,7 +72,7 @@ impl Group {
             completed: AtomicU64::new(0),
             leading: AtomicBool::new(false),
             parked: AtomicU32::new(0),
-            bed: Mutex::new(()),
+            park_lock: Mutex::new(()),
             wake: Condvar::new(),
             tempo: Tempo { round_ns: AtomicU64::new(0), company: AtomicU64::new(1), doubt: AtomicU32::new(0) },
         }
@@ -127,17 +127,17 @@ impl Group {
     }
 
     fn park(&self, ticket: u64) {
-        let mut bed = self.lock_bed();
+        let mut park_lock = self.lock_parked();
         // Announced before the last look: the leader looks at `parked` after it published, so one of both sees the other.
         self.parked.fetch_add(1, SeqCst);
         while self.must_wait(ticket) {
-            bed = self.wake.wait(bed).unwrap_or_else(PoisonError::into_inner);
+            park_lock = self.wake.wait(park_lock).unwrap_or_else(PoisonError::into_inner);
         }
         self.parked.fetch_sub(1, SeqCst);
     }
 
-    fn lock_bed(&self) -> MutexGuard<'_, ()> {
-        self.bed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_parked(&self) -> MutexGuard<'_, ()> {
+        self.park_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits a moment for the callers that came along in the last rounds; returns the tickets covered, and whether the wait was in vain.
@@ -210,7 +210,7 @@ impl Drop for Lead<'_> {
         assert!(group.leading.swap(false, SeqCst), "I-GROUP-1: the lead was given up twice");
         // I-GROUP-3: a caller that parks from here on sees the lead free; one that parked before is woken.
         if group.parked.load(SeqCst) > 0 && !planted(PlantedBug::WakeForgotten) {
-            drop(group.lock_bed());
+            drop(group.lock_parked());
             group.wake.notify_all();
         }
     }
