@@ -136,7 +136,7 @@ pub fn decode_superblock(bytes: &[u8]) {
 /// Decodes the payload of a log write, record by record. What decodes encodes to the same.
 pub fn decode_log_records(bytes: &[u8]) {
     let mut payload = Reader::new(bytes, "the payload of a log write");
-    while payload.len() > 0 {
+    while !payload.is_empty() {
         let Ok(record) = Record::decode(&mut payload) else { return };
         let encoded = bedplate_store::encode_record(&record);
         let again = Record::decode(&mut Reader::new(&encoded, "a record")).expect("what was decoded can be encoded");

@@ -11,6 +11,12 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 #[derive(Debug)]
 pub struct Crc32c(Digest);
 
+impl Default for Crc32c {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Crc32c {
     /// Begins with nothing.
     pub fn new() -> Self {

@@ -55,6 +55,11 @@ impl<'a> Reader<'a> {
         self.fields.rest()
     }
 
+    /// Returns whether all bytes were taken.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Returns how many bytes were not taken.
     pub fn len(&self) -> usize {
         self.fields.rest().len()

@@ -148,6 +148,11 @@ impl ExtentMap {
         Ok(Self { extents, ..map })
     }
 
+    /// Returns whether nothing is mapped.
+    pub fn is_empty(&self) -> bool {
+        self.extents.is_empty()
+    }
+
     /// Returns the number of extents.
     pub fn len(&self) -> usize {
         self.extents.len()

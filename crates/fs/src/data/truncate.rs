@@ -52,7 +52,7 @@ pub(crate) fn free_all(_changing: &Changing<'_>, fs: &Engine, inode: &Arc<Inode>
     let held = io.state().lock.exclusive(fs);
     fs.allocator.drop_ahead(inode.ino);
     io.forget_reserved(&(0..u64::MAX));
-    if io.map()?.len() == 0 {
+    if io.map()?.is_empty() {
         return Ok(());
     }
     io.free_beyond(&held, 0, Mark::None)

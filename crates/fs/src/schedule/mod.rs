@@ -125,7 +125,7 @@ impl Schedule {
         let mut r = Reader::new(value, "a schedule");
         let (every_s, keep, last) = (r.u64()?, r.u32()?, r.i64()?);
         let mut paths = Vec::new();
-        while r.len() > 0 {
+        while !r.is_empty() {
             let len = r.u16()?;
             paths.push(PathBuf::from(std::ffi::OsString::from_vec(r.take(len.into())?.to_vec())));
         }

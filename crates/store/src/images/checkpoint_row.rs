@@ -55,7 +55,7 @@ impl CheckpointRow {
         let name = take_bytes(&mut r)?;
         crate::name::check_name(&name).map_err(|e| Error::corrupt(format!("the name of a checkpoint: {e}")))?;
         let mut paths = Vec::new();
-        while r.len() > 0 {
+        while !r.is_empty() {
             paths.push(take_bytes(&mut r)?);
         }
         Ok(Self { name, created, ino_end, automatic: flags & AUTOMATIC != 0, kept: flags & KEPT != 0, paths })
