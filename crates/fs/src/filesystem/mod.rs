@@ -1,6 +1,7 @@
 //! The mounted file system: the interface of names and inodes.
 
 mod info;
+mod room;
 mod trial;
 
 use std::collections::HashMap;
@@ -10,9 +11,8 @@ use std::sync::Arc;
 use block::BlockDevice;
 use parking_lot::Mutex;
 
-use crate::data::{DataPath, SpaceDemand};
 use crate::engine::Engine;
-use crate::namespace::make::Making;
+use crate::namespace::make::{Making, check_target};
 use crate::{
     Attr, ChangedBlocks, CheckReport, CheckpointCounts, CheckpointDifference, CheckpointHold, CheckpointInfo, CheckpointOptions, CheckpointSpace,
     CloneReport, CloneSource, DefragStep, DirEntry, Error, ErrorKind, File, FileActivity, FileKind, FilePath, FormatOptions, FormatReport,
@@ -192,16 +192,7 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`, `ReadOnly`, `TooLarge`, `IsDirectory` for a size.
     pub fn set_attr(&self, ino: InodeNo, change: &SetAttr) -> Result<Attr> {
-        let fs = &self.inner.fs;
-        loop {
-            match (fs.set_attr(ino, change), change.size) {
-                (Err(error), Some(size)) if error.kind == ErrorKind::NoSpace => {
-                    let inode = fs.inode(ino)?;
-                    fs.make_room(error, &|without| DataPath::new(fs, &inode).demand(&SpaceDemand::SetSize(size), without))?;
-                }
-                (other, _) => return other,
-            }
-        }
+        self.set_attr_with_room(ino, change)
     }
     /// Keeps an inode alive (also without a name) until the matching [`forget`](Self::forget)s.
     ///
@@ -229,13 +220,14 @@ impl FileSystem {
         if kind == FileKind::Symlink {
             return Err(Error::new(ErrorKind::Invalid, "a symbolic link needs a target: use symlink"));
         }
-        self.inner.fs.with_room(|| self.inner.fs.make(dir, name, &Making { kind, new, rdev, target: &[] }))
+        self.make_with_room(dir, name, &Making { kind, new, rdev, target: &[] })
     }
     /// Makes an unnamed file that lives until it is closed, or gets a name by [`link`](Self::link) (`O_TMPFILE`). It is retained once.
     ///
     /// # Errors
     /// As [`make`](Self::make).
     pub fn make_unnamed(&self, dir: InodeNo, new: NewFile) -> Result<Attr> {
+        self.inner.fs.begin_make_unnamed(dir)?;
         self.inner.fs.with_room(|| self.inner.fs.make_unnamed(dir, new))
     }
     /// Makes a symbolic link.
@@ -243,7 +235,8 @@ impl FileSystem {
     /// # Errors
     /// As [`make`](Self::make); `Invalid` for a target that is empty or longer than 4,095 bytes.
     pub fn symlink(&self, dir: InodeNo, name: &[u8], target: &[u8], new: NewFile) -> Result<Attr> {
-        self.inner.fs.with_room(|| self.inner.fs.symlink(dir, name, target, new))
+        check_target(target)?;
+        self.make_with_room(dir, name, &Making { kind: FileKind::Symlink, new: NewFile { mode: 0o777, ..new }, rdev: 0, target })
     }
     /// Reads a symbolic link.
     ///
@@ -306,6 +299,7 @@ impl FileSystem {
     /// # Errors
     /// `Exists`, `NoAttribute`, `Range`, `NoSpace`.
     pub fn set_xattr(&self, ino: InodeNo, name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
+        self.inner.fs.begin_set_xattr(ino, name, value)?;
         self.inner.fs.with_room(|| self.inner.fs.set_xattr(ino, name, value, create, replace))
     }
     /// Returns the names of the extended attributes.
@@ -558,7 +552,7 @@ impl FileSystem {
     /// # Errors
     /// As [`resolve`](Self::resolve) and [`open_inode`](Self::open_inode).
     pub fn open(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
-        let (ino, suffix) = self.inner.fs.with_room(|| self.inner.fs.resolve_for_open(path.as_ref(), options))?;
+        let (ino, suffix) = self.inner.fs.resolve_for_open(path.as_ref(), options, &|dir, name, making| self.make_with_room(dir, name, making))?;
         let options = OpenOptions { mode: suffix.or(options.mode), ..options.clone() };
         self.open_inode(ino, &options)
     }
@@ -567,7 +561,7 @@ impl FileSystem {
     /// # Errors
     /// As [`make`](Self::make).
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<Attr> {
-        self.inner.fs.with_room(|| self.inner.fs.create_dir_all(path.as_ref()))
+        self.inner.fs.create_dir_all(path.as_ref(), &|dir, name, making| self.make_with_room(dir, name, making))
     }
     /// Removes a file or empty directory by path.
     ///

@@ -1,5 +1,7 @@
 //! Attributes and the I/O mode of a file or directory.
 
+use std::sync::Arc;
+
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, IoMode, Result, SetAttr, Timestamp};
@@ -10,18 +12,25 @@ impl Engine {
         Ok(self.inode(ino)?.stat(self.block_size))
     }
 
-    pub(crate) fn set_attr(&self, ino: InodeNo, change: &SetAttr) -> Result<Attr> {
+    /// Begins to change attributes: no room is made for what is refused here.
+    pub(crate) fn begin_set_attr(&self, ino: InodeNo, change: &SetAttr) -> Result<Arc<Inode>> {
         self.need_live(ino)?;
         let inode = self.inode(ino)?;
         match change.size {
             Some(size) => crate::data::begin_set_size(self, &inode, size)?,
             None => self.begin_change()?,
         }
+        Ok(inode)
+    }
+
+    /// Changes attributes, after [`begin_set_attr`](Self::begin_set_attr).
+    pub(crate) fn set_attr(&self, inode: &Arc<Inode>, change: &SetAttr) -> Result<Attr> {
+        let ino = inode.ino;
         if let Some(size) = change.size {
             match inode.kind {
                 FileKind::File => {
                     let changing = self.change();
-                    crate::data::set_size(&changing, self, &*self.pin(&changing, &inode)?, size)?;
+                    crate::data::set_size(&changing, self, &*self.pin(&changing, inode)?, size)?;
                 }
                 FileKind::Directory => {
                     return Err(Error::new(ErrorKind::IsDirectory, format!("inode {} is a directory and has no size to set", ino.0)));
@@ -31,7 +40,7 @@ impl Engine {
         }
         if change.has_fields() {
             let changing = self.change();
-            self.set_fields(&*self.pin(&changing, &inode)?, change);
+            self.set_fields(&*self.pin(&changing, inode)?, change);
         }
         Ok(inode.stat(self.block_size))
     }

@@ -27,6 +27,14 @@ pub(crate) fn target_is_possible(target: &[u8]) -> bool {
     (1..=TARGET_BYTES_MAX).contains(&target.len()) && !target.contains(&0)
 }
 
+/// Refuses targets that no symbolic link can have.
+pub(crate) fn check_target(target: &[u8]) -> Result<()> {
+    if target_is_possible(target) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Invalid, format!("the target of a symbolic link has 1 to {TARGET_BYTES_MAX} bytes without NUL, not {}", target.len())))
+}
+
 /// What is to be made.
 pub(crate) struct Making<'a> {
     pub(crate) kind: FileKind,
@@ -36,11 +44,15 @@ pub(crate) struct Making<'a> {
 }
 
 impl Engine {
-    /// Makes an object under a name.
-    pub(crate) fn make(&self, dir: InodeNo, name: &[u8], making: &Making<'_>) -> Result<Attr> {
+    /// Begins to make an object under a name: no room is made for what is refused here.
+    pub(crate) fn begin_make(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         check_name(name)?;
         self.begin_change()?;
-        self.need_live(dir)?;
+        self.need_live(dir)
+    }
+
+    /// Makes an object under a name, after [`begin_make`](Self::begin_make).
+    pub(crate) fn make(&self, dir: InodeNo, name: &[u8], making: &Making<'_>) -> Result<Attr> {
         let _names = self.names.lock();
         let parent = self.directory(dir)?;
         self.need_free(dir, name)?;
@@ -58,10 +70,14 @@ impl Engine {
         Ok(inode.stat(self.block_size))
     }
 
-    /// Makes a pinned file without a name: an orphan until it is linked.
-    pub(crate) fn make_unnamed(&self, dir: InodeNo, new: NewFile) -> Result<Attr> {
+    /// Begins to make a file without a name: no room is made for what is refused here.
+    pub(crate) fn begin_make_unnamed(&self, dir: InodeNo) -> Result<()> {
         self.begin_change()?;
-        self.need_live(dir)?;
+        self.need_live(dir)
+    }
+
+    /// Makes a pinned file without a name, after [`begin_make_unnamed`](Self::begin_make_unnamed): an orphan until it is linked.
+    pub(crate) fn make_unnamed(&self, dir: InodeNo, new: NewFile) -> Result<Attr> {
         self.need_space()?;
         let _names = self.names.lock();
         let parent = self.directory(dir)?;
@@ -73,16 +89,6 @@ impl Engine {
         let lsn = self.commit(RecordKind::Create, rows);
         inode.note_lsn(lsn, true);
         Ok(inode.stat(self.block_size))
-    }
-
-    pub(crate) fn symlink(&self, dir: InodeNo, name: &[u8], target: &[u8], new: NewFile) -> Result<Attr> {
-        if !target_is_possible(target) {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!("the target of a symbolic link has 1 to {TARGET_BYTES_MAX} bytes without NUL, not {}", target.len()),
-            ));
-        }
-        self.make(dir, name, &Making { kind: FileKind::Symlink, new: NewFile { mode: 0o777, ..new }, rdev: 0, target })
     }
 
     pub(crate) fn read_link(&self, ino: InodeNo) -> Result<Vec<u8>> {

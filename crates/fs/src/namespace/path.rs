@@ -25,6 +25,9 @@ pub fn split_mode_suffix(name: &[u8]) -> (&[u8], Option<IoMode>) {
     (name, None)
 }
 
+/// Makes an object under a name in a directory, as the caller of these functions does.
+pub(crate) type Make<'a> = dyn Fn(InodeNo, &[u8], &Making<'_>) -> Result<Attr> + 'a;
+
 /// A path led to its last component.
 pub(crate) struct Leaf {
     pub(crate) dir: InodeNo,
@@ -83,18 +86,18 @@ impl Engine {
     }
 
     /// Resolves for an open, creating where the options say so; returns the inode and the mode of a suffix (S-28: a name that really ends so wins).
-    pub(crate) fn resolve_for_open(&self, path: &Path, options: &OpenOptions) -> Result<(InodeNo, Option<IoMode>)> {
+    pub(crate) fn resolve_for_open(&self, path: &Path, options: &OpenOptions, make: &Make<'_>) -> Result<(InodeNo, Option<IoMode>)> {
         let (stem, suffix) = split_mode_suffix(path.as_os_str().as_bytes());
         // `/d/::direct` has nothing before the suffix: it is a name like any other, as on a mount.
-        let Some(suffix) = suffix.filter(|_| !stem.ends_with(b"/")) else { return Ok((self.resolve_file(path, options)?, None)) };
+        let Some(suffix) = suffix.filter(|_| !stem.ends_with(b"/")) else { return Ok((self.resolve_file(path, options, make)?, None)) };
         // Also a symbolic link that leads nowhere is a name that exists.
         if self.walk(path, false).is_ok_and(|leaf| self.find(leaf.dir, &leaf.name).is_ok_and(|row| row.is_some())) {
-            return Ok((self.resolve_file(path, options)?, None));
+            return Ok((self.resolve_file(path, options, make)?, None));
         }
-        Ok((self.resolve_file(Path::new(OsStr::from_bytes(stem)), options)?, Some(suffix)))
+        Ok((self.resolve_file(Path::new(OsStr::from_bytes(stem)), options, make)?, Some(suffix)))
     }
 
-    fn resolve_file(&self, path: &Path, options: &OpenOptions) -> Result<InodeNo> {
+    fn resolve_file(&self, path: &Path, options: &OpenOptions, make: &Make<'_>) -> Result<InodeNo> {
         let leaf = self.walk(path, !options.exclusive)?;
         if leaf.name.is_empty() {
             return Err(Error::new(ErrorKind::IsDirectory, format!("{} is a directory", path.display())));
@@ -109,7 +112,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::NotFound, format!("{} does not exist", path.display())));
         }
         let new = NewFile { mode: options.permissions, ..NewFile::default() };
-        let made = self.make(leaf.dir, &leaf.name, &Making { kind: FileKind::File, new, rdev: 0, target: &[] });
+        let made = make(leaf.dir, &leaf.name, &Making { kind: FileKind::File, new, rdev: 0, target: &[] });
         match made {
             Ok(attr) => Ok(attr.ino),
             Err(e) if e.kind == ErrorKind::Exists && !options.exclusive => Ok(self.need(leaf.dir, &leaf.name)?.ino),
@@ -117,7 +120,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn create_dir_all(&self, path: &Path) -> Result<Attr> {
+    pub(crate) fn create_dir_all(&self, path: &Path, make: &Make<'_>) -> Result<Attr> {
         let mut at = self.attr(InodeNo::ROOT)?;
         for name in components(path.as_os_str().as_bytes()).into_iter().rev() {
             if name == b".." {
@@ -125,7 +128,7 @@ impl Engine {
                 continue;
             }
             let making = Making { kind: FileKind::Directory, new: NewFile { mode: 0o755, uid: at.uid, gid: at.gid }, rdev: 0, target: &[] };
-            at = match self.make(at.ino, &name, &making) {
+            at = match make(at.ino, &name, &making) {
                 Err(e) if e.kind == ErrorKind::Exists => self.lookup(at.ino, &name)?,
                 other => other?,
             };

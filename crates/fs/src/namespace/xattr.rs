@@ -26,7 +26,8 @@ impl Engine {
         self.row_of(Table::Xattr, ino, name)?.ok_or_else(|| missing(ino, name))
     }
 
-    pub(crate) fn set_xattr(&self, ino: InodeNo, name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
+    /// Begins to set an attribute: no room is made for what is refused here.
+    pub(crate) fn begin_set_xattr(&self, ino: InodeNo, name: &[u8], value: &[u8]) -> Result<()> {
         if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX || value.len() > XATTR_VALUE_BYTES_MAX {
             return Err(Error::new(
                 ErrorKind::Range,
@@ -38,7 +39,11 @@ impl Engine {
             ));
         }
         self.begin_change()?;
-        self.need_live(ino)?;
+        self.need_live(ino)
+    }
+
+    /// Sets an attribute, after [`begin_set_xattr`](Self::begin_set_xattr).
+    pub(crate) fn set_xattr(&self, ino: InodeNo, name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
         let key = pair_key(ino, name);
         let changing = self.change();
         let inode = self.pin_number(&changing, ino)?;
