@@ -1,4 +1,13 @@
-//! The state of a mounted file system, shared by everything that works on it.
+//! The state of a mounted file system, shared by everything that works on it. What works on it is in the modules above: data path, names, checkpoints.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `views` | which checkpoints have inode numbers; rows as the present or a checkpoint has them |
+//! | `epoch_state` | the epoch, and when files look up again what they may write in place |
+//! | `deferred_free` | blocks that left a file while it was read |
+//! | `queues` | queues with I/O in flight, for threads that wait for its locks |
+//! | `trials`, `tuning` | modes on trial; tunables in effect and stored |
+//! | `space_policy`, `defrag_status`, `recovery` | what happens on a full volume; what defragmentation does; what the mount did |
 
 mod deferred_free;
 mod defrag_status;

@@ -2,6 +2,13 @@
 //!
 //! Lock ranks are in `docs/locks.md`; an inode's attributes have rank 4: above its extent map, below the metadata store.
 //!
+//! | file | holds |
+//! | --- | --- |
+//! | `file_state` | what an inode keeps about its data: locks, extent map, opens, its part of the cache |
+//! | `cow_epoch`, `imaged` | up to which epoch extents are copied on write; which rows have a before-image |
+//! | `recent`, `unsealed`, `block_set` | long extents found without the map; bytes that wait for a seal; file blocks with reservations |
+//! | `list` | inodes that something holds for |
+//!
 //! Invariants:
 //! - I-INO-1: an inode row is built and committed while the attribute lock is held, so images in the log never go backwards.
 //! - I-INO-2: an inode without names and pins is dead once a thread has claimed it, which reclaims it under the same hold of the change lock, and nothing

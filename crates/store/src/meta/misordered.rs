@@ -1,4 +1,4 @@
-//! The planted mistake of a store that logs records in another order than it shows them: see [`PlantedBug::LoggedOutOfOrder`].
+//! The planted mistake of a store that logs records in another order than it shows them: see `PlantedBug::LoggedOutOfOrder`.
 
 #[cfg(any(test, feature = "planted-bugs"))]
 use std::cell::RefCell;
