@@ -24,11 +24,13 @@ impl Crc32c {
     }
 
     /// Adds bytes.
+    #[inline]
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
     /// Returns the checksum of all that was added.
+    #[inline]
     pub fn finish(self) -> u32 {
         u32::try_from(self.0.finalize()).expect("a 32-bit checksum fits 32 bits")
     }

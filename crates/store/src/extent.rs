@@ -86,6 +86,7 @@ pub struct Run {
 
 impl Run {
     /// Returns the block after the last.
+    #[inline]
     pub fn end(self) -> u64 {
         self.start.0 + self.blocks
     }
@@ -104,6 +105,7 @@ pub struct Piece {
 
 impl Piece {
     /// Returns the first volume block if data has reached the piece.
+    #[inline]
     pub fn written(&self) -> Option<BlockNo> {
         self.mapped.filter(|mapped| mapped.state == ExtentState::Written).map(|mapped| mapped.start)
     }
@@ -154,6 +156,7 @@ impl ExtentMap {
     }
 
     /// Returns the number of extents.
+    #[inline]
     pub fn len(&self) -> usize {
         self.extents.len()
     }
@@ -174,6 +177,7 @@ impl ExtentMap {
     }
 
     /// Returns the extent that maps `block`, and where it begins. This is the lookup of the data path.
+    #[inline]
     pub fn holding(&self, block: u64) -> Option<(FileBlock, Extent)> {
         let (at, extent) = self.extents.range(..=block).next_back()?;
         (block - at < u64::from(extent.blocks)).then_some((FileBlock(*at), *extent))

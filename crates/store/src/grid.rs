@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::extent::Piece;
 
 /// The part of `range` within `to`; empty somewhere in `to` where there is none.
+#[inline]
 pub fn within(range: &Range<u64>, to: &Range<u64>) -> Range<u64> {
     let start = range.start.clamp(to.start, to.end);
     start..range.end.clamp(start, to.end)
@@ -34,56 +35,67 @@ impl Grid {
     }
 
     /// Returns the block that holds `offset`.
+    #[inline]
     pub fn block_of(&self, offset: u64) -> u64 {
         offset >> self.block_shift
     }
 
     /// Returns where `offset` lies within its block.
+    #[inline]
     pub fn in_block(&self, offset: u64) -> u64 {
         offset & (self.block - 1)
     }
 
     /// Returns the byte at which a block begins, of a file or of the volume.
+    #[inline]
     pub fn start_of(&self, block: u64) -> u64 {
         block << self.block_shift
     }
 
     /// Returns the first block that begins at or after `offset`.
+    #[inline]
     pub fn block_after(&self, offset: u64) -> u64 {
         self.block_of(offset + (self.block - 1))
     }
 
     /// Returns the blocks that a byte range touches.
+    #[inline]
     pub fn blocks(&self, bytes: &Range<u64>) -> Range<u64> {
         self.block_of(bytes.start)..self.block_after(bytes.end)
     }
 
     /// Returns the bytes of a range of blocks.
+    #[inline]
     pub fn bytes(&self, blocks: &Range<u64>) -> Range<u64> {
         self.start_of(blocks.start)..self.start_of(blocks.end)
     }
 
     /// Returns `offset` rounded down to a sector.
+    #[inline]
     pub fn sector_floor(&self, offset: u64) -> u64 {
         offset & !(self.sector - 1)
     }
 
     /// Returns `offset` rounded up to a sector.
+    #[inline]
     pub fn sector_ceil(&self, offset: u64) -> u64 {
         self.sector_floor(offset + (self.sector - 1))
     }
 
     /// Returns whether `offset` is where a block begins.
+    #[inline]
     pub fn on_block(&self, offset: u64) -> bool {
         self.in_block(offset) == 0
     }
 
     /// Returns whether `offset` is where a sector begins.
+    #[inline]
     pub fn on_sector(&self, offset: u64) -> bool {
         offset & (self.sector - 1) == 0
     }
 
     /// Returns whether the device takes the buffer as it is.
+    #[inline]
     pub fn takes(&self, buf: &[u8]) -> bool {
         buf.as_ptr().addr() & (self.buffer - 1) == 0
     }

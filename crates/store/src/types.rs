@@ -50,6 +50,7 @@ pub struct Timestamp(pub i64);
 impl Timestamp {
     /// Returns the present, in the steps of the kernel's clock tick (1 to 10 ms), as kernel file systems stamp their files.
     #[must_use]
+    #[inline]
     pub fn now() -> Self {
         // The exact clock costs more than the rest of a write to memory.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);

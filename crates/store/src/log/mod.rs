@@ -243,6 +243,7 @@ impl IntentLog {
     }
 
     /// The last record appended.
+    #[inline]
     pub fn last_lsn(&self) -> Lsn {
         Lsn(self.last.load(Ordering::Acquire))
     }
@@ -253,6 +254,7 @@ impl IntentLog {
     }
 
     /// Every record up to this one is sealed; blocks freed by such a record may be reused. Never above [`durable_lsn`](Self::durable_lsn).
+    #[inline]
     pub fn sealed_lsn(&self) -> Lsn {
         Lsn(self.sealed.load(Ordering::Acquire))
     }
@@ -316,6 +318,7 @@ impl IntentLog {
     }
 
     /// The failure that latched the log.
+    #[inline]
     pub fn failed(&self) -> Option<Error> {
         self.failed.get().cloned()
     }

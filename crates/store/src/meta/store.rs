@@ -210,11 +210,13 @@ impl MetaStore {
     }
 
     /// Returns the last record appended; 0 on a read-only mount.
+    #[inline]
     pub fn last_lsn(&self) -> Lsn {
         self.log.get().map_or(Lsn(0), IntentLog::last_lsn)
     }
 
     /// Returns the last sealed record: blocks freed up to it may be reused.
+    #[inline]
     pub fn sealed_lsn(&self) -> Lsn {
         self.log.get().map_or(Lsn(0), IntentLog::sealed_lsn)
     }
@@ -249,6 +251,7 @@ impl MetaStore {
     }
 
     /// Returns the first failure of a write or flush, if there was one.
+    #[inline]
     pub fn failed(&self) -> Option<Error> {
         self.failed.get().cloned().or_else(|| self.log.get().and_then(IntentLog::failed)).or_else(|| self.region.failed())
     }
@@ -377,6 +380,7 @@ impl MetaStore {
     }
 
     /// Returns whether the sync daemon should start a metadata commit. Cheap: called for every record.
+    #[inline]
     pub fn commit_due(&self) -> bool {
         self.active_bytes.load(Ordering::Relaxed) > ACTIVE_BYTES_DUE
     }
