@@ -94,7 +94,7 @@ impl Family {
         let child = command.stdin(Stdio::null()).process_group(0).spawn().with_context(|| format!("cannot start {what}"))?;
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("a process has a number")?;
         let group = Some(Guard::new(move || {
-            // Nobody may be left in it, which is what is wanted.
+            // The group may be empty already, which is what is wanted.
             let _ended_already = kill_process_group(group, Signal::KILL);
         }));
         Ok(Self { child, group })

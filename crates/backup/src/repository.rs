@@ -130,7 +130,7 @@ impl Repository {
     pub fn add(&self, backup: &Manifest) -> Result<()> {
         let mut text = Vec::new();
         backup.write(&mut text).map_err(|error| Error::new(ErrorKind::Io, format!("the manifest cannot be written: {error}")))?;
-        // The chunks are durable, and nobody removes them, before anything names them.
+        // The chunks are durable, and protected from removal, before anything names them.
         self.store.sync()?;
         self.store.still_claimed()?;
         self.need_free(&backup.header.name)?;

@@ -135,7 +135,7 @@ impl Work<'_> {
 
     fn fill(&mut self, entry: &Entry, path: &Path) -> Result<()> {
         let explain = |e: io::Error| Error::system("write", path, &e);
-        // Nobody else reads it before its permissions say who may.
+        // Private to this process until its permissions are restored.
         let file = File::options().write(true).create_new(true).mode(0o600).open(path).map_err(explain)?;
         self.mark(entry, path);
         for (number, _) in &entry.chunks {

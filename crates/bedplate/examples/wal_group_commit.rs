@@ -1,7 +1,7 @@
 //! A write-ahead log with group commit: eight committers append to one file, and share the flushes that make their records durable.
 //!
 //! A kernel file system needs two flushes to make an append durable, one for the data and one for the file's size. Here the size travels in
-//! the intent log, next to a checksum of the data, and one flush covers both; those who wait at the same time share it.
+//! the intent log, next to a checksum of the data, and one flush covers both; committers that wait at the same time share it.
 //!
 //! ```sh
 //! cargo run --package bedplate --example wal_group_commit
@@ -17,7 +17,7 @@ const COMMITS: u64 = 50;
 /// Records are whole blocks, so that no two of them share one and every append is direct.
 const RECORD: usize = 4096;
 
-/// The log of a database: whoever appends gets a place of its own, without a lock.
+/// The log of a database: each append gets a place of its own, without a lock.
 struct Wal {
     file: bedplate::File,
     end: AtomicU64,

@@ -210,7 +210,7 @@ impl Bed {
 impl Drop for Bed {
     fn drop(&mut self) {
         for undo in self.undo.drain(..).rev() {
-            // What does not go away is in plain sight, and a drop has nobody to tell.
+            // What does not go away is in plain sight, and a drop cannot report it.
             let _ = match undo {
                 Undo::Directory(path) => fs::remove_dir_all(&path).map_err(|e| Error::io(path.display(), "cannot remove", e)),
                 Undo::Loop(device) => call(Command::new("losetup").arg("--detach").arg(device)).map(drop),

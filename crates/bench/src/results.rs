@@ -137,12 +137,12 @@ pub struct Measurement {
     pub cpu: CpuUse,
     /// How often a worker gave up its processor, per operation: waits for the device, for locks and for hand-offs.
     pub waits_per_op: f64,
-    /// How often somebody had to wait for a lock of a file, per operation; `None` where that is not known (the kernel keeps it to itself).
+    /// Waits for a lock of a file, per operation; `None` where that is not known (the kernel keeps it to itself).
     #[serde(default)]
     pub lock_waits_per_op: Option<f64>,
     /// Context switches of the whole machine.
     pub context_switches_per_s: f64,
-    /// What reached the device; `None` where nobody counts.
+    /// What reached the device; `None` where it is not counted.
     pub device: Option<DeviceOps>,
     /// Growth of the kernel's page cache.
     pub page_cache_growth_bytes: i64,

@@ -31,7 +31,7 @@ pub struct Row {
     pub busy_percent: f64,
     /// The rate for each busy processor.
     pub rate_per_busy_cpu: f64,
-    /// Device reads, writes and flushes for each operation of the program; `None` where nobody counts.
+    /// Device reads, writes and flushes for each operation of the program; `None` where they are not counted.
     pub device_per_op: Option<[f64; 3]>,
     /// Bytes written to the device for each operation.
     pub device_bytes_per_op: Option<f64>,

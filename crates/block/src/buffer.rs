@@ -63,7 +63,7 @@ impl AlignedBuf {
         buf
     }
 
-    /// Returns the address of byte `at`, for the kernel. Unlike a slice it claims nothing about who else uses the memory.
+    /// Returns the address of byte `at`, for the kernel. Unlike a slice it does not claim exclusive use of the memory.
     pub(crate) fn address(&self, at: usize) -> *mut u8 {
         assert!(at <= self.len, "byte {at} lies beyond the buffer");
         self.ptr.as_ptr().wrapping_add(at)

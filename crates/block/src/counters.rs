@@ -22,7 +22,7 @@ pub(crate) struct Counters {
 /// ```text
 ///   live:  sectors of 512 bytes (40 bits) | transfers (24 bits)
 /// ```
-/// Whoever finds a field half full moves both to `spilled`. Others may add meanwhile: half a field is more than they could.
+/// The thread that finds a field half full moves both to `spilled`. Others may add meanwhile: half a field is more than they could.
 #[derive(Debug, Default)]
 struct Transfers {
     live: AtomicU64,

@@ -18,7 +18,7 @@ pub enum ErrorKind {
     ReadOnly,
     /// The file system below a sparse image is full.
     NoSpace,
-    /// Somebody else has the device open exclusively, or it is mounted.
+    /// Another process has the device open exclusively, or it is mounted.
     Busy,
     /// There is no such file or device.
     NotFound,

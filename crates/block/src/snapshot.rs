@@ -1,4 +1,4 @@
-//! The content of a device at one instant, shared until somebody changes it.
+//! The content of a device at one instant, shared until it changes.
 //!
 //! A radix tree of 4 KiB pages behind `Arc`: a clone is one reference, a change copies the page and the few nodes above it. Crash
 //! tests make tens of thousands of images a minute from it.

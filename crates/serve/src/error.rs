@@ -13,7 +13,7 @@ pub enum ErrorKind {
     Option,
     /// The mount point is missing, no directory, not empty, or taken.
     MountPoint,
-    /// A dead mount of somebody else lies on the mount point.
+    /// A dead mount of another user lies on the mount point.
     Stale,
     /// The mount is in use, so that it cannot be taken away cleanly.
     Busy,
@@ -29,7 +29,7 @@ pub enum ErrorKind {
     Broken,
 }
 
-/// An error: what, where and what to do, in one sentence. Cheap to clone, because the end of a mount is reported to everybody who waits.
+/// An error: what, where and what to do, in one sentence. Cheap to clone, because the end of a mount is reported to every waiter.
 #[derive(Debug, Clone)]
 pub struct Error {
     /// What went wrong.

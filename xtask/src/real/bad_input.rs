@@ -182,7 +182,7 @@ pub fn read_only_device(bed: &mut Bed, _: &Options) -> Result<()> {
     Ok(())
 }
 
-/// S-40: what somebody else uses, a mount of ours or of the kernel's, is refused.
+/// S-40: a device in use, by a mount of ours or of the kernel's, is refused.
 pub fn busy_device(bed: &mut Bed, _: &Options) -> Result<()> {
     let image = volume_with_file(bed)?;
     let mounted = bed.mount(&image, "")?;

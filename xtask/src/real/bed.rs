@@ -307,7 +307,7 @@ impl LoopDevice {
         Ok(Self { path, guard })
     }
 
-    /// Detaches it now; while somebody uses it the kernel waits for the last user's end.
+    /// Detaches it now; while it is in use the kernel waits for the last user's end.
     ///
     /// # Errors
     /// When the system refuses.

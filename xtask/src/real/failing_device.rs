@@ -56,7 +56,7 @@ fn fails(bed: &Bed, device: &Path, small: &Small, told: impl Fn(&str) -> Result<
 
     small.fill()?;
     let failed = write_until_it_fails(&mounted)?;
-    // From here on nothing is durable any more, whoever asks, and also when there is room again.
+    // From here on no sync succeeds, of any file, also when there is room again.
     for room in [false, true] {
         if room {
             small.empty()?;

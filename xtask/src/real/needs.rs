@@ -75,7 +75,7 @@ fn version(bin: &Path) -> u32 {
     bin.parent().and_then(Path::file_name).and_then(|name| name.to_str()).and_then(|name| name.parse().ok()).unwrap_or(0)
 }
 
-/// Installs the programs that are missing, as root, where there is `apt-get` and nobody forbids it. Failing is not an error: the tests that
+/// Installs the programs that are missing, as root, where there is `apt-get` and it is not forbidden. Failing is not an error: the tests that
 /// need them are skipped with the reason.
 pub fn install() {
     let mut wanted: Vec<&str> = PACKAGES.iter().filter(|(program, _)| find_program(program).is_none()).map(|(_, package)| *package).collect();
@@ -135,7 +135,7 @@ fn apt_install(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Mounts and unmounts a FUSE file system that nobody serves: what is refused here is refused by the system, not by a fault of ours.
+/// Mounts and unmounts a FUSE file system that is not served: what is refused here is refused by the system, not by a fault of ours.
 fn probe_fuse() -> Result<()> {
     let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     if !is_root() {

@@ -186,7 +186,7 @@ impl Cluster {
         self.sql("CREATE TABLE ledger(n bigint PRIMARY KEY, payload text)").map(drop)
     }
 
-    /// Every acknowledged row is there, and none that nobody began.
+    /// Every acknowledged row is there, and none that was not begun.
     ///
     /// # Errors
     /// When one is missing or too many.

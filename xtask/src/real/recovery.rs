@@ -43,7 +43,7 @@ pub fn stale_mount(bed: &mut Bed, _: &Options) -> Result<()> {
     holds(&mounted, "first", "written before the crash")?;
     write_synced(&mounted, "second", "written after it")?;
     mounted.crash()?;
-    // Mounting over a dead mount either clears it or says what to do; it never serves a directory that nobody can reach.
+    // Mounting over a dead mount either clears it or says what to do; it never serves a directory that cannot be reached.
     let again = bed.refuses([OsStr::new("mount"), image.as_os_str(), directory.as_os_str()], &["unmount"]);
     if again.is_err() {
         ensure!(std::fs::read_dir(&directory).is_ok(), "a mount over a dead one is neither refused nor alive: {again:?}");

@@ -15,7 +15,7 @@ use super::volumes::{DATA_START, cluster_is_whole, page_address_of, turn_a_bit};
 /// How long the next scrub of a schedule of one a minute may take.
 const LIMIT: Duration = Duration::from_secs(150);
 
-/// S-64, S-96, S-106: nobody asks for the scrub that finds the page; pgbench runs all the while.
+/// S-64, S-96, S-106: a scheduled scrub finds the page while pgbench runs.
 pub fn on_schedule(bed: &mut Bed, options: &Options) -> Result<()> {
     let (left, right) = (bed.path("left.img"), bed.path("right.img"));
     let size = format!("{}M", 256 + options.scale * 40 + u32::try_from(options.seconds)? * 8);

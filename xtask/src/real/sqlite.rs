@@ -69,7 +69,7 @@ pub fn query(database: &Path, sql: &str) -> Result<String> {
     sh::output(Command::new("sqlite3").args(["-batch", "-bail", "-cmd", ".timeout 30000"]).arg(database).arg(sql), LIMIT)
 }
 
-/// The database is sound and holds every acknowledged row, and none that nobody began.
+/// The database is sound and holds every acknowledged row, and none that was not begun.
 pub fn verify(database: &Path, told: &[Acknowledged]) -> Result<()> {
     let verdict = query(database, "PRAGMA integrity_check;")?;
     ensure!(verdict.trim() == "ok", "the integrity check says: {verdict}");

@@ -17,7 +17,7 @@ const PARTIAL: &str = ".partial";
 /// Files below a directory.
 pub struct Directory {
     dir: PathBuf,
-    /// The mark, locked: shared by who adds and reads, alone by who removes.
+    /// The mark, locked: shared to add and to read, exclusive to remove.
     mark: Option<File>,
     /// Directories in which names came that may not be durable yet.
     touched: Mutex<BTreeSet<PathBuf>>,
@@ -164,7 +164,7 @@ impl Store for Directory {
         // Each by itself: a file system in user space does not learn of a syncfs.
         for dir in std::mem::take(&mut *self.touched()) {
             match File::open(&dir).and_then(|open| open.sync_all()) {
-                // Who may write to the directory above the first, and not read it, can do no more.
+                // A directory above that may be written and not read cannot be synced.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 synced => synced.map_err(failed("sync", &dir))?,
             }

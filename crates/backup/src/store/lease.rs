@@ -6,7 +6,7 @@
 //!      put again every minute, by a task ◄───────────┘
 //! ```
 //!
-//! Who comes puts his claim first and looks then, and what was put is listed: of two that exclude each other at least one sees the other. A claim that was
+//! A command first puts its claim and then lists all claims; a claim that was put is listed. So of two that exclude each other at least one sees the other. A claim that was
 //! not put again for [`ALIVE`] by the store's clock is dead: its command was killed. A command that could not renew its own for a shorter time does nothing
 //! more that relies on it.
 //!
@@ -42,7 +42,7 @@ pub struct Lease {
     renewal: AbortHandle,
 }
 
-/// Milliseconds of a clock that nobody sets, and that goes on while the machine sleeps.
+/// Milliseconds of a clock that cannot be set, and that goes on while the machine sleeps.
 fn now_ms() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     u64::try_from(now.tv_sec).unwrap_or(0) * 1000 + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000
@@ -53,7 +53,7 @@ fn trusted(put_ms: u64, now_ms: u64) -> bool {
 }
 
 impl Lease {
-    /// Claims the bucket: `alone`, or beside others who do not want it alone.
+    /// Claims the bucket: `alone`, or beside other claims that are not exclusive.
     pub fn take(bucket: Arc<Bucket>, runtime: Arc<Runtime>, alone: bool) -> Result<Self> {
         Self::take_among(bucket, runtime, alone, ALIVE)
     }
@@ -85,7 +85,7 @@ impl Lease {
         for claim in claims.iter().filter(|claim| claim.location != own) {
             let age = (now - claim.last_modified).to_std().unwrap_or_default();
             if age > alive {
-                // Somebody else may have removed it first.
+                // Another process may have removed it first.
                 let _gone = self.runtime.block_on(self.bucket.store.delete(&claim.location));
             } else if alone || claim.location.filename().is_some_and(|name| name.starts_with("alone.")) {
                 let left = (alive - age).as_secs().div_ceil(60);
@@ -98,7 +98,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Makes sure that nobody who was excluded has come.
+    /// Checks that no excluded claim has been put meanwhile.
     pub fn need(&self) -> Result<()> {
         // I-LEASE-1: what is done next is done while the claim is trusted.
         if trusted(self.put_ms.load(Ordering::SeqCst), now_ms()) {
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(lease.need().unwrap_err().kind, ErrorKind::Busy);
     }
 
-    /// S-101: the claim of a command that was killed stands in nobody's way for ever, and does not stay.
+    /// S-101: the claim of a killed command expires, and is removed.
     #[test]
     fn a_dead_claim_is_taken_away() {
         let objects = Objects::over(Bucket::new("memory://".to_owned(), Box::new(InMemory::new()), "")).unwrap();

@@ -22,11 +22,11 @@ pub const CLAIMS: &str = "claims";
 /// What a command is about to do with a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// It reads. In a bucket that needs no right to write; what somebody deletes meanwhile is missing, and said to be.
+    /// It reads. In a bucket that needs no right to write; what is deleted meanwhile is missing, and reported as missing.
     Read,
-    /// It adds: beside others who add, and nobody who removes.
+    /// It adds: beside others that add; excludes removal.
     Add,
-    /// It removes, beside nobody.
+    /// It removes: exclusive.
     Remove,
 }
 

@@ -142,7 +142,7 @@ fn connect(url: &str, scheme: &str) -> object_store::Result<Box<dyn ObjectStore>
     let _already = rustls::crypto::ring::default_provider().install_default();
     let endpoint = surroundings("AWS_ENDPOINT").any(|(_, value)| value.starts_with("http://"));
     Ok(match scheme {
-        // Whoever names an endpoint without encryption wants one.
+        // An endpoint given without encryption is meant so.
         "s3" => {
             let builder = AmazonS3Builder::from_env().with_url(url).with_client_options(client().with_allow_http(endpoint)).with_retry(retry());
             Box::new(builder.build()?)

@@ -45,7 +45,7 @@ impl RequestTrace {
 
 impl Drop for RequestTrace {
     fn drop(&mut self) {
-        // An instance that stays costs a directory; there is nobody to tell.
+        // An instance that stays costs a directory; it is not reported.
         let _ = fs::write(self.event("enable"), "0");
         let _ = fs::remove_dir(&self.instance);
     }

@@ -8,7 +8,7 @@ use block::DeviceOptions;
 
 use crate::{Error, Result};
 
-/// Claims a device or an image file for this run: nobody else has it, nothing of it is mounted.
+/// Claims a device or an image file for this run: no other process has it open, nothing of it is mounted.
 pub(crate) fn claim_device(path: &Path) -> Result<Arc<dyn BlockDevice>> {
     direct(path, block::open(path, &DeviceOptions::default())?)
 }

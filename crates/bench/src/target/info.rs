@@ -41,7 +41,7 @@ pub struct TargetInfo {
     pub engine: String,
     /// The file system and its mount options; for a volume its block size and log.
     pub file_system: Option<String>,
-    /// Who counts the operations that reach the device.
+    /// What counts the operations that reach the device.
     pub counted_by: String,
     /// The devices below.
     pub places: Vec<PlaceInfo>,

@@ -87,7 +87,7 @@ pub(crate) trait Target: Send + Sync {
     fn has_images_of_everything(&self) -> bool {
         false
     }
-    /// Returns how many images there are, as whoever lists them finds out.
+    /// Returns how many images there are, as a listing finds out.
     fn list_images(&self) -> Result<usize> {
         Ok(0)
     }
@@ -121,11 +121,11 @@ pub(crate) trait Target: Send + Sync {
     }
     /// Starts or ends a count of every single request, which disturbs what is timed; returns whether it runs.
     fn count_requests(&self, on: bool) -> bool;
-    /// Returns how often somebody had to wait for a lock of a file so far; `None` where that is not known.
+    /// Returns the number of waits for a lock of a file so far; `None` where that is not known.
     fn lock_waits(&self) -> Option<u64> {
         None
     }
-    /// Returns what reached its devices so far; `None` where nobody counts.
+    /// Returns what reached its devices so far; `None` where it is not counted.
     fn device_ops(&self) -> Option<DeviceOps>;
 }
 

@@ -1,7 +1,7 @@
 //! A limit on the kernel's page cache, so that it has as much memory as the cache it is compared with: a memory control group of our own.
 //!
-//! A control group counts what its processes bring into memory from the moment they are in it: pages of files, and pages of their own. So whoever
-//! sets a limit makes the files cold first, and the limit leaves [`OWN_BYTES`] for what the threads of a measurement need themselves.
+//! A control group counts what its processes bring into memory from the moment they are in it: pages of files, and pages of their own. So the files
+//! are made cold before a limit is set, and the limit leaves [`OWN_BYTES`] for what the threads of a measurement need themselves.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ impl PageCacheLimit {
 
 impl Drop for PageCacheLimit {
     fn drop(&mut self) {
-        // What stays behind is an empty group with our name; there is nobody to tell.
+        // What stays behind is an empty group with our name; it is not reported.
         let _ = write(&self.home.join(PROCESSES), &std::process::id().to_string());
         let _ = fs::remove_dir(&self.group);
     }

@@ -46,7 +46,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Nobody is left to tell; the name says whose it was.
+        // A failure is not reported; the name says what made it.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

@@ -58,7 +58,7 @@ impl Snapshots {
 
 impl Drop for Snapshots {
     fn drop(&mut self) {
-        // What does not go away is in plain sight, and a drop has nobody to tell.
+        // What does not go away is in plain sight, and a drop cannot report it.
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let _ = btrfs(["subvolume".as_ref(), "delete".as_ref(), entry.path().as_os_str()]);
         }

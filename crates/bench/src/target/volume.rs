@@ -47,7 +47,7 @@ impl Counted {
     }
 }
 
-/// One volume, mounted the way whoever is at work wants it.
+/// One volume, mounted with the options of the running workload.
 pub(crate) struct SharedVolume {
     data: Counted,
     log: Option<Counted>,
@@ -114,7 +114,7 @@ impl Drop for SharedVolume {
         let names: Vec<String> = state.filled.iter().map(|(name, _)| path_of(name)).collect();
         if let Some((fs, _)) = &state.mounted {
             for name in names {
-                // Leaving a file behind is harmless and a drop has nobody to tell.
+                // Leaving a file behind is harmless and a drop cannot report it.
                 let _ = fs.remove(name);
             }
             let _ = fs.remove(DIRECTORY);

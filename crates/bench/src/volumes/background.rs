@@ -1,4 +1,4 @@
-//! What goes on behind the users' backs: filling a member, making copies agree after a crash, and what those feel of it who use the volume.
+//! Background work: filling a member, resynchronising copies after a crash, and its effect on foreground latency.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use crate::Result;
 const MIB: f64 = (1 << 20) as f64;
 /// How a device's sequential rate is measured.
 const SEQUENTIAL: Load = Load { kind: RequestKind::Read, request_bytes: 256 << 10, depth: 4, random: false };
-/// How many rounds of time somebody works while a member is filled, unless it is full before.
+/// Timed rounds of foreground work while a member is filled; fewer when it is full before.
 const PATIENCE: u32 = 4;
 
-/// What one who works felt of a member being filled.
+/// Foreground latency while a member is filled.
 struct Felt {
     before_us: f64,
     during_us: f64,
@@ -25,7 +25,7 @@ struct Felt {
 }
 
 impl Bench<'_> {
-    /// Returns the fifth device, which is nobody's member.
+    /// Returns the fifth device, which is a member of no group.
     fn newcomer(&self) -> Result<&Arc<dyn BlockDevice>> {
         let device = &self.devices[MEMBERS];
         erase(device)?;
@@ -38,7 +38,7 @@ impl Bench<'_> {
         Ok(rate(&parts, Load { kind, ..SEQUENTIAL }, self.options.time)?.1 / MIB)
     }
 
-    /// A member is replaced while nobody works: bytes of the member in a second.
+    /// A member is replaced without foreground work: bytes of the member per second.
     pub(super) fn rebuild(&self) -> Result<Vec<VolumeRow>> {
         let mut rows = Vec::new();
         for (shape, members, name) in [(Shape::Mirror, 2, "mirror of 2"), (Shape::Raid5, MEMBERS, "RAID-5 over 4")] {
@@ -94,7 +94,7 @@ impl Bench<'_> {
         self.import(members, false)
     }
 
-    /// What somebody who works feels while a member is filled, with the limit that counts where none is stated, and without one.
+    /// Foreground latency while a member is filled, with the default limit and without one.
     pub(super) fn foreground(&self) -> Result<Vec<VolumeRow>> {
         let mut rows = Vec::new();
         for (limit, words) in [(bedplate::FOREGROUND_PERCENT_DEFAULT, "at most 1.50 times wanted"), (bedplate::FOREGROUND_UNLIMITED, "no limit")] {

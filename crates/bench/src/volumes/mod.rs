@@ -184,7 +184,7 @@ impl Bench<'_> {
     ) -> Result<Told> {
         let (mut rates, mut plains) = (Vec::new(), Vec::new());
         for round in 0..self.options.rounds {
-            // Who begins changes, so that neither always meets a warm machine.
+            // The order alternates, so that neither always meets a warm machine.
             let early = if round % 2 == 1 { Some(reference()?) } else { None };
             let one = volume()?;
             let other = early.map_or_else(&mut reference, Ok)?;

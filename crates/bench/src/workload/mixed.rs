@@ -53,7 +53,7 @@ impl Default for Mixed {
 
 const FILE: &str = "mixed";
 
-/// Who submits.
+/// What submits the operations.
 #[derive(Debug, Clone, Copy)]
 enum Submission {
     Threads(usize),

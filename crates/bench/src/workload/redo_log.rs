@@ -1,4 +1,4 @@
-//! A database's redo log with group commit: who finds nobody writing writes for everybody.
+//! A database's redo log with group commit: a committer that finds no write in progress writes for all that wait.
 
 use bedplate::AlignedBuf;
 use parking_lot::{Condvar, Mutex};
@@ -16,7 +16,7 @@ pub(crate) struct RedoLog<'a> {
     block_bytes: u64,
     state: Mutex<State>,
     durable: Condvar,
-    /// What is written; whoever writes has it.
+    /// What is written; held by the committer that writes.
     buffer: Mutex<AlignedBuf>,
 }
 

@@ -86,7 +86,7 @@ impl Scan {
         })
     }
 
-    /// Lets the database work, and reads what it asked for and what the devices read when nobody is at work.
+    /// Lets the database work, and reads what it asked for and what the devices read, while no transaction runs.
     fn phase(&self, db: &Database<'_>, target: &dyn Target, env: &Env<'_>, phase: Phase, beside: Option<Beside<'_>>) -> Result<Counted> {
         let read = || (db.missed.load(Relaxed), target.device_ops().map(|ops| ops.read_bytes));
         let (asked, device) = read();
@@ -110,7 +110,7 @@ impl Scan {
     }
 }
 
-/// A phase, with what the database asked for in all of it, and what the devices read; `None` where nobody counts that.
+/// A phase, with what the database asked for in all of it, and what the devices read; `None` where that is not counted.
 struct Counted {
     measured: Measurement,
     asked_bytes: u64,

@@ -46,7 +46,7 @@ pub(crate) fn size_bytes(file: &File) -> io::Result<u64> {
 }
 
 impl Core {
-    /// Relaxed: whoever learned of a new size did so by a call that returned it.
+    /// Relaxed: a new size is learned only from the call that returns it.
     #[inline]
     pub fn limits(&self) -> Limits<'_> {
         Limits { geometry: &self.geometry, size_bytes: self.size_bytes.load(Relaxed) }
@@ -84,7 +84,7 @@ impl Core {
     }
 
     /// Refuses to call anything durable on a device that was cut short since it was opened. A write behind the end of a cut image succeeds, and what
-    /// lies between reads as zeros: nobody else would notice.
+    /// lies between reads as zeros: nothing else would notice.
     pub fn require_whole(&self) -> Result<()> {
         self.cut_short(Operation::Flush, None).map_or(Ok(()), Err)
     }

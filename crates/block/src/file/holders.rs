@@ -1,4 +1,4 @@
-//! Who uses a device: for the one sentence a refused user needs. Everything here is a best effort on the error path.
+//! The users of a device, for the sentence of a refusal. Best effort, on the error path only.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use super::mountinfo::{self, Mount};
 use super::probe::DeviceNo;
 use super::target::Target;
 
-/// Says who uses a block device, which the caller has open `own_opens` times: a mount, a device on top of it, or processes.
+/// Names the users of a block device that the caller has open `own_opens` times: a mount, a device on top of it, or processes.
 pub(super) fn of_block(device: DeviceNo, own_opens: usize) -> Option<String> {
     let mounts = mountinfo::mounts();
     let with_partitions = || std::iter::once(device).chain(partitions(device));

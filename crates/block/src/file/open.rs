@@ -57,7 +57,7 @@ impl Default for DeviceOptions {
 /// The size of an image that is not a whole number of logical blocks is rounded down.
 ///
 /// # Errors
-/// `NotFound`, `Permission`, `Busy` (naming who uses it where that is known), `ReadOnly` (a read-only device asked to be writable),
+/// `NotFound`, `Permission`, `Busy` (naming the user of the device where it is known), `ReadOnly` (a read-only device asked to be writable),
 /// `Unsupported` (neither a block device nor a regular file; io_uring demanded and forbidden) or `Io`.
 pub fn open(path: impl AsRef<Path>, options: &DeviceOptions) -> Result<Arc<dyn BlockDevice>> {
     let path = path.as_ref();
@@ -124,7 +124,7 @@ fn buffered(opened: io::Result<File>, path: &Path, name: &str) -> Result<(File, 
     Ok((file, Some(reason.to_owned())))
 }
 
-/// Makes the error of a refused open; finds out who is in the way, and tells a read-only device from a lack of permission.
+/// Makes the error of a refused open; names the user in the way, and tells a read-only device from a lack of permission.
 #[cold]
 fn refused(path: &Path, name: &str, error: &io::Error) -> Error {
     let target = Target::at(path).ok();

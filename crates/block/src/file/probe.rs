@@ -139,8 +139,8 @@ fn known(value: u32) -> Option<u32> {
 
 /// Returns the largest write that the hardware promises not to tear, 0 if it promises nothing.
 ///
-/// A file system that only imitates such writes, by writing elsewhere and remapping, promises more than it says here: nobody who
-/// does not ask should pay for that. It tells by a largest *optimised* unit of 0.
+/// A file system that only imitates such writes, by writing elsewhere and remapping, promises more than it says here: callers
+/// that do not ask should not pay for that. It tells by a largest *optimised* unit of 0.
 fn untorn_unit(stat: &Statx, opened: Opened, physical: u32) -> u32 {
     let known = opened.direct && stat.stx_mask & WRITE_ATOMIC.bits() != 0 && stat.stx_atomic_write_unit_min <= physical;
     match opened.kind {

@@ -1,4 +1,4 @@
-//! A device in front of another, with somebody in between: what a test wants to see, count, hold up or refuse.
+//! A device in front of another, with a hook in between: what a test wants to see, count, hold up or refuse.
 
 use std::fmt::Debug;
 use std::ops::Deref;
@@ -54,7 +54,7 @@ impl DeviceCall<'_> {
     }
 }
 
-/// Stands between a device and who uses it.
+/// Stands between a device and its user.
 pub trait Hook: Send + Sync + Debug {
     /// Is asked to make a call: `pass` makes it, and may be left out, or preceded and followed by anything.
     ///

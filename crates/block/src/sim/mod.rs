@@ -173,7 +173,7 @@ impl SimulatedDevice {
         self.shared.size_bytes.store(size_bytes, Ordering::Release);
     }
 
-    /// Gives the device another size, up to that of its content; whoever uses it learns that from `refresh_size`.
+    /// Gives the device another size, up to that of its content; its user learns that from `refresh_size`.
     ///
     /// # Panics
     /// When the content is smaller, or the size is not a whole number of logical blocks.

@@ -1,7 +1,7 @@
 //! The recording device: what is written is kept in a file, in the order in which it arrived, so that programs of any length can be cut short afterwards.
 //!
 //! ```text
-//!   base (never written) ◄─ reads of what nobody wrote
+//!   base (never written) ◄─ reads of what was not written
 //!   spool: | data | data | data | …                     every write behind the one before it
 //!   content: device bytes ─► place in the spool         what the device shows
 //!   trace:   write, write, flush, write …               what a power cut may take back

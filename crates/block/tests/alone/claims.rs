@@ -1,4 +1,4 @@
-//! Who may open what, together with whom, and what the refused are told.
+//! Which opens exclude each other, and what a refusal says.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;

@@ -89,7 +89,7 @@ fn busy_servers_are_counted() {
     queue.complete(queue.in_flight(), &mut Vec::new()).unwrap();
 }
 
-/// The report's type is reachable and comparable for those who log it.
+/// The report's type is reachable and comparable for programs that log it.
 #[test]
 fn an_allowed_engine_reports_no_fallback() {
     let image = Image::new(1 << 20);

@@ -1,4 +1,4 @@
-//! What is told to those who watch: what files did, under which names, and who has them open.
+//! What monitoring reads: the counters of files, their names, and the processes that have them open.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;

@@ -197,7 +197,7 @@ impl Filesystem for Adapter {
     }
 
     fn forget(&self, _req: &Request, number: INodeNo, count: u64) {
-        // Nothing is answered, so there is nobody to tell of a failure but the log, where `run` has told it.
+        // A FORGET has no reply: `run` has logged a failure, and no more can be done.
         self.0
             .run("forget", || {
                 self.0.forget(self.ino(number), count);

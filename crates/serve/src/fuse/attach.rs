@@ -43,9 +43,9 @@ impl Drop for Guard {
 /// How a mount is taken away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Detach {
-    /// Only when nobody uses it.
+    /// Only when it is not in use.
     Cleanly,
-    /// At once from the names; for those who use it when they end.
+    /// From the names at once; its users keep it until they end.
     Lazily,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn attach(mountpoint: &Path, settings: &MountSettings, source: &str) 
 /// Unmounts what another process serves. It returns when the mount is gone from the names; the process is then still making everything durable.
 ///
 /// # Errors
-/// `Busy`, naming who uses it, when somebody does; `Unavailable` and `Io` when the system or its helper refuses.
+/// `Busy`, naming its users, when it is in use; `Unavailable` and `Io` when the system or its helper refuses.
 pub fn unmount(mountpoint: &Path) -> Result<()> {
     detach(mountpoint, Detach::Cleanly)
 }

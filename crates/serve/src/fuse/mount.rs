@@ -23,7 +23,7 @@ use super::views::Shown;
 use super::{mountinfo, mountpoint};
 use crate::{Error, ErrorKind, Result};
 
-/// How long an unmount waits for somebody who is just leaving, and how often it looks.
+/// How long an unmount waits for the last users to end, and how often it looks.
 const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 const BUSY_STEP: Duration = Duration::from_millis(20);
 
@@ -114,7 +114,7 @@ impl Mount {
         self.inner.state.lock().result.is_none()
     }
 
-    /// Waits until somebody has unmounted it (`umount`, `fusermount3 -u`, [`unmount`](Self::unmount)) and the volume is clean.
+    /// Waits until it is unmounted (`umount`, `fusermount3 -u`, [`unmount`](Self::unmount)) and the volume is clean.
     ///
     /// # Errors
     /// `FileSystem` when the last writes failed; `Broken` when an invariant was found broken; `Io` when the kernel cut the connection.
@@ -131,7 +131,7 @@ impl Mount {
     /// Unmounts, and waits until the volume is clean.
     ///
     /// # Errors
-    /// `Busy`, naming who uses it, when somebody still does after a second: the mount stays as it is. `Busy` too when it is gone from here, but
+    /// `Busy`, naming its users, when it is still in use after a second: the mount stays as it is. `Busy` too when it is gone from here, but
     /// other mount namespaces (containers) hold copies of it, which are named: it ends when they end. Otherwise as [`wait`](Self::wait).
     pub fn unmount(&self) -> Result<()> {
         let deadline = Instant::now() + BUSY_PATIENCE;
@@ -148,7 +148,7 @@ impl Mount {
         self.wait()
     }
 
-    /// Unmounts even while in use: writes what is dirty, takes the mount away from the names at once, cuts off who still uses it, and waits
+    /// Unmounts even while in use: writes what is dirty, takes the mount away from the names at once, cuts its users off, and waits
     /// until the volume is clean.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl Mount {
                 cut_connection(device);
             }
             if !self.inner.wait_until(Instant::now() + FORCE_PATIENCE) {
-                // The kernel keeps the connection for those who still use it; requests from now on are refused.
+                // The kernel keeps the connection for remaining users; requests from now on are refused.
                 self.inner.finish(Ok(()));
             }
         }

@@ -1,4 +1,4 @@
-//! The place a volume is mounted on: what it must be, what may be left over there, and who uses it.
+//! The place a volume is mounted on: what it must be, what may be left over there, and its users.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -64,13 +64,13 @@ fn check_directory(real: &Path, settings: &MountSettings) -> Result<()> {
     Ok(())
 }
 
-/// Whoever was waiting for an answer when the process died is told of an abort, everybody later that there is no connection.
+/// Requests that waited when the process died fail with an abort, later ones because there is no connection.
 fn is_not_connected(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }
 
-/// Tells whether a mount lies at `path` whose serving process has died. The kernel answers for attributes that it still knows, also when nobody
-/// is left to ask; the space of a file system it has to ask for each time.
+/// Tells whether a mount lies at `path` whose serving process has died. The kernel answers for attributes that it still knows, also when the process
+/// is gone; the space of a file system it has to ask for each time.
 #[must_use]
 pub fn is_dead(path: &Path) -> bool {
     let attributes = path.metadata().is_err_and(|error| is_not_connected(&error));

@@ -12,13 +12,13 @@ use fs::{Attr, ErrorKind, FileKind, InodeNo, IoMode, NewFile, RenameMode, split_
 use super::errno::{Answer, Errno};
 use super::shared::Shared;
 
-/// How long the kernel may keep attributes and names. Nobody but the kernel changes a mounted volume, so it may keep them as long as it likes.
+/// How long the kernel may keep attributes and names. Only the kernel changes a mounted volume, so it may keep them as long as it likes.
 pub(super) const KERNEL_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long it may keep attributes of a file that is written through its page cache: it is not told which blocks those writes were given.
 pub(super) const WRITTEN_TTL: Duration = Duration::from_secs(1);
 
-/// Who asks.
+/// The process behind a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Caller {
     pub(super) uid: u32,

@@ -6,7 +6,7 @@
 //! | name | set | read |
 //! | --- | --- | --- |
 //! | `request.TOKEN` | begins the request that the value holds | |
-//! | `request.TOKEN+N+TEXT` | | part N of a request, for a read-only mount, which the kernel lets nobody set attributes of; empty |
+//! | `request.TOKEN+N+TEXT` | | part N of a request, for a read-only mount, of which the kernel lets no attributes be set; empty |
 //! | `request.TOKEN=` | | begins the request that the parts hold; empty |
 //! | `request.TOKEN@OFFSET` | | waits for the answer and gives some of it from a byte on; its end is empty, and then it is forgotten |
 //!
@@ -40,7 +40,7 @@ const PARTED_MAX: usize = 16;
 /// How many bytes of an answer are given at once: an attribute has 64 KiB at most.
 const SLICE_BYTES: usize = 60 << 10;
 
-/// What a caller calls his request.
+/// The caller's name for a request.
 type Token = Vec<u8>;
 /// What gets some of an answer, from a byte on.
 type Reader = (usize, Box<dyn FnOnce(Answer<Vec<u8>>) + Send>);
@@ -97,7 +97,7 @@ impl Shared {
         }
         let mut progress = self.requests.progress.lock();
         if progress.len() >= WAITING_MAX {
-            // Whoever asked and never fetched makes room.
+            // Answers that were never fetched make room.
             progress.retain(|_, progress| matches!(progress, Progress::Running(_)));
         }
         if progress.len() >= WAITING_MAX || progress.contains_key(token) {
@@ -173,7 +173,7 @@ impl Shared {
     fn take_part(&self, token: &[u8], number: u16, text: &[u8]) -> Answer<()> {
         let mut all = self.requests.parts.lock();
         if all.len() >= PARTED_MAX && !all.contains_key(token) {
-            // Whoever never began makes room.
+            // Requests that never began make room.
             all.clear();
         }
         let parts = all.entry(token.to_vec()).or_default();

@@ -24,7 +24,7 @@ pub enum WriteBack {
 pub struct MountSettings {
     /// What the file system needs to know; give it to [`fs::FileSystem::mount`].
     pub file_system: MountOptions,
-    /// Lets other users than the one who mounts use the mount. Permissions are checked in any case.
+    /// Lets users other than the mounting one use the mount. Permissions are checked in any case.
     pub allow_other: bool,
     /// Whether the kernel collects writes.
     pub write_back: WriteBack,

@@ -29,7 +29,7 @@ pub(super) struct Shared {
     pub(super) fs: FileSystem,
     /// Alignment of offset and length that direct I/O wants, in bytes; a power of two.
     pub(super) io_align: u64,
-    /// Names that were found, for those who watch: checked before they are told.
+    /// Names that were found, for monitoring: checked before they are shown.
     pub(super) known_names: Mutex<HashMap<InodeNo, FilePath>>,
     /// Preferred I/O size that `stat` reports.
     pub(super) block_size: u32,

@@ -43,7 +43,7 @@ impl Default for Views {
 }
 
 impl Views {
-    /// Unmounts all of them, whoever uses them; none comes after that.
+    /// Unmounts all of them, also those in use; none comes after that.
     pub(super) fn end(&self) {
         for view in self.0.lock().take().into_iter().flatten() {
             if let Err(error) = view.force_unmount() {

@@ -11,16 +11,16 @@
 //! | `extent_count` | files | in how many extents it lies | no |
 //! | `extents.OFFSET` | files | its extents from that offset on, as many as fit, JSON | no |
 //! | `activity` | files | its counters and latencies, JSON | no |
-//! | `opens` | files | who has it open and what came of it, JSON | no |
+//! | `opens` | files | the processes that have it open, and how each open is served, JSON | no |
 //! | `trial_mode` | files | the mode it is on trial in, whatever is set | begins a trial (`XATTR_CREATE`) or lets it go on (`XATTR_REPLACE`) for ten seconds: a mode and the holder's number; removing it ends it |
 //! | `trial` | files | what became of the last trial of another mode, JSON | stores it |
 //! | `reset` | files, the root | no | any value: counters and latencies begin anew |
-//! | `activities.N` | the root | those of the files behind inode N, as many as fit, with their paths, JSON; for those who may manage the mount | no |
+//! | `activities.N` | the root | those of the files behind inode N, as many as fit, with their paths, JSON; for managers of the mount | no |
 //! | `info` | the root | what the file system tells of itself, JSON | no |
-//! | `mover` | the root | what background defragmentation does and did, JSON; with paths for those who may manage the mount | no |
+//! | `mover` | the root | what background defragmentation does and did, JSON; with paths for managers of the mount | no |
 //! | `pid` | the root | the process that serves the mount | no |
 //! | `grow` | the root | no | any value: takes over the device's present size |
-//! | `checkpoints.EPOCH` | the root | the checkpoints of epochs after that one, as many as fit, JSON; for those who may manage the mount | no |
+//! | `checkpoints.EPOCH` | the root | the checkpoints of epochs after that one, as many as fit, JSON; for managers of the mount | no |
 //! | `held.EPOCHS` | the root | what deleting these would free, as in `3,7-9`; of none: all, and whether they fill the volume; likewise | no |
 //! | `schedules` | the root | the schedules of checkpoints, JSON | no |
 //! | `request.TOKEN…` | the root | parts of requests and of answers: [`requests`](super::requests) | a request about checkpoints or tunables: [`control`](crate::control) |
@@ -42,7 +42,7 @@ const PREFIX: &[u8] = b"user.bedplate.";
 /// The one that is stored under its own name.
 const TRIAL: &[u8] = b"user.bedplate.trial";
 const TRIAL_BYTES_MAX: usize = 8 << 10;
-/// How long a file stays in a mode on trial when nobody says that the trial goes on.
+/// How long a file stays in a mode on trial without a renewal.
 const TRIAL_TIME: Duration = Duration::from_secs(10);
 /// Extents that fit into one value of 64 KiB: each takes at most 140 bytes.
 const EXTENTS_MAX: usize = 460;
@@ -165,7 +165,7 @@ impl Shared {
         }
     }
 
-    /// Stores what became of a trial, as an attribute like others; of the kernel's check of who may write the file it has passed.
+    /// Stores the result of a trial, as an attribute like others; the kernel has checked that the caller may write the file.
     fn set_trial(&self, ino: InodeNo, value: &[u8]) -> Answer<()> {
         self.need_file(ino)?;
         let is_document = value.len() <= TRIAL_BYTES_MAX && serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(value).is_ok();
@@ -208,7 +208,7 @@ impl Shared {
         if self.fs.attr(ino)?.kind == FileKind::File { Ok(()) } else { Err(Errno::NODATA) }
     }
 
-    /// Refuses what concerns everybody's files to those who neither are root nor mounted the volume.
+    /// Refuses requests that concern all users' files, except from root and the user that mounted the volume.
     pub(super) fn need_manager(&self, caller: Caller) -> Answer<()> {
         if caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw() { Ok(()) } else { Err(Errno::PERM) }
     }

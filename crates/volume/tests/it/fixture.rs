@@ -19,7 +19,7 @@ pub type Clock = Arc<Mutex<Vec<Vec<usize>>>>;
 pub struct Fixture {
     pub members: Vec<Arc<SimulatedDevice>>,
     pub clock: Clock,
-    /// Whether queues of members carry out nothing before somebody waits for it.
+    /// Whether queues of members carry out nothing before it is waited for.
     pub lazy: bool,
 }
 
@@ -182,7 +182,7 @@ pub fn new_group(shape: Shape, plexes: usize, members: Vec<Arc<dyn BlockDevice>>
     }
 }
 
-/// Returns a buffer whose every sector says who wrote it: the sector's address and the write's number.
+/// Returns a buffer whose every sector names its write: the sector's address and the write's number.
 pub fn stamped(address: u64, len: usize, write: u64) -> AlignedBuf {
     let mut buf = AlignedBuf::zeroed(len);
     for (at, sector) in buf.chunks_mut(512).enumerate() {

@@ -78,7 +78,7 @@ fn s_112_a_member_before_others_with_data_gives_its_data_away_and_leaves() {
                 states += 1;
             }
         }
-        // Who removes the last one takes the empty places before it away as well.
+        // Removing the last one takes the empty places before it away as well.
         let group = open(&devices, "at last");
         group.remove(0).unwrap();
         check(&group, "at last");

@@ -242,7 +242,7 @@ fn a_member_that_dies_during_its_rebuild_leaves_again() {
     check(&*device, &[(0, 3)]);
 }
 
-/// S-63: a block that nobody can read holds up no other, and is copied once it can be read.
+/// S-63: a block that no member can read holds up no other, and is copied once it can be read.
 #[test]
 fn a_bad_block_during_a_rebuild_stops_the_copy_of_its_region_alone() {
     const BAD: u64 = 3 * REGION_BYTES + 8192;

@@ -313,7 +313,7 @@ fn s_130_once_it_was_noticed_nothing_is_read_from_what_was_overwritten() {
     }
 }
 
-/// Says that the copy on the member that is overwritten is right: who is asked does not know either.
+/// Says that the copy on the member that is overwritten is right: the arbiter does not know either.
 struct Misled;
 
 impl PageArbiter for Misled {

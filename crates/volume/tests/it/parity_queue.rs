@@ -1,4 +1,4 @@
-//! RAID-5 through queues: what is in the air, what it costs, who waits for whom.
+//! RAID-5 through queues: what is in flight, what it costs, what waits for what.
 
 use std::sync::Arc;
 
@@ -141,7 +141,7 @@ fn s_95_submit_leaves_writes_under_way_and_whatever_else_needs_their_rows_carrie
     assert_eq!(stamp_of(&back[..512], 0), 12);
 }
 
-/// S-95: a queue that waits for rows which another queue's writes hold carries those out; whoever submitted them need not look after them meanwhile.
+/// S-95: a queue that waits for rows which another queue's writes hold carries those out; the queue that submitted them need not be polled meanwhile.
 #[test]
 fn s_95_a_queue_does_not_wait_for_the_owner_of_another() {
     let mut fixture = Fixture::new(4, 48);

@@ -1,4 +1,4 @@
-//! Who is refused, by name, and that nothing was written to anybody.
+//! Devices that are refused, by name, and that nothing was written to any of them.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ fn refused(devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> volume:
     Group::import(devices, options).unwrap_err()
 }
 
-/// S-62: runs an import that is refused and asserts that nobody was written to.
+/// S-62: runs an import that is refused and asserts that no device was written to.
 fn refused_untouched(fixture: &Fixture, devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> volume::Error {
     let before: Vec<usize> = fixture.members.iter().map(|member| member.operation_count()).collect();
     let error = refused(devices, options);

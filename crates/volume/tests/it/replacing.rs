@@ -145,7 +145,7 @@ fn ask(device: &dyn BlockDevice, way: usize) -> block::Result<()> {
     done.remove(0).result
 }
 
-/// S-63: what was under way to a member that is replaced meanwhile may fail; nobody is told, and nothing of it is missing.
+/// S-63: what was under way to a member that is replaced meanwhile may fail; no error is returned, and nothing of it is missing.
 #[test]
 fn what_is_under_way_to_a_member_that_is_replaced_may_fail() {
     for (shape, count) in [(Shape::Mirror, 2), (Shape::StripeMirror, 4), (Shape::MirrorStripe, 4)] {
@@ -196,7 +196,7 @@ fn cut(shape: Shape, count: usize, index: usize) -> usize {
     let fixture = Arc::new(Fixture::new(count + 1, 51));
     let mut devices = fixture.devices();
     devices.pop();
-    // Somebody writes just before the one that comes says that it belongs there: not to a RAID-5, whose rows are held as long.
+    // A write comes just before the new member's label says that it belongs there: not to a RAID-5, whose rows are held as long.
     let (new, meddle) = meddled(&fixture, count, arrival);
     volume::create(&new_group(shape, 2, devices.clone(), Vec::new())).unwrap();
     let group = Group::import(&devices, &quiet()).unwrap();
@@ -305,7 +305,7 @@ fn s_108_a_member_that_was_replaced_has_no_label_any_more() {
     }
 }
 
-/// S-108: one that did not answer is named beside any other member, and when it went on alone nobody takes it for the group.
+/// S-108: one that did not answer is named beside any other member, and when it went on alone it is not taken for the group.
 #[test]
 fn s_108_a_member_that_was_replaced_while_away_is_told_from_the_group() {
     let (fixture, degraded) = (Fixture::new(3, 56), ImportOptions { degraded: true, ..quiet() });

@@ -1,4 +1,4 @@
-//! Copies that differ are found, judged, and made good only when somebody knows which is right.
+//! Copies that differ are found, judged, and repaired only when an arbiter knows which is right.
 
 use std::ops::Range;
 
@@ -56,7 +56,7 @@ fn a_copy_that_cannot_be_read_is_wrong() {
     assert_eq!((difference.right, difference.unreadable.as_slice(), difference.repaired, done), (Some(1), &[0][..], true, device.size_bytes()));
 }
 
-/// Pages of 4 KiB that say where they belong, except in a range that belongs to nobody.
+/// Pages of 4 KiB that say where they belong, except in a range that belongs to no file.
 struct Pages {
     nobodys: Range<u64>,
 }
@@ -124,7 +124,7 @@ fn s_107_a_unit_of_data_whose_page_fails_and_is_whole_as_the_row_makes_it_is_mad
     assert!(told[0].copies.contains(&(1, ROW + 8192 + 512)), "{told:?}");
     assert!(scrub(&group, true, &Undecided).differences[0].wrong.is_none());
     assert!(stands(&fixture) == bad, "who does not know touches nothing");
-    // One who comes later knows more.
+    // A later arbiter knows more.
     let mut report = scrub(&group, true, &Undecided);
     group.scrub_again(true, &ALL, &mut report).unwrap();
     assert_eq!((report.differences.len(), report.differences[0].wrong, report.differences[0].repaired), (1, Some(1), true));
@@ -146,7 +146,7 @@ fn s_107_parity_is_made_again_only_where_every_page_of_the_row_is_whole() {
     let told = scrub(&group, true, &ALL).differences;
     assert_eq!((told.len(), told[0].wrong, told[0].repaired, told[0].places.len()), (1, Some(3), true, 0));
     assert!(stands(&fixture) == good && scrub(&group, false, &Undecided).differences.is_empty());
-    // Nobody's data beside a page that is wrong does not matter.
+    // Unowned data beside a page that is wrong does not matter.
     fixture.members[2].decay(ROW + 5000, 4);
     assert!(scrub(&group, true, &Pages { nobodys: 0..4096 * 3 }).differences[0].repaired && stands(&fixture) == good);
 }

@@ -1,4 +1,4 @@
-//! Work in the background beside somebody who uses the volume.
+//! Background work beside foreground I/O.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -101,7 +101,7 @@ impl Cut<'_> {
             })
     }
 
-    /// S-109: returns what one sees who opens the group without writing to it.
+    /// S-109: returns what a read-only import of the group sees.
     fn look(&self, members: &[Arc<dyn BlockDevice>]) -> AlignedBuf {
         let group = Group::import(members, &looking());
         let group = group.unwrap_or_else(|error| panic!("{}, to look at: {error}", self.context));
@@ -351,7 +351,7 @@ fn i_par_1_a_power_cut_while_the_log_is_written_back_is_a_power_cut_like_any_oth
 }
 
 /// S-109: a member is away and the log of another cannot be read. What was being written may be neither old nor new; everything else is served, and
-/// nobody writes.
+/// nothing is written.
 #[test]
 fn s_109_without_a_member_and_the_log_of_another_what_is_known_can_be_read() {
     const FAR: u64 = 512 << 10;

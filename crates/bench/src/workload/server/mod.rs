@@ -231,7 +231,7 @@ impl Work for Server {
                     let text = transaction(begin, &mut worker.rng, size);
                     at = Instant::now();
                     match session.run(&[text]) {
-                        // Whoever interrupts the run ends the shells too.
+                        // An interrupt of the run ends the shells too.
                         Err(_) if env.stop.load(Relaxed) => break,
                         result => result?,
                     }

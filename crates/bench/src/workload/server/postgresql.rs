@@ -67,7 +67,7 @@ fn as_account(mut command: Command) -> Result<Command> {
     Ok(command)
 }
 
-/// Gives a directory to the account and to nobody else.
+/// Gives a directory to the account alone.
 fn hand_over(directory: &Path) -> Result<()> {
     let failed = |e| Error::io(directory.display(), "cannot be given to the server's account", e);
     if let Some((uid, gid)) = account()? {
