@@ -1,4 +1,6 @@
-//! Reading and writing little-endian fields; nothing is read past the end of what there is.
+//! Reading and writing the fields of labels and logs; nothing is read past the end.
+
+use block::{LeReader, Short};
 
 /// A field that does not parse: where it stands and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,60 +15,52 @@ impl Fault {
     }
 }
 
-/// Takes fields off bytes of which none is believed.
-pub(crate) struct Reader<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
+/// A [`LeReader`] whose faults name the field.
+pub(crate) struct Reader<'a>(LeReader<'a>);
 
 impl<'a> Reader<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
+        Self(LeReader::new(bytes))
     }
 
-    /// Returns where the next field stands.
+    /// Returns where the next field begins.
     pub fn at(&self) -> usize {
-        self.at
+        self.0.at()
+    }
+
+    /// Reads one field; one that passes the end is a fault and is not consumed.
+    fn field<T>(&mut self, field: &str, read: impl FnOnce(&mut LeReader<'a>) -> Result<T, Short>) -> Result<T, Fault> {
+        read(&mut self.0).map_err(|short| Fault::new(short.offset, format!("{field} passes the end")))
     }
 
     pub fn take(&mut self, len: usize, field: &str) -> Result<&'a [u8], Fault> {
-        let end = self.at.checked_add(len).filter(|end| *end <= self.bytes.len());
-        let end = end.ok_or_else(|| Fault::new(self.at, format!("{field} passes the end")))?;
-        let taken = &self.bytes[self.at..end];
-        self.at = end;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self, field: &str) -> Result<[u8; N], Fault> {
-        let mut bytes = [0; N];
-        bytes.copy_from_slice(self.take(N, field)?);
-        Ok(bytes)
+        self.field(field, |reader| reader.take(len))
     }
 
     pub fn u8(&mut self, field: &str) -> Result<u8, Fault> {
-        Ok(self.array::<1>(field)?[0])
+        self.field(field, LeReader::u8)
     }
 
     pub fn u16(&mut self, field: &str) -> Result<u16, Fault> {
-        Ok(u16::from_le_bytes(self.array(field)?))
+        self.field(field, LeReader::u16)
     }
 
     pub fn u32(&mut self, field: &str) -> Result<u32, Fault> {
-        Ok(u32::from_le_bytes(self.array(field)?))
+        self.field(field, LeReader::u32)
     }
 
     pub fn u64(&mut self, field: &str) -> Result<u64, Fault> {
-        Ok(u64::from_le_bytes(self.array(field)?))
+        self.field(field, LeReader::u64)
     }
 
     pub fn id(&mut self, field: &str) -> Result<crate::Id, Fault> {
-        Ok(crate::Id(self.array(field)?))
+        self.field(field, LeReader::array).map(crate::Id)
     }
 
     /// Takes a text that is preceded by its length.
     pub fn text(&mut self, field: &str) -> Result<String, Fault> {
         let len = self.u16(field)?;
-        let at = self.at;
+        let at = self.at();
         let bytes = self.take(len.into(), field)?;
         String::from_utf8(bytes.to_vec()).map_err(|_| Fault::new(at, format!("{field} is not UTF-8")))
     }

@@ -162,19 +162,17 @@ impl Worker {
     fn sleep(&self, rest: Duration) -> bool {
         let due = self.scrub_scheduler.rest(&self.runtime);
         let waker = &self.runtime.group_state.waker;
-        let mut calls = waker.state.lock();
-        if calls.stop || rest.is_zero() {
-            return calls.stop;
+        if waker.is_stopped() || rest.is_zero() {
+            return waker.is_stopped();
         }
         let nothing_dirty = || self.runtime.ios.iter().all(|io| io.count_with(crate::redundancy::DIRTY) == 0);
-        if rest < TIDY {
-            waker.condvar.wait_for(&mut calls, rest);
-        } else if calls.work || !nothing_dirty() {
-            calls.work = false;
-            waker.condvar.wait_for(&mut calls, rest);
+        let goes_on = if rest < TIDY {
+            waker.rest(rest)
+        } else if waker.take_wake() || !nothing_dirty() {
+            waker.wait_and_keep(Some(rest))
         } else {
-            waker.condvar.wait_for(&mut calls, due.map_or(LOOK_WHEN_IDLE, |due| due.min(LOOK_WHEN_IDLE)));
-        }
-        calls.stop
+            waker.wait_and_keep(Some(due.map_or(LOOK_WHEN_IDLE, |due| due.min(LOOK_WHEN_IDLE))))
+        };
+        !goes_on
     }
 }

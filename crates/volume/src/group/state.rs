@@ -12,7 +12,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Condvar, Mutex, RwLock};
+use block::Waker;
+use parking_lot::{Mutex, RwLock};
 
 use super::label::EVENT_OF_ARRIVAL;
 use super::member_handle::MemberHandle;
@@ -33,29 +34,8 @@ pub(crate) struct GroupState {
     handles_version: AtomicU64,
     /// How many members were found overwritten.
     overwritten: AtomicU64,
+    /// Wakes the background thread.
     pub waker: Waker,
-}
-
-/// Wakes the background thread. A leaf lock.
-#[derive(Debug, Default)]
-pub(crate) struct Waker {
-    pub state: Mutex<WakeRequests>,
-    pub condvar: Condvar,
-}
-
-/// What the background thread is called for.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct WakeRequests {
-    pub work: bool,
-    pub stop: bool,
-}
-
-impl Waker {
-    /// Says that there is something to do.
-    pub fn wake(&self) {
-        self.state.lock().work = true;
-        self.condvar.notify_one();
-    }
 }
 
 impl GroupState {

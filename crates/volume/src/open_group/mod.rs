@@ -293,8 +293,7 @@ impl OpenGroup {
         if std::mem::replace(&mut *closed, true) {
             return Ok(());
         }
-        self.runtime.group_state.waker.state.lock().stop = true;
-        self.runtime.group_state.waker.condvar.notify_one();
+        self.runtime.group_state.waker.stop();
         // The arbiter of a scrub may have been the last user: then the background thread closes the group itself, and ends.
         let own = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
         if let Some(thread) = self.thread.lock().take().filter(|thread| !own(thread)) {
