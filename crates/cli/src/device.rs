@@ -74,9 +74,17 @@ pub fn open_plain(path: &Path, access: Access) -> Result<Arc<dyn BlockDevice>> {
 }
 
 /// Opens an image file or a block device that is only looked at, through the page cache of the kernel: many readers share what one has read.
-pub fn open_to_look(path: &Path) -> Result<Arc<dyn BlockDevice>> {
+///
+/// # Errors
+/// Those of the device, with what to do about one that is mounted.
+pub fn open_to_look(path: &Path) -> bedplate::Result<Arc<dyn BlockDevice>> {
     let options = VolumeOptions { device: DeviceOptions { read_only: true, direct: false, ..DeviceOptions::default() } };
-    Ok(Volume::open(path, &options).map_err(|error| explain_busy(path, error.into()))?.device())
+    let opened = Volume::open(path, &options).map_err(|error| {
+        let mut error = bedplate::Error::from(error);
+        error.message = explain_busy(path, error.clone().into()).message;
+        error
+    });
+    Ok(opened?.device())
 }
 
 /// Says what to do about a volume that is busy because it is mounted.

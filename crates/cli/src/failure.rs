@@ -73,6 +73,21 @@ impl Failure {
         Self::new(kind, format!("cannot {doing} {}: {}", path.display(), plain(error)))
     }
 
+    /// Makes the failure of a mount.
+    fn of_mount(kind: serve::ErrorKind, message: &str) -> Self {
+        let kind = match kind {
+            serve::ErrorKind::Option => return Self::usage(message),
+            serve::ErrorKind::MountPoint => "mount_point",
+            serve::ErrorKind::Stale => "stale_mount",
+            serve::ErrorKind::Busy => "busy",
+            serve::ErrorKind::Permission => "not_permitted",
+            serve::ErrorKind::Unavailable => "unavailable",
+            serve::ErrorKind::Io | serve::ErrorKind::FileSystem => "io",
+            serve::ErrorKind::Broken => "broken",
+        };
+        Self::new(kind, without_numbers(message))
+    }
+
     /// Answers with another exit code.
     #[must_use]
     pub fn exiting(mut self, exit: Exit) -> Self {
@@ -134,15 +149,29 @@ impl From<backup::Error> for Failure {
 
 impl From<serve::Error> for Failure {
     fn from(error: serve::Error) -> Self {
+        Self::of_mount(error.kind, &error.message)
+    }
+}
+
+impl From<crashlab::Error> for Failure {
+    fn from(error: crashlab::Error) -> Self {
+        use crashlab::ErrorKind as Kind;
         let kind = match error.kind {
-            serve::ErrorKind::Option => return Self::usage(error.message),
-            serve::ErrorKind::MountPoint => "mount_point",
-            serve::ErrorKind::Stale => "stale_mount",
-            serve::ErrorKind::Busy => "busy",
-            serve::ErrorKind::Permission => "not_permitted",
-            serve::ErrorKind::Unavailable => "unavailable",
-            serve::ErrorKind::Io | serve::ErrorKind::FileSystem => "io",
-            serve::ErrorKind::Broken => "broken",
+            Kind::Usage => return Self::usage(error.message),
+            Kind::FileSystem(kind) => kind_name(kind),
+            Kind::Mount(kind) => return Self::of_mount(kind, &error.message),
+            Kind::NotFound => "not_found",
+            Kind::NotPermitted => "not_permitted",
+            Kind::Exists => "exists",
+            Kind::NoSpace => "no_space",
+            Kind::ReadOnly => "read_only",
+            Kind::Io => "io",
+            Kind::Corrupt => "corrupt",
+            Kind::Invalid => "invalid",
+            Kind::Interrupted => "interrupted",
+            Kind::Setup => "setup",
+            Kind::Command => "command",
+            Kind::Checker => "checker",
         };
         Self::new(kind, without_numbers(&error.message))
     }

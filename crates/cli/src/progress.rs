@@ -1,15 +1,16 @@
 //! Progress of anything that takes longer than a second, on a terminal only.
 
 use std::io::IsTerminal;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::Output;
 
-/// How long something may take before a person wonders.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long something may take before its progress is shown.
+const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
 /// A bar over bytes that shows itself once it is worth it.
 pub struct Bytes {
@@ -36,7 +37,7 @@ impl Bytes {
     /// Counts bytes that are done.
     pub fn advance(&mut self, bytes: u64) {
         self.done += bytes;
-        if self.bar.is_none() && self.wanted && self.started.elapsed() > PATIENCE {
+        if self.bar.is_none() && self.wanted && self.started.elapsed() > SHOWN_AFTER {
             let style = ProgressStyle::with_template("{msg} {bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}");
             let bar = ProgressBar::new(self.total).with_message(self.label.clone()).with_elapsed(self.started.elapsed());
             bar.set_style(style.expect("the template is a constant that parses"));
@@ -56,27 +57,48 @@ impl Drop for Bytes {
     }
 }
 
-/// Does `work` and, when it takes longer than a second, shows that something is going on.
-pub fn during<T>(output: &Output, label: &str, work: impl FnOnce() -> T) -> T {
-    if !is_wanted(output) {
-        return work();
-    }
-    std::thread::scope(|scope| {
+/// Shows after a second that something is going on, until it is dropped.
+pub struct Spinner {
+    /// Ends the thread when it is dropped, be it by a panic.
+    done: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Spinner {
+    /// Starts waiting for the second.
+    pub fn start(output: &Output, label: &str) -> Self {
+        if !is_wanted(output) {
+            return Self { done: None, thread: None };
+        }
         let (done, wait) = channel::<()>();
-        scope.spawn(move || {
-            if wait.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                let spinner = ProgressBar::new_spinner().with_message(format!("{label} …")).with_elapsed(PATIENCE);
+        let label = label.to_owned();
+        let thread = std::thread::spawn(move || {
+            if wait.recv_timeout(SHOWN_AFTER) == Err(RecvTimeoutError::Timeout) {
+                let spinner = ProgressBar::new_spinner().with_message(format!("{label} …")).with_elapsed(SHOWN_AFTER);
                 spinner.set_style(ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("the template is a constant that parses"));
                 spinner.enable_steady_tick(Duration::from_millis(200));
-                // Ends when the sender is dropped, be it by a panic.
                 let _closed = wait.recv();
                 spinner.finish_and_clear();
             }
         });
-        let result = work();
-        drop(done);
-        result
-    })
+        Self { done: Some(done), thread: Some(thread) }
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        drop(self.done.take());
+        if let Some(thread) = self.thread.take() {
+            // A spinner that panicked hides nothing of the work.
+            let _ended = thread.join();
+        }
+    }
+}
+
+/// Does `work` and, when it takes longer than a second, shows that something is going on.
+pub fn during<T>(output: &Output, label: &str, work: impl FnOnce() -> T) -> T {
+    let _spinner = Spinner::start(output, label);
+    work()
 }
 
 fn is_wanted(output: &Output) -> bool {
@@ -98,11 +120,11 @@ impl Steps {
 
     /// Says which step comes next.
     pub fn at(&mut self, done: usize, total: usize, next: &str) {
-        if !self.wanted || self.started.elapsed() < PATIENCE {
+        if !self.wanted || self.started.elapsed() < SHOWN_AFTER {
             return;
         }
         let bar = self.bar.get_or_insert_with(|| {
-            let bar = ProgressBar::new(total as u64).with_elapsed(PATIENCE);
+            let bar = ProgressBar::new(total as u64).with_elapsed(SHOWN_AFTER);
             bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}").expect("the template is a constant that parses"));
             bar
         });

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 /// Which rooms a room may use. Rooms that are not here put others together and may use all.
-const EDGES: [(&str, &[&str]); 9] = [
+const EDGES: [(&str, &[&str]); 11] = [
     ("bedplate-block", &[]),
     ("bedplate-volume", &["bedplate-block"]),
     ("bedplate-store", &["bedplate-block"]),
@@ -14,6 +14,9 @@ const EDGES: [(&str, &[&str]); 9] = [
     ("bedplate", &["bedplate-block", "bedplate-volume", "bedplate-fs"]),
     ("bedplate-serve", &["bedplate-block", "bedplate-fs"]),
     ("bedplate-backup", &["bedplate-block"]),
+    ("bedplate-crashlab", &["bedplate-block", "bedplate", "bedplate-serve", "bedplate-bench"]),
+    // All but the crash judge, whose interleaving points no program may carry.
+    ("bedplate-cli", &["bedplate-block", "bedplate", "bedplate-serve", "bedplate-bench", "bedplate-backup", "bedplate-crashlab"]),
     ("xtask", &[]),
 ];
 

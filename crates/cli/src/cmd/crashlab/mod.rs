@@ -1,36 +1,22 @@
 //! `bedplate crashlab [OPTIONS] --check CMD -- COMMAND…`: power cuts under the user's own program.
-//!
-//! ```text
-//! record ─ fresh volume, or one that is not touched ─► --setup ─► COMMAND, its device writes and acknowledgements recorded
-//! replay ─ sample (seed) ─► for each state: the device a cut leaves ─► mount, which recovers ─► --check ─► verdict
-//! report ─ text, --json, --report DIR: crashlab.html and crashlab.json
-//! ```
 
-mod acknowledged;
-mod html;
-mod layout;
-mod place;
-mod program;
-mod record;
-mod replay;
 mod report;
-mod stored;
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bedplate::{parse_duration, parse_size};
 use clap::Args;
+use crashlab::{Lab, Run, Selection, Stage, Workplace};
 use serve::fuse::MountSettings;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::device;
 use crate::failure::{Exit, Failure, Result};
-use crate::output::Output;
-use place::Place;
-use record::Recorded;
-use report::Report;
+use crate::output::{Output, Shown};
+use crate::progress::{Spinner, Steps};
 
 /// Cut the power under your own program, hundreds of times, and check what your recovery makes of it
 ///
@@ -102,15 +88,6 @@ Example:
   bedplate crashlab --setup 'sqlite3 $BEDPLATE_DIR/db \"CREATE TABLE t(n INTEGER PRIMARY KEY)\"' \\
       --check 'test $(sqlite3 $BEDPLATE_DIR/db \"SELECT count(*) FROM t\") -ge $(wc -l < $BEDPLATE_ACKNOWLEDGED)' -- ./workload.sh";
 
-/// What every part of the lab needs.
-struct Lab<'a> {
-    arguments: &'a Arguments,
-    output: &'a Output,
-    settings: MountSettings,
-    stop: Arc<AtomicBool>,
-    place: Place,
-}
-
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let mut settings = MountSettings::parse(&arguments.options.join(","))?;
     if settings.file_system.read_only {
@@ -118,30 +95,111 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     }
     settings.source.get_or_insert_with(|| "crashlab".to_owned());
     require_fuse()?;
+    let stop = stopped_by_signals()?;
+    let shown = Mutex::new(Progress::Idle);
+    let seed = arguments.seed.unwrap_or_else(any_seed);
+    let lab = Lab {
+        settings,
+        check: &arguments.check,
+        timeout: arguments.timeout,
+        jobs: arguments.jobs(),
+        keep_failing: arguments.keep_failing.as_deref(),
+        open_image: &device::open_to_look,
+        stop: &stop,
+        progress: &|stage| shown.lock().unwrap_or_else(PoisonError::into_inner).at(stage, output),
+        workplace: Workplace::make(arguments.dir.as_deref())?,
+    };
+    let recorded = match &arguments.replay {
+        Some(dir) => crashlab::load(&lab, dir)?,
+        None => crashlab::record(&lab, &arguments.run(&arguments.options.join(",")))?,
+    };
+    let selection = Selection { seed, states: arguments.states, only: arguments.state };
+    let report = crashlab::try_states(&lab, &recorded, &selection, arguments.again(seed))?;
+    if let Some(dir) = &arguments.report {
+        crashlab::write(&report, dir)?;
+    }
+    *shown.lock().unwrap_or_else(PoisonError::into_inner) = Progress::Idle;
+    drop(lab);
+    let exit = if report.failed == 0 { Exit::Done } else { Exit::Broken };
+    output.show(&Shown(report))?;
+    Ok(exit)
+}
+
+impl Arguments {
+    /// Returns how many states are tried at once.
+    fn jobs(&self) -> usize {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        self.jobs.map_or(2 * processors, |jobs| jobs as usize)
+    }
+
+    /// Returns what is to be recorded.
+    fn run<'a>(&'a self, options: &'a str) -> Run<'a> {
+        Run {
+            command: &self.command,
+            setup: self.setup.as_deref(),
+            image: self.image.as_deref(),
+            size_bytes: self.size,
+            sector_bytes: self.sector,
+            options,
+            keep: self.recording.as_deref(),
+        }
+    }
+
+    /// Returns the command that tries one state again.
+    fn again(&self, seed: u64) -> String {
+        let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
+        let mut line = "bedplate crashlab".to_owned();
+        let kept = self.replay.as_ref().or(self.recording.as_ref());
+        if let Some(dir) = kept {
+            line.push_str(&format!(" --replay {}", dir.display()));
+        }
+        if !self.options.is_empty() {
+            line.push_str(&format!(" -o {}", quoted(&self.options.join(","))));
+        }
+        line.push_str(&format!(" --seed {seed} --state STATE --check {}", quoted(&self.check)));
+        if kept.is_none() {
+            line.push_str(" …");
+        }
+        line
+    }
+}
+
+/// How far the lab is, on a terminal.
+enum Progress {
+    Idle,
+    Waiting { _spinner: Spinner },
+    Counting(Steps),
+}
+
+impl Progress {
+    fn at(&mut self, stage: Stage, output: &Output) {
+        let label = match stage {
+            Stage::Setup => "setup",
+            Stage::Recording => "recording",
+            Stage::Checking => "checking the uncut run",
+            Stage::States { done, total, failed } => {
+                if !matches!(self, Self::Counting(_)) {
+                    *self = Self::Counting(Steps::new(output));
+                }
+                if let Self::Counting(steps) = self {
+                    steps.at(done, total, &format!("states, {failed} failed"));
+                }
+                return;
+            }
+        };
+        // The one before is gone from the terminal first.
+        *self = Self::Idle;
+        *self = Self::Waiting { _spinner: Spinner::start(output, label) };
+    }
+}
+
+/// Takes the signals that end the lab early.
+fn stopped_by_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| Failure::new("io", format!("cannot take signals: {error}")))?;
     }
-    let lab = Lab { arguments, output, settings, stop, place: Place::make(arguments.dir.as_deref())? };
-    let recorded = match &arguments.replay {
-        Some(dir) => stored::load(dir)?,
-        None => record::record(&lab)?,
-    };
-    let report = try_states(&lab, &recorded)?;
-    if let Some(dir) = &arguments.report {
-        report::write(&report, dir)?;
-    }
-    drop(lab);
-    output.show(&report)?;
-    Ok(if report.failed == 0 { Exit::Done } else { Exit::Broken })
-}
-
-fn try_states(lab: &Lab, recorded: &Recorded) -> Result<Report> {
-    let seed = lab.arguments.seed.unwrap_or_else(any_seed);
-    let layout = replay::uncut(lab, recorded)?;
-    let started = Instant::now();
-    let tried = replay::states(lab, recorded, seed)?;
-    Report::new(lab, recorded, seed, &tried, &layout, started.elapsed())
+    Ok(stop)
 }
 
 /// A number that people can type.
@@ -151,7 +209,7 @@ fn any_seed() -> u64 {
 
 /// Refuses to begin where nothing can be mounted.
 fn require_fuse() -> Result<()> {
-    if std::path::Path::new("/dev/fuse").exists() {
+    if Path::new("/dev/fuse").exists() {
         return Ok(());
     }
     let why = "a crash lab runs programs on a mount, and there is no /dev/fuse here";

@@ -8,61 +8,64 @@ use std::sync::Arc;
 use bedplate::{BlockDevice, FileSystem};
 use serve::fuse::{Mount, MountSettings};
 
-use crate::failure::{Failure, Result};
+use crate::error::{Error, Result};
 
-/// A directory that every user may look into, because some programs refuse to be root. Dropped, it is gone with all that is in it.
+/// A directory that every user may look into, because some programs refuse to run as root. Dropped, it is gone with all that is in it.
 #[derive(Debug)]
-pub struct Place {
+pub struct Workplace {
     base: PathBuf,
 }
 
-impl Place {
-    /// Makes the directory in `parent`.
+impl Workplace {
+    /// Makes the directory in `parent`, or where the system keeps large temporary files.
+    ///
+    /// # Errors
+    /// Those of the system.
     pub fn make(parent: Option<&Path>) -> Result<Self> {
         // Not the temporary directory: that may be in memory, and recordings are long.
         let usual = || Some(PathBuf::from("/var/tmp")).filter(|dir| dir.is_dir()).unwrap_or_else(std::env::temp_dir);
         let parent = parent.map_or_else(usual, Path::to_path_buf);
-        let parent = parent.canonicalize().map_err(|error| Failure::system("work in", &parent, &error))?;
+        let parent = parent.canonicalize().map_err(|error| Error::system("work in", &parent, &error))?;
         let base = parent.join(format!("bedplate-crashlab-{}", std::process::id()));
-        fs::create_dir(&base).map_err(|error| Failure::system("make the directory", &base, &error))?;
-        let place = Self { base };
+        fs::create_dir(&base).map_err(|error| Error::system("make the directory", &base, &error))?;
+        let workplace = Self { base };
         // Whatever the caller's mask.
-        fs::set_permissions(&place.base, fs::Permissions::from_mode(0o755)).map_err(|error| Failure::system("open", &place.base, &error))?;
-        Ok(place)
+        fs::set_permissions(&workplace.base, fs::Permissions::from_mode(0o755)).map_err(|error| Error::system("open", &workplace.base, &error))?;
+        Ok(workplace)
     }
 
     /// Returns the path of `name` in it.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.base.join(name)
     }
 
-    /// Makes and returns a directory in it that everybody may write to: a place for sockets and logs of whoever the user's programs become.
-    pub fn scratch(&self, name: &str) -> Result<PathBuf> {
+    /// Makes and returns a directory in it that every user may write to, for sockets and logs of programs that change their user.
+    pub(crate) fn scratch(&self, name: &str) -> Result<PathBuf> {
         let dir = self.directory(name)?;
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o1777)).map_err(|error| Failure::system("open", &dir, &error))?;
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o1777)).map_err(|error| Error::system("open", &dir, &error))?;
         Ok(dir)
     }
 
     /// Makes and returns a directory in it; one that is there already will do.
-    pub fn directory(&self, name: &str) -> Result<PathBuf> {
+    pub(crate) fn directory(&self, name: &str) -> Result<PathBuf> {
         let dir = self.path(name);
-        fs::DirBuilder::new().recursive(true).mode(0o755).create(&dir).map_err(|error| Failure::system("make the directory", &dir, &error))?;
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(&dir).map_err(|error| Error::system("make the directory", &dir, &error))?;
         Ok(dir)
     }
 
     /// Makes a file that has no name any more: it goes with its last descriptor, also when the lab is killed.
-    pub fn nameless(&self, name: &str) -> Result<File> {
+    pub(crate) fn nameless(&self, name: &str) -> Result<File> {
         let path = self.path(name);
         let file = new_file(&path)?;
-        fs::remove_file(&path).map_err(|error| Failure::system("remove", &path, &error))?;
+        fs::remove_file(&path).map_err(|error| Error::system("remove", &path, &error))?;
         Ok(file)
     }
 }
 
-impl Drop for Place {
+impl Drop for Workplace {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.base) {
-            tracing::warn!("{}", Failure::system("clean up", &self.base, &error));
+            tracing::warn!("{}", Error::system("clean up", &self.base, &error));
         }
     }
 }
@@ -70,7 +73,7 @@ impl Drop for Place {
 /// Makes a file for reading and writing that was not there.
 pub fn new_file(path: &Path) -> Result<File> {
     let made = OpenOptions::new().read(true).write(true).create_new(true).open(path);
-    made.map_err(|error| Failure::system("make", path, &error))
+    made.map_err(|error| Error::system("make", path, &error))
 }
 
 /// A volume that is mounted by this process.
@@ -96,7 +99,7 @@ impl Mounted {
         Ok(self.mount.unmount()?)
     }
 
-    /// Takes the mount away from whoever still uses it. What becomes of the volume does not matter any more.
+    /// Takes the mount away also from programs that still use it. What becomes of the volume does not matter any more.
     pub fn abandon(self) -> Result<()> {
         if self.mount.unmount().is_ok() || !self.mount.is_live() {
             return Ok(());

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
-use crate::failure::{Failure, Result, plain};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The variable by which a program and all that it starts are known.
 const SCRATCH: &str = "BEDPLATE_SCRATCH";
@@ -37,8 +37,8 @@ fn kill_leftovers(scratch: &Path) -> usize {
     killed
 }
 
-/// How often it is looked whether somebody wants to stop.
-const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// How often a wait looks whether the lab was asked to stop.
+const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Returns the command that the shell makes of a line.
 pub fn shell(line: &str) -> Command {
@@ -47,9 +47,9 @@ pub fn shell(line: &str) -> Command {
     command
 }
 
-/// Makes the failure of a lab that somebody stopped.
-pub fn interrupted() -> Failure {
-    Failure::new("interrupted", "ended early; what was mounted and made is removed again")
+/// Makes the error of a lab that was asked to stop.
+pub fn interrupted() -> Error {
+    Error::new(ErrorKind::Interrupted, "ended early; what was mounted and made is removed again")
 }
 
 /// How a program ended.
@@ -97,9 +97,9 @@ impl Program {
         let name = command.get_program().to_owned();
         let failed = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::NotFound => {
-                Failure::new("not_found", format!("there is no program {}: name one that exists", Path::new(&name).display()))
+                Error::new(ErrorKind::NotFound, format!("there is no program {}: name one that exists", Path::new(&name).display()))
             }
-            _ => Failure::new("io", format!("cannot run {}: {}", Path::new(&name).display(), plain(&error))),
+            _ => Error::io(&format!("run {}", Path::new(&name).display()), &error),
         };
         let child = command.env(SCRATCH, scratch).stdin(Stdio::null()).process_group(0).spawn().map_err(&failed)?;
         let group = Pid::from_child(&child);
@@ -119,10 +119,10 @@ impl Program {
     pub fn wait(mut self, limit: Option<Duration>, stop: &AtomicBool) -> Result<Ended> {
         let started = Instant::now();
         loop {
-            match poll(&mut [PollFd::new(&self.end, PollFlags::IN)], Some(&MOMENT)) {
+            match poll(&mut [PollFd::new(&self.end, PollFlags::IN)], Some(&POLL_INTERVAL)) {
                 Ok(1..) => return self.reap().map(Ended::With),
                 Ok(0) | Err(Errno::INTR) => {}
-                Err(error) => return Err(Failure::new("io", format!("cannot wait for a program: {error}"))),
+                Err(error) => return Err(Error::io("wait for a program", &error.into())),
             }
             if stop.load(Ordering::Relaxed) {
                 return Err(interrupted());
@@ -134,23 +134,23 @@ impl Program {
         }
     }
 
-    /// Kills the group and takes the program's status. Until that is taken the group's number is nobody else's.
+    /// Kills the group and takes the program's status. Until that is taken no other group has its number.
     fn reap(&mut self) -> Result<ExitStatus> {
         self.reaped = true;
-        // Nobody may be left in it, which is what is wanted.
+        // The group may be empty already, which is what is wanted.
         let _ended_already = kill_process_group(self.group, Signal::KILL);
         // Again, for what was being started: what is dying has no surroundings any more.
         while kill_leftovers(&self.scratch) > 0 {}
-        self.child.wait().map_err(|error| Failure::new("io", format!("cannot wait for a program: {}", plain(&error))))
+        self.child.wait().map_err(|error| Error::io("wait for a program", &error))
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
         if !self.reaped
-            && let Err(failure) = self.reap()
+            && let Err(error) = self.reap()
         {
-            tracing::warn!("{failure}");
+            tracing::warn!("{error}");
         }
     }
 }
@@ -159,7 +159,7 @@ impl Drop for Program {
 mod tests {
     use super::*;
 
-    /// Nobody else has it.
+    /// No other test has it.
     fn scratch() -> PathBuf {
         std::env::temp_dir().join(format!("bedplate-{:?}-{}", std::thread::current().id(), std::process::id()))
     }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     fn run(line: &str, limit: Option<Duration>) -> Ended {
-        start(&mut shell(line)).wait(limit, &AtomicBool::new(false)).expect("nobody stops it")
+        start(&mut shell(line)).wait(limit, &AtomicBool::new(false)).expect("it is not stopped")
     }
 
     #[test]
@@ -198,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn who_stops_the_lab_does_not_wait_for_a_program() {
+    fn a_lab_that_is_stopped_does_not_wait_for_a_program() {
         let program = start(&mut shell("sleep 600"));
-        assert_eq!(program.wait(None, &AtomicBool::new(true)).expect_err("it is stopped").kind, "interrupted");
+        assert_eq!(program.wait(None, &AtomicBool::new(true)).expect_err("it is stopped").kind, ErrorKind::Interrupted);
     }
 
     #[test]
     fn a_program_that_is_not_there_is_named() {
-        let failure = Program::start(&mut Command::new("/no/such/program"), &scratch()).expect_err("there is none");
-        assert!(failure.message.contains("/no/such/program"), "{failure}");
+        let error = Program::start(&mut Command::new("/no/such/program"), &scratch()).expect_err("there is none");
+        assert!(error.message.contains("/no/such/program"), "{error}");
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bedplate::{BlockDevice, FileKind, FileSystem, InodeNo, MountOptions, OpenOptions};
 
-use crate::failure::Result;
+use crate::error::Result;
 
 /// A run of a file on the volume.
 #[derive(Debug, Clone)]

@@ -11,16 +11,15 @@ use std::time::{Duration, Instant};
 use bedplate::{BlockDevice, DeviceError, DeviceErrorKind};
 use block::{CrashChoice, CrashStep, Operation, RecordingDevice};
 use serde::Serialize;
-use sim::{CrashState, Sampling, sample};
 
-use super::Lab;
-use super::acknowledged::{before, copy_first};
-use super::layout::Layout;
-use super::place::{Mounted, new_file};
-use super::program::{Ended, Program, shell};
-use super::record::Recorded;
-use crate::failure::{Failure, Result, plain};
-use crate::progress::Steps;
+use crate::acknowledged::{before, copy_first};
+use crate::error::{Error, ErrorKind, Result, plain};
+use crate::lab::{Lab, Stage};
+use crate::layout::Layout;
+use crate::program::{Ended, Program, shell};
+use crate::recorded::Recorded;
+use crate::sample::{CrashState, Pattern, Sampling, sample};
+use crate::workplace::{Mounted, new_file};
 
 /// What became of one state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -52,14 +51,15 @@ pub struct Tried {
 const SAID_BYTES: u64 = 4096;
 
 /// Runs the checker where nothing was lost. What fails there tells nothing of power cuts. Returns where the files lay in the end.
-pub fn uncut(lab: &Lab, recorded: &Recorded) -> Result<Layout> {
+pub fn uncut(lab: &Lab<'_>, recorded: &Recorded) -> Result<Layout> {
     let all = recorded.recording.operations().len();
-    let state = CrashState { number: 0, after: all, pattern: sim::Pattern::Everything, steps: everything(recorded, all) };
-    let tried = try_state(lab, recorded, &state, "uncut", "mnt", recorded.told.len())?;
+    let state = CrashState { number: 0, after: all, pattern: Pattern::Everything, steps: everything(recorded, all) };
+    (lab.progress)(Stage::Checking);
+    let tried = try_state(lab, recorded, &state, "uncut", "mnt", recorded.acknowledgements.len())?;
     if tried.verdict != Verdict::Passed {
         let said = tried.said.lines().last().map(|line| format!(", saying '{line}'")).unwrap_or_default();
         let why = "the checker fails even where nothing was lost";
-        return Err(Failure::new("checker", format!("{why} ({}{said}): mend it, or the command, first", tried.ended)));
+        return Err(Error::new(ErrorKind::Checker, format!("{why} ({}{said}): mend it, or the command, first", tried.ended)));
     }
     layout_after(lab, recorded, *recorded.cuts.end())
 }
@@ -69,21 +69,34 @@ fn everything(recorded: &Recorded, after: usize) -> Vec<CrashStep> {
 }
 
 /// Returns where the files lay at a moment of the recording, as far as the device knew.
-pub fn layout_after(lab: &Lab, recorded: &Recorded, after: usize) -> Result<Layout> {
-    Layout::of(recorded.recording.crash_device(after, &everything(recorded, after), lab.place.nameless(&format!("spool-layout-{after}"))?))
+pub fn layout_after(lab: &Lab<'_>, recorded: &Recorded, after: usize) -> Result<Layout> {
+    Layout::of(recorded.recording.crash_device(after, &everything(recorded, after), lab.workplace.nameless(&format!("spool-layout-{after}"))?))
 }
 
-/// Tries the states of a seed, or the one that was asked for; they come back in the order of their numbers.
-pub fn states(lab: &Lab, recorded: &Recorded, seed: u64) -> Result<Vec<Tried>> {
-    let mut told: Vec<usize> = recorded.told.iter().map(|line| line.after).collect();
-    told.dedup();
-    let wanted = lab.arguments.state.map_or(lab.arguments.states, |state| state.saturating_add(1));
+/// Which states are tried.
+#[derive(Debug, Clone, Copy)]
+pub struct Selection {
+    /// The states follow from it.
+    pub seed: u64,
+    /// How many are tried.
+    pub states: u64,
+    /// The one that alone is tried.
+    pub only: Option<u64>,
+}
+
+/// Tries the states of a selection; they come back in the order of their numbers.
+pub fn states(lab: &Lab<'_>, recorded: &Recorded, selection: &Selection) -> Result<Vec<Tried>> {
+    let Selection { seed, states, only } = *selection;
+    let mut acknowledged: Vec<usize> = recorded.acknowledgements.iter().map(|line| line.after).collect();
+    acknowledged.dedup();
+    let wanted = only.map_or(states, |state| state.saturating_add(1));
     let wanted = usize::try_from(wanted).unwrap_or(usize::MAX).min(1_000_001);
-    let mut states = sample(&recorded.recording, &Sampling { seed, states: wanted, cuts: recorded.cuts.clone(), told: &told });
-    if let Some(only) = lab.arguments.state {
+    let sampling = Sampling { seed, states: wanted, cuts: recorded.cuts.clone(), acknowledged: &acknowledged };
+    let mut states = sample(&recorded.recording, &sampling);
+    if let Some(only) = only {
         states.retain(|state| state.number as u64 == only);
         if states.is_empty() {
-            return Err(Failure::new("not_found", format!("seed {seed} has no state {only} of this recording")));
+            return Err(Error::new(ErrorKind::NotFound, format!("seed {seed} has no state {only} of this recording")));
         }
     }
     // In the order of the cuts the recording makes devices quickest.
@@ -93,33 +106,31 @@ pub fn states(lab: &Lab, recorded: &Recorded, seed: u64) -> Result<Vec<Tried>> {
     Ok(tried)
 }
 
-fn try_all(lab: &Lab, recorded: &Recorded, states: &[CrashState]) -> Result<Vec<Tried>> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let jobs = lab.arguments.jobs.map_or(2 * processors, |jobs| jobs as usize).min(states.len()).max(1);
+fn try_all(lab: &Lab<'_>, recorded: &Recorded, states: &[CrashState]) -> Result<Vec<Tried>> {
+    let jobs = lab.jobs.min(states.len()).max(1);
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(states.len())));
-    let progress = Mutex::new(Steps::new(lab.output));
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..jobs)
             .map(|worker| {
-                let (next, done, progress) = (&next, &done, &progress);
+                let (next, done) = (&next, &done);
                 scope.spawn(move || -> Result<()> {
                     // One job is always at the place where the command was.
                     let mount = if jobs == 1 { "mnt".to_owned() } else { format!("mnt-{worker}") };
                     while let Some(state) = states.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let told = before(&recorded.told, state.after);
-                        let tried = try_state(lab, recorded, state, &state.number.to_string(), &mount, told);
-                        // Who fails takes the others along.
+                        let lines = before(&recorded.acknowledgements, state.after);
+                        let tried = try_state(lab, recorded, state, &state.number.to_string(), &mount, lines);
+                        // The first error ends the other workers, too.
                         let tried = tried.inspect_err(|_| next.store(states.len(), Ordering::Relaxed))?;
                         let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
                         done.push(tried);
-                        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
-                        progress.at(done.len(), states.len(), &format!("states, {} failed", failures(&done)));
+                        (lab.progress)(Stage::States { done: done.len(), total: states.len(), failed: failures(&done) });
                     }
                     Ok(())
                 })
             })
             .collect();
-        let ended: Vec<_> = workers.into_iter().map(|worker| worker.join().map_err(|_| Failure::new("io", "a thread of the lab died"))).collect();
+        let died = |_| Error::new(ErrorKind::Io, "a thread of the lab died");
+        let ended: Vec<_> = workers.into_iter().map(|worker| worker.join().map_err(died)).collect();
         ended.into_iter().try_for_each(|ended| ended?)
     })?;
     Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner))
@@ -130,34 +141,41 @@ fn failures(done: &[Tried]) -> usize {
 }
 
 /// Makes the state, mounts it and runs the checker.
-fn try_state(lab: &Lab, recorded: &Recorded, state: &CrashState, name: &str, mount: &str, told: usize) -> Result<Tried> {
+fn try_state(lab: &Lab<'_>, recorded: &Recorded, state: &CrashState, name: &str, mount: &str, lines: usize) -> Result<Tried> {
     let started = Instant::now();
     let make = || -> Result<Arc<RecordingDevice>> {
-        let scratch = lab.place.nameless(&format!("spool-{name}"))?;
+        let scratch = lab.workplace.nameless(&format!("spool-{name}"))?;
         Ok(recorded.recording.crash_device(state.after, &state.steps, scratch))
     };
-    let dir = lab.place.directory(mount)?;
+    let dir = lab.workplace.directory(mount)?;
     let finish = |verdict, ended, said| Tried { state: state.clone(), verdict, ended, said, duration: started.elapsed() };
     let tried = match Mounted::start(make()?, &dir, &lab.settings) {
         Ok(mounted) => {
-            let checked = run_checker(lab, recorded, &dir, name, state, told);
+            let checked = run_checker(lab, recorded, &dir, name, state, lines);
             let abandoned = mounted.abandon();
             let (ended, said) = checked?;
             abandoned?;
             finish(verdict(ended), ended.words(), said)
         }
-        // Only what the volume itself is to blame for; a machine on which nothing can be mounted says nothing about the state.
-        Err(failure) if ["corrupt", "not_a_volume", "io"].contains(&failure.kind.as_str()) => {
-            finish(Verdict::NotMounted, failure.message, String::new())
-        }
-        Err(failure) => return Err(failure),
+        Err(error) if blames_the_volume(error.kind) => finish(Verdict::NotMounted, error.message, String::new()),
+        Err(error) => return Err(error),
     };
     if tried.verdict != Verdict::Passed
-        && let Some(keep) = &lab.arguments.keep_failing
+        && let Some(keep) = lab.keep_failing
     {
         keep_image(&*make()?, keep, name)?;
     }
     Ok(tried)
+}
+
+/// Returns whether an error of a mount can be the volume's fault. A machine on which nothing can be mounted says nothing about the state.
+fn blames_the_volume(kind: ErrorKind) -> bool {
+    use bedplate::ErrorKind as Kind;
+    match kind {
+        ErrorKind::FileSystem(kind) => matches!(kind, Kind::Corrupt | Kind::NotAVolume | Kind::Io),
+        ErrorKind::Mount(kind) => matches!(kind, serve::ErrorKind::Io | serve::ErrorKind::FileSystem),
+        kind => matches!(kind, ErrorKind::Corrupt | ErrorKind::Io),
+    }
 }
 
 fn verdict(ended: Ended) -> Verdict {
@@ -168,19 +186,19 @@ fn verdict(ended: Ended) -> Verdict {
     }
 }
 
-fn run_checker(lab: &Lab, recorded: &Recorded, dir: &Path, name: &str, state: &CrashState, told: usize) -> Result<(Ended, String)> {
-    let scratch = lab.place.scratch(&format!("scratch-{name}"))?;
-    let acknowledged = lab.place.path(&format!("acknowledged-{name}"));
-    copy_first(&recorded.lines, &recorded.told, told, &acknowledged)?;
-    let output = lab.place.nameless(&format!("output-{name}"))?;
-    let copy = || output.try_clone().map(Stdio::from).map_err(|error| Failure::new("io", format!("cannot keep what the checker prints: {error}")));
-    let mut command = shell(&lab.arguments.check);
+fn run_checker(lab: &Lab<'_>, recorded: &Recorded, dir: &Path, name: &str, state: &CrashState, lines: usize) -> Result<(Ended, String)> {
+    let scratch = lab.workplace.scratch(&format!("scratch-{name}"))?;
+    let acknowledged = lab.workplace.path(&format!("acknowledged-{name}"));
+    copy_first(&recorded.lines, &recorded.acknowledgements, lines, &acknowledged)?;
+    let output = lab.workplace.nameless(&format!("output-{name}"))?;
+    let copy = || output.try_clone().map(Stdio::from).map_err(|error| Error::io("keep what the checker prints", &error));
+    let mut command = shell(lab.check);
     command.env("BEDPLATE_DIR", dir).env("BEDPLATE_ACKNOWLEDGED", &acknowledged);
     command.env("BEDPLATE_STATE", name).env("BEDPLATE_CUT", state.after.to_string());
     command.stdout(copy()?).stderr(copy()?);
-    let ended = Program::start(&mut command, &scratch)?.wait(Some(lab.arguments.timeout), &lab.stop)?;
+    let ended = Program::start(&mut command, &scratch)?.wait(Some(lab.timeout), lab.stop)?;
     let removed = std::fs::remove_dir_all(&scratch).and_then(|()| std::fs::remove_file(&acknowledged));
-    removed.map_err(|error| Failure::system("clean up", &scratch, &error))?;
+    removed.map_err(|error| Error::system("clean up", &scratch, &error))?;
     Ok((ended, end_of(&output)))
 }
 
@@ -197,10 +215,10 @@ fn end_of(output: &File) -> String {
 
 /// Writes a state into an image file, sparse where it holds zeros.
 fn keep_image(device: &RecordingDevice, dir: &Path, name: &str) -> Result<()> {
-    std::fs::create_dir_all(dir).map_err(|error| Failure::system("make the directory", dir, &error))?;
+    std::fs::create_dir_all(dir).map_err(|error| Error::system("make the directory", dir, &error))?;
     let path = dir.join(format!("state-{name}.img"));
     let file = new_file(&path)?;
-    file.set_len(device.size_bytes()).map_err(|error| Failure::system("write", &path, &error))?;
+    file.set_len(device.size_bytes()).map_err(|error| Error::system("write", &path, &error))?;
     device.copy_to(&mut |offset, bytes| {
         file.write_all_at(bytes, offset).map_err(|error| DeviceError {
             kind: DeviceErrorKind::Io,

@@ -18,11 +18,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, mknodat};
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Failure, Result, plain};
+use crate::error::{Error, ErrorKind, Result, plain};
 
 /// One line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct Acknowledgement {
     /// How many operations the device had seen when the line had been read.
     pub after: usize,
     /// Where the line ends in the file of all lines, in bytes.
@@ -33,17 +33,20 @@ pub struct Told {
 #[derive(Debug)]
 pub struct Lines {
     file: BufWriter<File>,
-    told: Vec<Told>,
+    acknowledgements: Vec<Acknowledgement>,
 }
 
 impl Lines {
     fn push(&mut self, line: &[u8], device: &RecordingDevice) -> io::Result<()> {
         self.file.write_all(line)?;
-        let before = self.told.last().map_or(0, |told| told.end);
-        self.told.push(Told { after: device.operation_count(), end: before + line.len() as u64 });
+        let before = self.acknowledgements.last().map_or(0, |line| line.end);
+        self.acknowledgements.push(Acknowledgement { after: device.operation_count(), end: before + line.len() as u64 });
         Ok(())
     }
 }
+
+/// How often an empty pipe is looked at again, so that the end of the program is noticed.
+const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Collects lines while a program runs.
 #[derive(Debug)]
@@ -57,22 +60,23 @@ pub struct Collector {
 impl Collector {
     /// Makes a collector that keeps the lines in `file`.
     pub fn new(file: File, device: Arc<RecordingDevice>) -> Self {
-        let lines = Lines { file: BufWriter::new(file), told: Vec::new() };
+        let lines = Lines { file: BufWriter::new(file), acknowledgements: Vec::new() };
         Self { lines: Arc::new(Mutex::new(lines)), device, ended: Arc::new(AtomicBool::new(false)), readers: Vec::new() }
     }
 
     /// Makes a named pipe that programs write lines to.
     pub fn listen_at(&mut self, path: &Path) -> Result<()> {
-        let everybody = Mode::from_raw_mode(0o622);
-        let made = mknodat(CWD, path, FileType::Fifo, everybody, 0).and_then(|()| rustix::fs::chmod(path, everybody));
+        // Programs of every user write to it.
+        let mode = Mode::from_raw_mode(0o622);
+        let made = mknodat(CWD, path, FileType::Fifo, mode, 0).and_then(|()| rustix::fs::chmod(path, mode));
         // Open for writing too: it neither waits for a first writer nor ends with the last.
         let opened = made.and_then(|()| rustix::fs::open(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()));
-        self.listen_to(opened.map_err(|error| Failure::system("make the pipe", path, &error.into()))?)
+        self.listen_to(opened.map_err(|error| Error::system("make the pipe", path, &error.into()))?)
     }
 
     /// Reads lines from a pipe until it ends, or the program has.
     pub fn listen_to(&mut self, pipe: OwnedFd) -> Result<()> {
-        let failed = |error: io::Error| Failure::new("io", format!("cannot listen to the program: {}", plain(&error)));
+        let failed = |error: io::Error| Error::io("listen to the program", &error);
         let flags = fcntl_getfl(&pipe).map_err(|error| failed(error.into()))?;
         fcntl_setfl(&pipe, flags | OFlags::NONBLOCK).map_err(|error| failed(error.into()))?;
         let (lines, device, ended) = (Arc::clone(&self.lines), Arc::clone(&self.device), Arc::clone(&self.ended));
@@ -82,15 +86,15 @@ impl Collector {
     }
 
     /// Takes what is still in the pipes of a program that has ended; returns the lines.
-    pub fn finish(mut self) -> Result<Vec<Told>> {
-        let failed = |error: io::Error| Failure::new("io", format!("cannot keep what the program acknowledged: {}", plain(&error)));
+    pub fn finish(mut self) -> Result<Vec<Acknowledgement>> {
+        let failed = |error: io::Error| Error::io("keep what the program acknowledged", &error);
         self.ended.store(true, Ordering::Release);
         for reader in self.readers.drain(..) {
-            reader.join().map_err(|_| Failure::new("io", "the thread that reads acknowledgements died"))?.map_err(failed)?;
+            reader.join().map_err(|_| Error::new(ErrorKind::Io, "the thread that reads acknowledgements died"))?.map_err(failed)?;
         }
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.file.flush().map_err(failed)?;
-        Ok(std::mem::take(&mut lines.told))
+        Ok(std::mem::take(&mut lines.acknowledgements))
     }
 }
 
@@ -111,9 +115,8 @@ fn read(mut pipe: File, lines: &Mutex<Lines>, device: &RecordingDevice, ended: &
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && last => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let moment = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
                 // Whatever it says, the next read tells.
-                let _readable = poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&moment));
+                let _readable = poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&POLL_INTERVAL));
                 continue;
             }
             Err(error) => return Err(error),
@@ -127,15 +130,15 @@ fn read(mut pipe: File, lines: &Mutex<Lines>, device: &RecordingDevice, ended: &
 }
 
 /// Returns how many lines were out before a cut after the first `after` operations.
-pub fn before(told: &[Told], after: usize) -> usize {
-    told.partition_point(|line| line.after <= after)
+pub fn before(lines: &[Acknowledgement], after: usize) -> usize {
+    lines.partition_point(|line| line.after <= after)
 }
 
 /// Writes the first lines of all into a file of their own.
-pub fn copy_first(all: &File, told: &[Told], count: usize, path: &Path) -> Result<()> {
-    let failed = |error: io::Error| Failure::system("write", path, &error);
+pub fn copy_first(all: &File, lines: &[Acknowledgement], count: usize, path: &Path) -> Result<()> {
+    let failed = |error: io::Error| Error::system("write", path, &error);
     let mut target = File::create(path).map_err(failed)?;
-    let (mut at, end) = (0, count.checked_sub(1).map_or(0, |last| told[last].end));
+    let (mut at, end) = (0, count.checked_sub(1).map_or(0, |last| lines[last].end));
     let mut buffer = vec![0; 1 << 16];
     while at < end {
         let part = (end - at).min(buffer.len() as u64) as usize;
@@ -147,9 +150,9 @@ pub fn copy_first(all: &File, told: &[Told], count: usize, path: &Path) -> Resul
 }
 
 /// Returns a line as text without its end.
-pub fn line(all: &File, told: &[Told], number: usize) -> String {
-    let start = number.checked_sub(1).map_or(0, |before| told[before].end);
-    let mut bytes = vec![0; (told[number].end - start).min(200) as usize];
+pub fn line(all: &File, lines: &[Acknowledgement], number: usize) -> String {
+    let start = number.checked_sub(1).map_or(0, |before| lines[before].end);
+    let mut bytes = vec![0; (lines[number].end - start).min(200) as usize];
     match all.read_exact_at(&mut bytes, start) {
         Ok(()) => String::from_utf8_lossy(&bytes).trim_end().to_owned(),
         Err(error) => plain(&error),

@@ -49,11 +49,11 @@ pub struct Sampling<'a> {
     pub states: usize,
     /// The power goes after so many operations.
     pub cuts: RangeInclusive<usize>,
-    /// Operations after which somebody was told something: the first moments at which it may be missed, tried more often than others.
-    pub told: &'a [usize],
+    /// Operations after which a line was acknowledged: the first at which it may be missed, tried more often than others.
+    pub acknowledged: &'a [usize],
 }
 
-/// How often a choice that was made before is made anew, before the recording is taken for exhausted.
+/// How often a choice that was made before is made again, before the recording is taken for exhausted.
 const ATTEMPTS: u64 = 64;
 
 /// Chooses states, no two of them alike. Fewer than asked for come back when the recording has no more.
@@ -83,8 +83,8 @@ fn choose(recording: &Recording, sampling: &Sampling, number: usize, attempt: u6
     let mixed = sampling.seed ^ (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (attempt + 1).wrapping_mul(0xd134_2543_de82_ef95);
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(mixed);
     let (first, last) = (*sampling.cuts.start(), *sampling.cuts.end());
-    let after = match sampling.told {
-        told if !told.is_empty() && rng.random_bool(0.4) => told[rng.random_range(0..told.len())].clamp(first, last),
+    let after = match sampling.acknowledged {
+        acknowledged if !acknowledged.is_empty() && rng.random_bool(0.4) => acknowledged[rng.random_range(0..acknowledged.len())].clamp(first, last),
         _ => rng.random_range(first..=last),
     };
     let (pattern, choice) = match rng.random_range(0..12) {
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn states_are_the_same_for_the_same_seed_whatever_their_number_and_no_two_are_alike() {
         let recording = recording(200);
-        let sampling = Sampling { seed: 7, states: 300, cuts: 10..=200, told: &[20, 40] };
+        let sampling = Sampling { seed: 7, states: 300, cuts: 10..=200, acknowledged: &[20, 40] };
         let states = sample(&recording, &sampling);
         assert_eq!(states.len(), 300);
         assert_eq!(sample(&recording, &Sampling { states: 50, ..sampling.clone() }), states[..50]);
@@ -130,14 +130,14 @@ mod tests {
         for pattern in Pattern::ALL {
             assert!(states.iter().any(|state| state.pattern == pattern), "no {pattern:?}");
         }
-        let told = states.iter().filter(|state| [20, 40].contains(&state.after)).count();
-        assert!(told > 20, "where somebody was told something is tried more often: {told}");
+        let acknowledged = states.iter().filter(|state| [20, 40].contains(&state.after)).count();
+        assert!(acknowledged > 20, "where a line was acknowledged is tried more often: {acknowledged}");
     }
 
     #[test]
     fn an_exhausted_record_gives_fewer_states() {
         let recording = recording(1);
-        let states = sample(&recording, &Sampling { seed: 1, states: 10_000, cuts: 0..=1, told: &[] });
+        let states = sample(&recording, &Sampling { seed: 1, states: 10_000, cuts: 0..=1, acknowledged: &[] });
         // Before the write there is one state, after it none of its eight sectors, all, or runs of them.
         assert!((10..2000).contains(&states.len()), "{}", states.len());
     }

@@ -2,10 +2,8 @@
 
 use std::fmt::Write;
 
-use super::record::duration;
-use super::replay::Verdict;
-use super::report::{Report, StateResult, pattern_words, verdict_line, verdict_words};
-use crate::text;
+use crate::replay::Verdict;
+use crate::report::{Report, StateResult, pattern_words, verdict_line, verdict_words};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -149,7 +147,7 @@ fn failure(page: &mut String, result: &StateResult, open: bool) {
         result.state,
         escape(&verdict_line(result)),
         result.after,
-        text::count(result.unflushed as u64, "write"),
+        count(result.unflushed, "write"),
         result.arrived,
         if result.torn == 0 { String::new() } else { format!(", and {} in part", result.torn) },
         match &result.last_acknowledged {
@@ -164,6 +162,11 @@ fn failure(page: &mut String, result: &StateResult, open: bool) {
         missing(page, result);
     }
     page.push_str("</details>");
+}
+
+/// Returns `1 write`, `2 writes`.
+fn count(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 fn lines_were(count: usize) -> String {
@@ -200,7 +203,7 @@ fn circumstances(page: &mut String, report: &Report) {
         ("volume", format!("{volume}, {}", bedplate::format_size(given.size_bytes))),
         ("mount options", if given.options.is_empty() { "none".to_owned() } else { given.options.clone() }),
         ("sector, which is never torn", bedplate::format_size(u64::from(given.sector_bytes))),
-        ("the command ran for", duration(given)),
+        ("the command ran for", given.duration()),
         ("device operations", format!("{} to {}", work.first, work.last)),
         ("writes", format!("{}, {}", work.writes, bedplate::format_size(work.written_bytes))),
         ("flushes", work.flushes.to_string()),
@@ -218,7 +221,7 @@ fn all(page: &mut String, report: &Report) {
         page,
         "<h2>All states</h2><details><summary>{}</summary><div class=\"scroll\"><table><tr><th>state</th><th>cut after</th><th class=\"text\">what arrived</th>\
          <th>unflushed</th><th>arrived</th><th>torn</th><th>acknowledged</th><th>ms</th><th class=\"text\">checker</th></tr>",
-        text::count(report.states as u64, "state")
+        count(report.states, "state")
     );
     for result in &report.results {
         let class = if result.verdict == Verdict::Passed { "text" } else { "text bad" };

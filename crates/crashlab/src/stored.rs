@@ -7,40 +7,23 @@
 //! ```
 
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::Path;
 
 use block::{Recording, Source, Spooled};
 use serde::{Deserialize, Serialize};
 
-use super::acknowledged::Told;
-use super::record::{Circumstances, Recorded, base, geometry, write_whole};
-use crate::failure::{Failure, Result};
+use crate::acknowledged::Acknowledgement;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lab::Lab;
+use crate::recorded::{Circumstances, Image, Recorded, base, geometry};
 
 pub const SPOOL: &str = "spool";
 pub const LINES: &str = "acknowledged";
 const INDEX: &str = "recording.json";
 
-/// Changes whenever a recording of before cannot be read any more.
+/// Changes whenever an earlier recording can no longer be read.
 const FORMAT: u32 = 1;
-
-/// A volume that a recording starts with, and how it was then: a recording on top of another volume means nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Image {
-    pub path: PathBuf,
-    size_bytes: u64,
-    modified_ns: i128,
-}
-
-impl Image {
-    pub fn of(path: &Path) -> Result<Self> {
-        let failed = |error| Failure::system("look at", path, &error);
-        let path = path.canonicalize().map_err(failed)?;
-        let meta = path.metadata().map_err(failed)?;
-        let modified_ns = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
-        Ok(Self { size_bytes: meta.len(), modified_ns, path })
-    }
-}
 
 /// A run of bytes: where on the device, how many, where in the spool; nowhere: zeros.
 #[derive(Serialize, Deserialize)]
@@ -78,7 +61,8 @@ struct Index {
     last: usize,
     start: Vec<Run>,
     operations: Vec<Operation>,
-    told: Vec<Told>,
+    #[serde(rename = "told")]
+    acknowledgements: Vec<Acknowledgement>,
 }
 
 /// Writes what ties the files together; they are there already.
@@ -94,17 +78,21 @@ pub fn save(recorded: &Recorded, dir: &Path) -> Result<()> {
         last: *recorded.cuts.end(),
         start: recorded.recording.start().map(|(range, source)| Run::new(range.start, range.end - range.start, source)).collect(),
         operations: recorded.recording.operations().iter().map(operation).collect(),
-        told: recorded.told.clone(),
+        acknowledgements: recorded.acknowledgements.clone(),
     };
-    let text = serde_json::to_vec(&index).map_err(|error| Failure::new("io", format!("cannot write the recording as JSON: {error}")))?;
+    let text = serde_json::to_vec(&index).map_err(|error| Error::io("write the recording as JSON", &error.into()))?;
     write_whole(&dir.join(INDEX), &text)
 }
 
 /// Reads a recording.
-pub fn load(dir: &Path) -> Result<Recorded> {
+///
+/// # Errors
+/// `Corrupt` for one that cannot be read, `Invalid` when the image it was made on has changed; those of the system.
+pub fn load(lab: &Lab<'_>, dir: &Path) -> Result<Recorded> {
     let path = dir.join(INDEX);
-    let text = std::fs::read(&path).map_err(|error| Failure::system("read the recording", &path, &error))?;
-    let damaged = |why: &dyn std::fmt::Display| Failure::new("corrupt", format!("{} is no recording that can be replayed: {why}", path.display()));
+    let text = std::fs::read(&path).map_err(|error| Error::system("read the recording", &path, &error))?;
+    let damaged =
+        |why: &dyn std::fmt::Display| Error::new(ErrorKind::Corrupt, format!("{} is no recording that can be replayed: {why}", path.display()));
     let index: Index = serde_json::from_slice(&text).map_err(|error| damaged(&error))?;
     if index.format != FORMAT {
         return Err(damaged(&format!("its format is {}, this program reads {FORMAT}", index.format)));
@@ -113,7 +101,10 @@ pub fn load(dir: &Path) -> Result<Recorded> {
     if let Some(image) = &circumstances.image
         && Image::of(&image.path)? != *image
     {
-        return Err(Failure::new("invalid", format!("{} has changed since the recording was made: make a new recording", image.path.display())));
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!("{} has changed since the recording was made: make a new recording", image.path.display()),
+        ));
     }
     if !circumstances.sector_bytes.is_power_of_two() || !(512..=65_536).contains(&circumstances.sector_bytes) {
         return Err(damaged(&format!("its sector is {} bytes", circumstances.sector_bytes)));
@@ -123,12 +114,12 @@ pub fn load(dir: &Path) -> Result<Recorded> {
     }
     let open = |name: &str| {
         let path = dir.join(name);
-        File::open(&path).map_err(|error| Failure::system("open", &path, &error))
+        File::open(&path).map_err(|error| Error::system("open", &path, &error))
     };
     let lines = open(LINES)?;
-    let length = lines.metadata().map_err(|error| Failure::system("look at", &dir.join(LINES), &error))?.len();
-    let ordered = index.told.windows(2).all(|pair| pair[0].after <= pair[1].after && pair[0].end < pair[1].end);
-    if !ordered || index.told.last().is_some_and(|told| told.end > length) {
+    let length = lines.metadata().map_err(|error| Error::system("look at", &dir.join(LINES), &error))?.len();
+    let ordered = index.acknowledgements.windows(2).all(|pair| pair[0].after <= pair[1].after && pair[0].end < pair[1].end);
+    if !ordered || index.acknowledgements.last().is_some_and(|line| line.end > length) {
         return Err(damaged(&"its lines are not those of the file beside it"));
     }
     let start: Vec<_> = index.start.iter().map(|run| (run.0..run.0.saturating_add(run.1), run.source())).collect();
@@ -137,7 +128,13 @@ pub fn load(dir: &Path) -> Result<Recorded> {
         Operation::Flush { covers } => Spooled::Flush { covers: *covers },
     };
     let operations: Vec<_> = index.operations.iter().map(operation).collect();
-    let base = base(circumstances.image.as_ref().map(|image| image.path.as_path()), circumstances.size_bytes)?;
+    let base = base(lab, circumstances.image.as_ref().map(|image| image.path.as_path()), circumstances.size_bytes)?;
     let recording = Recording::restore(base, geometry(circumstances.sector_bytes), open(SPOOL)?, &start, &operations)?;
-    Ok(Recorded { recording, cuts: index.first..=index.last, told: index.told, lines, circumstances: index.circumstances })
+    Ok(Recorded { recording, cuts: index.first..=index.last, acknowledgements: index.acknowledgements, lines, circumstances: index.circumstances })
+}
+
+/// Writes a file so that it is on the medium before anything relies on it.
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    let written = File::create(path).and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
+    written.map_err(|error| Error::system("write", path, &error))
 }
