@@ -5,47 +5,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{ArgAction, Args, CommandFactory, Parser};
+use clap::{CommandFactory, Parser};
 use serde_json::json;
 
-use crate::cmd::Command;
+use crate::cmd::Cli;
 use crate::failure::{Exit, Failure};
-use crate::output::Output;
-
-const EXIT_CODES: &str = "\
-Exit codes:
-  0  done; check: the volume is clean
-  1  failed; check: there were faults, and all are mended
-  2  the command line is wrong
-  4  the volume is broken; salvage: not everything was saved whole; backup verify:
-     a backup is damaged; crashlab: states failed; volume scrub: something differs
-  8  check could not look at the volume
-
-Sizes are written as 4096, 4k, 64M or 1.5GiB, durations as 5s, 500ms or 1h.
-BEDPLATE_LOG sets what is logged: warn, info, debug, trace or room=level.";
-
-/// Ordinary files with the speed of a raw device, for databases
-#[derive(Debug, Parser)]
-#[command(name = "bedplate", version, propagate_version = true, after_help = EXIT_CODES, max_term_width = 120)]
-pub struct Cli {
-    /// What every subcommand takes.
-    #[command(flatten)]
-    pub global: Global,
-    /// The subcommand.
-    #[command(subcommand)]
-    pub command: Command,
-}
-
-/// What every subcommand takes.
-#[derive(Debug, Args)]
-pub struct Global {
-    /// Print one JSON document instead of text; a failure is a document too
-    #[arg(long, global = true)]
-    pub json: bool,
-    /// Tell what is done; twice: how; three times: everything
-    #[arg(short, long, global = true, action = ArgAction::Count)]
-    pub verbose: u8,
-}
+use crate::render::output::Output;
 
 /// Returns the arguments; called as `mount.bedplate` (the helper that mount(8) looks for) they are those of `mount`.
 pub fn from_environment() -> Vec<OsString> {

@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::failure::{Failure, Result};
-use crate::progress::Bytes;
-use crate::text;
+use crate::render::progress::Bytes;
+use crate::render::text;
 
 /// Bytes of one request: large enough that the request's fixed cost vanishes.
 const REQUEST_BYTES: usize = 4 << 20;

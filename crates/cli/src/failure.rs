@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use bedplate::ErrorKind;
+use bedplate::{ErrorKind, GroupErrorKind};
 use serde::{Deserialize, Serialize};
 
 /// The result of a command.
@@ -188,6 +188,27 @@ impl From<bench::Error> for Failure {
             bench::ErrorKind::Results => "results",
         };
         Self::new(kind, without_numbers(&error.to_string()))
+    }
+}
+
+impl From<bedplate::GroupError> for Failure {
+    fn from(error: bedplate::GroupError) -> Self {
+        let kind = match error.kind {
+            GroupErrorKind::Invalid => "invalid",
+            GroupErrorKind::NotFound => "not_found",
+            GroupErrorKind::NotAMember => "not_a_member",
+            GroupErrorKind::Foreign => "foreign_member",
+            GroupErrorKind::Outdated => "outdated_member",
+            GroupErrorKind::Diverged => "diverged",
+            GroupErrorKind::Missing => "missing_member",
+            GroupErrorKind::Duplicated => "duplicated_member",
+            GroupErrorKind::NewerFormat => "newer_format",
+            GroupErrorKind::Corrupt => "corrupt",
+            GroupErrorKind::Busy => "busy",
+            GroupErrorKind::Broken => "broken",
+            GroupErrorKind::Device => "io",
+        };
+        Self::new(kind, error.message)
     }
 }
 

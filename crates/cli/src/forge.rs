@@ -6,11 +6,11 @@ use std::sync::Arc;
 use backup::{Manifest, Repository, Target, restore};
 use bedplate::{BlockDevice, Group, GroupConfig};
 
-use crate::control::wire;
-use crate::control::{Reply, act};
+use crate::daemon::control::wire;
+use crate::daemon::control::{Reply, act};
+use crate::device::newcomer::Newcomer;
 use crate::failure::Failure;
-use crate::newcomer::Newcomer;
-use crate::output::harmless;
+use crate::render::output::harmless;
 
 /// Reads a request as the daemon of a mount does and carries it out on an open group; `open` gives the devices that it names. Returns the answer as it is sent.
 pub fn control_request(request: &[u8], group: &Group, open: &dyn Fn(&Path) -> Option<Arc<dyn BlockDevice>>) -> Vec<u8> {

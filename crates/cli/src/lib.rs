@@ -1,49 +1,34 @@
 //! The `bedplate` command: the only place where the rooms are put together.
 //!
 //! ```text
-//! main ─ args (clap) ─ cmd/<subcommand> ─┬─ session   a volume through the library
-//!                                        ├─ live      files of a mount, through their extended attributes
-//!                                        ├─ daemon    the mount that outlives the command
-//!                                        └─ output    people or JSON, one document on standard output
+//! main ─ args ─ cmd/<noun>/<verb> ─┬─ reach, session   a volume: through the daemon of its mount, or through the library
+//!                                  ├─ daemon           the process that serves a mount, and the requests it answers
+//!                                  ├─ device           devices and groups, found and opened by path
+//!                                  ├─ mount            mounts of this machine, and files on them through their extended attributes
+//!                                  └─ render           people or JSON, one document on standard output
 //! ```
 #![forbid(unsafe_code)]
 
 mod address;
 mod args;
 mod cmd;
-mod condition;
-mod control;
 mod copy;
-mod counters;
 mod daemon;
 mod device;
 mod failure;
 #[cfg(feature = "forge")]
 pub mod forge;
-mod group;
-mod live;
 mod logging;
-mod made;
 mod metrics;
-mod mounts;
-mod mover;
-mod names;
-mod newcomer;
-mod output;
-mod progress;
+mod mount;
 mod reach;
-mod scrubbed;
+mod render;
 mod session;
-mod signature;
-mod status;
-mod text;
-mod trial;
-mod watch;
 
 use std::process::ExitCode;
 
 use failure::{Exit, Failure};
-use output::Output;
+use render::output::Output;
 
 /// Runs the command that the process was started with, and returns what it answers to its caller.
 #[must_use]

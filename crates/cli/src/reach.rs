@@ -10,11 +10,10 @@ use clap::Args;
 use serde::de::DeserializeOwned;
 use serve::control::{self, Answer, Request};
 
-use crate::device::Access;
+use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
-use crate::live;
-use crate::mounts::{self, Mount};
-use crate::output::Output;
+use crate::mount::{Mount, live};
+use crate::render::output::Output;
 use crate::session::{Devices, Volume};
 
 /// Whom to ask.
@@ -42,7 +41,7 @@ impl Target {
 
     /// Finds out whether it is mounted.
     pub fn reach(&self) -> Result<Reach> {
-        let mount = match mounts::of_volume(&self.volume)? {
+        let mount = match device::of_volume(&self.volume)? {
             Some(mount) => Some(mount),
             None if self.volume.is_dir() || serve::fuse::is_dead(&self.volume) => Some(live::require_mount(&self.volume)?),
             None => None,

@@ -7,8 +7,8 @@ use clap::Args;
 
 use crate::device::{self, Access, Opened};
 use crate::failure::{Failure, Result};
-use crate::output::Output;
-use crate::progress;
+use crate::render::output::Output;
+use crate::render::progress;
 
 /// Names a volume on the command line.
 #[derive(Debug, Clone, Args)]

@@ -10,13 +10,13 @@ use bedplate::{DifferenceKind, FileKind, Timestamp, format_size, format_time};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::checkpoint::diff::{changes, differences};
 use super::checkpoint::show;
-use super::checkpoint_diff::{changes, differences};
 use crate::failure::{Exit, Failure, Result};
-use crate::live;
-use crate::output::{Output, Shown};
+use crate::mount::live;
 use crate::reach::Reach;
-use crate::{progress, text};
+use crate::render::output::{Output, Shown};
+use crate::render::{progress, text};
 
 /// How many faults one failure names.
 const FAULTS_SHOWN: usize = 10;

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::copy;
 use crate::device::Access;
 use crate::failure::{Failure, Result};
-use crate::output::Output;
+use crate::render::output::Output;
 use crate::session::Volume;
 
 /// Write a file of a volume that is not mounted to standard output

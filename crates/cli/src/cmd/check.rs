@@ -9,10 +9,9 @@ use serde::Serialize;
 
 use crate::device::{self, Access};
 use crate::failure::{Exit, Failure, Result};
-use crate::output::Output;
-use crate::progress;
+use crate::render::output::Output;
+use crate::render::{progress, text};
 use crate::session::Volume;
-use crate::text;
 
 /// Check a volume that is not mounted; exit code 0: clean, 1: mended, 4: broken, 8: could not look
 ///

@@ -4,9 +4,9 @@ use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 use serde_json::json;
 
-use crate::args::Cli;
+use crate::cmd::Cli;
 use crate::failure::Result;
-use crate::output::Output;
+use crate::render::output::Output;
 
 /// Write the completion script of a shell to standard output
 ///

@@ -10,14 +10,14 @@ use bedplate::{AlignedBuf, BlockDevice, FileSystem, FormatOptions, FormatReport,
 use clap::Args;
 use serde::Serialize;
 
+use crate::device::group;
+use crate::device::made::Made;
+use crate::device::signature;
 use crate::device::{self, Access, Opened};
 use crate::failure::{Failure, Result};
-use crate::group;
-use crate::made::Made;
-use crate::output::Output;
-use crate::progress::{self, Bytes};
-use crate::signature;
-use crate::text;
+use crate::render::output::Output;
+use crate::render::progress::{self, Bytes};
+use crate::render::text;
 
 /// Make an empty volume in an image file or on a block device
 #[derive(Debug, Args)]

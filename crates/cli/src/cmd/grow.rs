@@ -9,14 +9,13 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::device::Access;
+use crate::device::group;
+use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
-use crate::group;
-use crate::live;
-use crate::mounts::{self, Mount};
-use crate::output::Output;
+use crate::mount::{Mount, live};
+use crate::render::output::Output;
+use crate::render::text;
 use crate::session::{Devices, Volume};
-use crate::text;
 
 /// Let a volume take over the size its device has grown to, mounted or not
 #[derive(Debug, Args)]
@@ -38,7 +37,7 @@ struct Grown {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
-    let mount = match mounts::of_volume(&arguments.path)? {
+    let mount = match device::of_volume(&arguments.path)? {
         Some(mount) => Some(mount),
         None if arguments.path.is_dir() || serve::fuse::is_dead(&arguments.path) => Some(live::require_mount(&arguments.path)?),
         None => None,

@@ -10,15 +10,14 @@ use serde::Serialize;
 use serde_json::Value;
 use serve::control;
 
-use crate::counters::Counters;
-use crate::device::Access;
+use crate::device::group;
+use crate::device::{self, Access};
 use crate::failure::Result;
-use crate::group;
-use crate::live;
-use crate::mounts::{self, Mount};
-use crate::output::Output;
+use crate::mount::{self, Mount, live};
+use crate::render::counters::Counters;
+use crate::render::output::Output;
+use crate::render::text;
 use crate::session::{Devices, Volume};
-use crate::text;
 
 /// Tell everything about a volume, mounted or not
 #[derive(Debug, Args)]
@@ -40,10 +39,10 @@ struct Info {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let path = &group::resolve(&arguments.path)?;
-    let mount = match mounts::of_volume(path)? {
+    let mount = match device::of_volume(path)? {
         Some(mount) => Some(mount),
         None if path.is_dir() || serve::fuse::is_dead(path) => Some(live::require_mount(path)?),
-        None => mounts::above(&mounts::canonical(path)?)?,
+        None => mount::above(&mount::canonical(path)?)?,
     };
     let info = match mount {
         Some(mount) => of_mount(mount)?,

@@ -10,11 +10,11 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, Result};
-use crate::live;
-use crate::mover::{self, Looked, Moved};
-use crate::output::Output;
-use crate::text;
-use crate::watch::{self, Layout, Row, Scope, SortKey};
+use crate::mount::defragmenter::{self, Looked, Moved};
+use crate::mount::live;
+use crate::mount::watch::{self, Layout, Row, Scope, SortKey};
+use crate::render::output::Output;
+use crate::render::text;
 
 /// Tell what files of live mounts do: reads, writes, latencies, hit ratio, what was not aligned, syncs
 ///
@@ -95,11 +95,11 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         if number > 0 {
             std::thread::sleep(arguments.interval.unwrap_or_default());
         }
-        let (now, moved, at) = (scope.look()?, mover::look(&scope.mounts()?)?, Instant::now());
+        let (now, moved, at) = (scope.look()?, defragmenter::look(&scope.mounts()?)?, Instant::now());
         let seconds = looked.map(|then| (at - then).as_secs_f64());
         let active = watch::between(&before, &now).into_iter().filter(|row| !arguments.paths.is_empty() && number == 0 || row.is_active()).collect();
         let rows = watch::sorted(active, arguments.sort, arguments.top);
-        let report = Report { seconds, rows, moved: mover::between(&moved_before, &moved, seconds), layout };
+        let report = Report { seconds, rows, moved: defragmenter::between(&moved_before, &moved, seconds), layout };
         show(&report, arguments.interval.is_some(), output)?;
         (before, moved_before, looked) = (now, moved, Some(at));
         if arguments.reset && number == 0 {

@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use crate::device::Access;
 use crate::failure::{Failure, Result};
-use crate::output::Output;
+use crate::render::output::Output;
+use crate::render::text::{self, Name};
 use crate::session::Volume;
-use crate::text::{self, Name};
 
 /// List a directory of a volume that is not mounted
 #[derive(Debug, Args)]

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory};
 use serde::Serialize;
 
-use crate::args::Cli;
+use crate::cmd::Cli;
 use crate::failure::{Failure, Result};
-use crate::output::Output;
+use crate::render::output::Output;
 
 /// Write the man pages, one for each subcommand, into a directory
 #[derive(Debug, Args)]

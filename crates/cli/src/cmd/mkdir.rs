@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use crate::device::Access;
 use crate::failure::{Failure, Result};
-use crate::output::Output;
+use crate::render::output::Output;
+use crate::render::text;
 use crate::session::Volume;
-use crate::text;
 
 /// Make directories, with those missing above them, in a volume that is not mounted
 #[derive(Debug, Args)]

@@ -1,24 +1,14 @@
-//! One file per subcommand: its arguments, its result in both forms, and `run`.
+//! One file or folder per subcommand: its arguments, its result in both forms, and `run`.
 
 mod backup;
 mod bench;
-mod bench_volume;
-mod bench_workloads;
 mod cat;
 mod check;
 mod checkpoint;
-mod checkpoint_clone;
-mod checkpoint_diff;
 mod completions;
 mod crashlab;
 mod defrag;
-mod defrag_report;
 mod explain;
-mod explain_databases;
-mod explain_findings;
-mod explain_pages;
-mod explain_scrubs;
-mod extsize;
 mod format;
 mod get;
 mod grow;
@@ -29,7 +19,6 @@ mod manpages;
 mod mark;
 mod mkdir;
 mod mode;
-mod mode_try;
 mod mount;
 mod preallocate;
 mod put;
@@ -41,17 +30,50 @@ mod stat;
 mod top;
 mod tune;
 mod unmount;
-mod untorn;
 mod volume;
 
-use clap::Subcommand;
+use clap::{ArgAction, Args, Parser, Subcommand};
 
-use crate::args::Cli;
 use crate::failure::{Exit, Result};
-use crate::output::Output;
+use crate::render::output::Output;
 
 #[cfg(feature = "forge")]
 pub use backup::listing as backup_listing;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done; check: the volume is clean
+  1  failed; check: there were faults, and all are mended
+  2  the command line is wrong
+  4  the volume is broken; salvage: not everything was saved whole; backup verify:
+     a backup is damaged; crashlab: states failed; volume scrub: something differs
+  8  check could not look at the volume
+
+Sizes are written as 4096, 4k, 64M or 1.5GiB, durations as 5s, 500ms or 1h.
+BEDPLATE_LOG sets what is logged: warn, info, debug, trace or room=level.";
+
+/// Ordinary files with the speed of a raw device, for databases
+#[derive(Debug, Parser)]
+#[command(name = "bedplate", version, propagate_version = true, after_help = EXIT_CODES, max_term_width = 120)]
+pub struct Cli {
+    /// What every subcommand takes.
+    #[command(flatten)]
+    pub global: Global,
+    /// The subcommand.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What every subcommand takes.
+#[derive(Debug, Args)]
+pub struct Global {
+    /// Print one JSON document instead of text; a failure is a document too
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Tell what is done; twice: how; three times: everything
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+}
 
 /// The subcommands, in the order in which they are learned.
 #[derive(Debug, Subcommand)]
@@ -64,13 +86,13 @@ pub enum Command {
     Info(info::Arguments),
     Stat(stat::Arguments),
     Mode(mode::Arguments),
-    Untorn(untorn::Arguments),
+    Untorn(mark::untorn::Arguments),
     Explain(explain::Arguments),
     Iostat(iostat::Arguments),
     Top(top::Arguments),
     Tune(tune::Arguments),
     Preallocate(preallocate::Arguments),
-    Extsize(extsize::Arguments),
+    Extsize(mark::extsize::Arguments),
     Defrag(defrag::Arguments),
     Grow(grow::Arguments),
     Check(check::Arguments),
@@ -106,13 +128,13 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Unmount(arguments) => unmount::run(arguments, output),
         Command::Info(arguments) => info::run(arguments, output),
         Command::Stat(arguments) => stat::run(arguments, output),
-        Command::Untorn(arguments) => untorn::run(arguments, output),
+        Command::Untorn(arguments) => mark::untorn::run(arguments, output),
         Command::Mode(arguments) => mode::run(arguments, output),
         Command::Explain(arguments) => explain::run(arguments, output),
         Command::Iostat(arguments) => iostat::run(arguments, output),
         Command::Top(arguments) => top::run(arguments, output),
         Command::Tune(arguments) => tune::run(arguments, output),
-        Command::Extsize(arguments) => extsize::run(arguments, output),
+        Command::Extsize(arguments) => mark::extsize::run(arguments, output),
         Command::Preallocate(arguments) => preallocate::run(arguments, output),
         Command::Defrag(arguments) => defrag::run(arguments, output),
         Command::Grow(arguments) => grow::run(arguments, output),

@@ -14,17 +14,16 @@ use serve::fuse::{Mount, MountSettings};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::control::{self, Listening};
-use crate::daemon;
+use crate::daemon::control::{self, Listening};
+use crate::daemon::spawn;
+use crate::device::group;
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
-use crate::group;
 use crate::metrics;
-use crate::mounts;
-use crate::output::Output;
-use crate::progress;
+use crate::mount;
+use crate::render::output::Output;
+use crate::render::{progress, text};
 use crate::session::Volume;
-use crate::text;
 
 /// Mount a volume on a directory; returns once it is mounted and leaves a daemon behind
 ///
@@ -81,7 +80,7 @@ pub fn run(arguments: &Arguments, verbose: u8, output: &Output) -> Result<()> {
     }
     let plan = Plan::new(arguments)?;
     if !arguments.foreground {
-        return output.show(&daemon::start::<Mounted>(&plan.for_daemon(verbose))?);
+        return output.show(&spawn::start::<Mounted>(&plan.for_daemon(verbose))?);
     }
     let signals = signals()?;
     let serving = Serving::start(&plan, output)?;
@@ -92,7 +91,7 @@ pub fn run(arguments: &Arguments, verbose: u8, output: &Output) -> Result<()> {
 /// Mounts with default options and leaves a daemon behind.
 pub fn start(volume: &Path, dir: &Path) -> Result<()> {
     let arguments = Arguments { path: volume.to_owned(), dir: dir.to_owned(), options: Vec::new(), foreground: false, daemon_child: false };
-    daemon::start::<Mounted>(&Plan::new(&arguments)?.for_daemon(0)).map(drop)
+    spawn::start::<Mounted>(&Plan::new(&arguments)?.for_daemon(0)).map(drop)
 }
 
 /// Mounts a checkpoint of a volume that is not mounted, and leaves a daemon behind.
@@ -104,22 +103,22 @@ pub fn start_checkpoint(volume: &Volume, name: &OsStr, dir: &Path) -> Result<()>
     let mut options = vec![format!("checkpoint={name}")];
     options.extend(volume.devices.log.as_ref().map(|log| format!("log={}", log.display())));
     let arguments = Arguments { path: volume.volume.clone(), dir: dir.to_owned(), options, foreground: false, daemon_child: false };
-    daemon::start::<Mounted>(&Plan::new(&arguments)?.for_daemon(0)).map(drop)
+    spawn::start::<Mounted>(&Plan::new(&arguments)?.for_daemon(0)).map(drop)
 }
 
 /// The daemon: mounts, tells the parent, serves.
 fn be_daemon(arguments: &Arguments, output: &Output) -> Result<()> {
-    let started = daemon::detach_from_terminal().and_then(|()| {
+    let started = spawn::detach_from_terminal().and_then(|()| {
         let plan = Plan::new(arguments)?;
-        let log = plan.log_file.as_deref().map(daemon::open_log).transpose()?;
+        let log = plan.log_file.as_deref().map(spawn::open_log).transpose()?;
         let signals = signals()?;
         Ok((Serving::start(&plan, output)?, signals, log))
     });
     let (serving, signals, log) = match started {
         Ok(started) => started,
-        Err(failure) => return daemon::announce::<()>(Err(&failure)).and(Ok(())),
+        Err(failure) => return spawn::announce::<()>(Err(&failure)).and(Ok(())),
     };
-    if let Err(failure) = daemon::announce(Ok(&serving.mounted)).and_then(|()| silence(log.as_ref(), &serving.mounted)) {
+    if let Err(failure) = spawn::announce(Ok(&serving.mounted)).and_then(|()| silence(log.as_ref(), &serving.mounted)) {
         serving.mount.unmount()?;
         return Err(failure);
     }
@@ -127,7 +126,7 @@ fn be_daemon(arguments: &Arguments, output: &Output) -> Result<()> {
 }
 
 fn silence(log: Option<&File>, mounted: &Mounted) -> Result<()> {
-    daemon::silence(log)?;
+    spawn::silence(log)?;
     crate::logging::add_times();
     tracing::info!("{mounted}");
     Ok(())
@@ -195,7 +194,7 @@ impl Plan {
 
 /// Returns the mount point without links; what else it must be is the mount's own business.
 fn mount_point(dir: &Path) -> Result<PathBuf> {
-    mounts::canonical(dir).map_err(|failure| match failure.kind.as_str() {
+    mount::canonical(dir).map_err(|failure| match failure.kind.as_str() {
         "not_found" => Failure::new("mount_point", format!("the mount point {} does not exist: make the directory first", dir.display())),
         _ => failure,
     })

@@ -12,10 +12,10 @@ use serde::Serialize;
 use crate::address::Place;
 use crate::device::Access;
 use crate::failure::{Failure, Result};
-use crate::live;
-use crate::output::Output;
+use crate::mount::live;
+use crate::render::output::Output;
+use crate::render::text::{self, Name};
 use crate::session::{Devices, Volume};
-use crate::text::{self, Name};
 
 /// Give a file its blocks before they are written, contiguous where the volume allows it
 #[derive(Debug, Args)]

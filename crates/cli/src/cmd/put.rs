@@ -10,8 +10,8 @@ use clap::Args;
 use crate::copy::{self, Copied};
 use crate::device::Access;
 use crate::failure::{Failure, Result};
-use crate::output::Output;
-use crate::progress::Bytes;
+use crate::render::output::Output;
+use crate::render::progress::Bytes;
 use crate::session::Volume;
 
 /// Copy a file into a volume that is not mounted

@@ -9,8 +9,9 @@ use bedplate::format_size;
 use clap::Args;
 
 use crate::failure::{Failure, Result};
-use crate::output::{Output, Shown};
-use crate::{mounts, progress, text};
+use crate::mount;
+use crate::render::output::{Output, Shown};
+use crate::render::{progress, text};
 
 /// Put a backup into an empty directory, of a mount or of anything else; every piece of data is compared with its hash
 #[derive(Debug, Args)]
@@ -26,7 +27,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let repository = Repository::open(&arguments.repository, Access::Read)?;
     let manifest = repository.backup(&arguments.name)?;
-    let target = Target::prepare(&arguments.dir, |dir| Ok::<_, Failure>(mounts::above(dir)?.is_some()))?;
+    let target = Target::prepare(&arguments.dir, |dir| Ok::<_, Failure>(mount::above(dir)?.is_some()))?;
     let mut progress = progress::Bytes::new(output, format!("restoring {}", arguments.name), 0);
     let restored = backup::restore(&repository, &manifest, target, |done, total| progress.reach(done, total))?;
     drop(progress);

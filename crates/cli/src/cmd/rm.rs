@@ -10,9 +10,9 @@ use serde::Serialize;
 use super::ls;
 use crate::device::Access;
 use crate::failure::{Failure, Result};
-use crate::output::Output;
+use crate::render::output::Output;
+use crate::render::text;
 use crate::session::Volume;
-use crate::text;
 
 /// Remove files and directories from a volume that is not mounted
 #[derive(Debug, Args)]

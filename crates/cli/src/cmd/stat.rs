@@ -10,14 +10,14 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::address::Place;
-use crate::counters::Counters;
+use crate::cmd::mode::trial::{self, Trial};
 use crate::device::Access;
 use crate::failure::Result;
-use crate::live;
-use crate::output::Output;
+use crate::mount::live;
+use crate::render::counters::Counters;
+use crate::render::output::Output;
+use crate::render::text::{self, Name};
 use crate::session::{Devices, Volume};
-use crate::text::{self, Name};
-use crate::trial::{self, Trial};
 
 /// Tell how a file lies on its volume and how its I/O is served: mode, alignment, extents, counters with their reasons
 #[derive(Debug, Args)]
@@ -118,7 +118,7 @@ fn of_live(path: &Path, arguments: &Arguments) -> Result<Stat> {
         mode: if is_file || kind == FileKind::Directory { live::get(path, live::MODE)?.filter(|mode| !mode.is_empty()) } else { None },
         effective_mode: of_file(live::EFFECTIVE_MODE)?,
         untorn: if is_file || kind == FileKind::Directory {
-            live::get(path, live::UNTORN)?.and_then(|text| super::untorn::read(&text))
+            live::get(path, live::UNTORN)?.and_then(|text| super::mark::untorn::read(&text))
         } else {
             None
         },

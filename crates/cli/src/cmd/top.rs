@@ -10,9 +10,9 @@ use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tc
 
 use super::iostat::{self, Report};
 use crate::failure::{Failure, Result};
-use crate::mover::{self, Looked};
-use crate::output::Output;
-use crate::watch::{self, Layout, Scope, Seen, SortKey};
+use crate::mount::defragmenter::{self, Looked};
+use crate::mount::watch::{self, Layout, Scope, Seen, SortKey};
+use crate::render::output::Output;
 
 /// Watch the busiest files of live mounts, refreshed until 'q'; without a terminal prints reports one after the other
 ///
@@ -66,14 +66,14 @@ struct Look {
 
 impl Watch {
     fn look(&self) -> Result<Look> {
-        Ok(Look { files: self.scope.look()?, moved: mover::look(&self.scope.mounts()?)?, at: Instant::now() })
+        Ok(Look { files: self.scope.look()?, moved: defragmenter::look(&self.scope.mounts()?)?, at: Instant::now() })
     }
 
     /// Returns what came between two looks, per second.
     fn report(&self, before: &Look, now: &Look, top: Option<usize>) -> Report {
         let seconds = (now.at - before.at).as_secs_f64().max(1e-3);
         let rows = watch::between(&before.files, &now.files).into_iter().filter(watch::Row::is_active).collect();
-        let (rows, moved) = (watch::sorted(rows, self.sort, top), mover::between(&before.moved, &now.moved, Some(seconds)));
+        let (rows, moved) = (watch::sorted(rows, self.sort, top), defragmenter::between(&before.moved, &now.moved, Some(seconds)));
         Report { seconds: Some(seconds), rows, moved, layout: Layout { per: seconds, ..self.layout } }
     }
 }

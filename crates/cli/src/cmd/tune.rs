@@ -10,9 +10,9 @@ use serve::control::Request;
 
 use crate::device::Access;
 use crate::failure::{Failure, Result};
-use crate::output::Output;
 use crate::reach::Target;
-use crate::text;
+use crate::render::output::Output;
+use crate::render::text;
 
 /// Show the tunables of a volume, or set them: at once where it is mounted, and for every later mount
 ///

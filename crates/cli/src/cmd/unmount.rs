@@ -12,15 +12,13 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 
-use crate::control;
+use crate::daemon::control;
+use crate::device::group;
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
-use crate::group;
-use crate::live;
-use crate::mounts::{self, Mount};
-use crate::output::Output;
-use crate::progress;
-use crate::text;
+use crate::mount::{self, Mount, live};
+use crate::render::output::Output;
+use crate::render::{progress, text};
 
 /// Unmount a volume; returns once everything is durable and the volume is free again
 #[derive(Debug, Args)]
@@ -57,7 +55,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 
 /// Unmounts what is mounted at `dir` and waits until the volume is free; does nothing where nothing is mounted.
 pub fn end(dir: &Path) -> Result<()> {
-    let Some(mount) = mounts::at(&mounts::canonical(dir)?)?.filter(Mount::is_ours) else { return Ok(()) };
+    let Some(mount) = mount::at(&mount::canonical(dir)?)?.filter(Mount::is_ours) else { return Ok(()) };
     let daemon = daemon_of(&mount);
     let mount = found_later(mount, daemon);
     serve::fuse::unmount(&mount.dir)?;
@@ -67,13 +65,13 @@ pub fn end(dir: &Path) -> Result<()> {
 
 fn find(path: &Path) -> Result<Mount> {
     let path = &group::resolve(path)?;
-    let dir = mounts::canonical(path)?;
+    let dir = mount::canonical(path)?;
     let shown = path.display();
-    match mounts::at(&dir)? {
+    match mount::at(&dir)? {
         Some(mount) if mount.is_ours() => Ok(mount),
         Some(_) => Err(Failure::new("not_a_mount", format!("{shown} is a mount of another file system: use umount(8)"))),
         None => {
-            mounts::of_volume(&dir)?.ok_or_else(|| Failure::new("not_a_mount", format!("nothing is mounted at {shown}; findmnt(8) lists the mounts")))
+            device::of_volume(&dir)?.ok_or_else(|| Failure::new("not_a_mount", format!("nothing is mounted at {shown}; findmnt(8) lists the mounts")))
         }
     }
 }

@@ -13,9 +13,9 @@ use serve::control::Request;
 use super::show::Checkpoint;
 use crate::device::Access;
 use crate::failure::{Failure, Result};
-use crate::output::Output;
 use crate::reach::{Reach, Target};
-use crate::text;
+use crate::render::output::Output;
+use crate::render::text;
 
 const HOUR_S: u64 = 3600;
 

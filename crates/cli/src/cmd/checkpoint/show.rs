@@ -10,9 +10,9 @@ use serve::control::Request;
 
 use crate::device::Access;
 use crate::failure::{Failure, Result};
-use crate::output::Output;
 use crate::reach::Reach;
-use crate::text;
+use crate::render::output::Output;
+use crate::render::text;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Checkpoint {

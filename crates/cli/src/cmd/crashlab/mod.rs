@@ -15,8 +15,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::device;
 use crate::failure::{Exit, Failure, Result};
-use crate::output::{Output, Shown};
-use crate::progress::{Spinner, Steps};
+use crate::render::output::{Output, Shown};
+use crate::render::progress::{Spinner, Steps};
 
 /// Cut the power under your own program, hundreds of times, and check what your recovery makes of it
 ///

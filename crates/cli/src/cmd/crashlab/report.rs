@@ -6,8 +6,8 @@ use std::time::Duration;
 use bedplate::{format_duration, format_size};
 use crashlab::{Report, pattern_words, verdict_line};
 
-use crate::output::Shown;
-use crate::text;
+use crate::render::output::Shown;
+use crate::render::text;
 
 /// How many failing states are told one by one.
 const FAILURES_MAX: usize = 12;

@@ -8,7 +8,7 @@ use bench::{WorkloadResults, format_number, summarize};
 use serde::Serialize;
 
 use super::{Arguments, PAGE_BYTES};
-use crate::text;
+use crate::render::text;
 
 /// What one way of using a volume reached, mode by mode; the raw device first.
 pub struct Column {

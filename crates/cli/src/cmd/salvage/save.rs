@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, X
 use serde::Serialize;
 
 use crate::failure::{Failure, Result, plain};
-use crate::progress::Bytes;
+use crate::render::progress::Bytes;
 
 /// What was saved, and what was not.
 #[derive(Debug, Default, Serialize)]

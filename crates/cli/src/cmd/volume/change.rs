@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use bedplate::Id;
 use clap::Args;
 
-use crate::control::{self, Reply, Request};
+use crate::daemon::control::{self, Reply, Request};
+use crate::daemon::status::Status;
 use crate::device::Access;
+use crate::device::group::{self, Located};
+use crate::device::newcomer::Newcomer;
 use crate::failure::{Failure, Result};
-use crate::group::{self, Located};
-use crate::newcomer::Newcomer;
-use crate::output::Output;
-use crate::progress;
-use crate::status::Status;
+use crate::render::output::Output;
+use crate::render::progress;
 
 /// Check that a group can be opened here, and let members that came back catch up
 #[derive(Debug, Args)]

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use bedplate::{Arrangement, BlockDevice, GroupConfig, MEMBER_BYTES_MIN, NewGroup, Shape, create_group, create_image, format_size, parse_size};
 use clap::{Args, ValueEnum};
 
+use crate::daemon::status::Status;
+use crate::device::group;
+use crate::device::made::Made;
+use crate::device::newcomer::{self, sysfs_of};
+use crate::device::signature;
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
-use crate::group;
-use crate::made::Made;
-use crate::newcomer::{self, sysfs_of};
-use crate::output::Output;
-use crate::signature;
-use crate::status::Status;
-use crate::text;
+use crate::render::output::Output;
+use crate::render::text;
 
 /// Make a group of devices; what they hold is gone
 #[derive(Debug, Args)]

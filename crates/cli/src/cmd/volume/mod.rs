@@ -10,7 +10,7 @@ mod tune;
 use clap::Subcommand;
 
 use crate::failure::{Exit, Result};
-use crate::output::Output;
+use crate::render::output::Output;
 
 /// Make and tend volumes of several devices
 #[derive(Debug, Subcommand)]

@@ -7,11 +7,11 @@ use clap::{Args, ValueEnum};
 
 use super::change::{id_of, index_of, tell};
 use super::create::LayoutName;
-use crate::control::{self, Request, Turn, Wish};
+use crate::daemon::control::{self, Request, Turn, Wish};
+use crate::device::group;
 use crate::failure::{Failure, Result};
-use crate::group;
-use crate::output::Output;
-use crate::progress::Bytes;
+use crate::render::output::Output;
+use crate::render::progress::Bytes;
 
 /// Lay a volume out anew while it is in use: columns, stripe unit, plexes; what is not said stays as it is
 ///

@@ -6,11 +6,11 @@ use std::time::Duration;
 use clap::Args;
 
 use super::change::tell;
-use crate::control::{self, Reply, Request};
+use crate::daemon::control::{self, Reply, Request};
+use crate::device::group;
 use crate::failure::{Exit, Failure, Result};
-use crate::group;
-use crate::output::Output;
-use crate::progress;
+use crate::render::output::Output;
+use crate::render::progress;
 
 /// Compare all copies, mounted or not, and name what differs by file and offset
 ///

@@ -8,12 +8,12 @@ use bedplate::{format_size, parse_duration};
 use clap::Args;
 use serde::Serialize;
 
-use crate::control::{self, Reply, Request};
+use crate::daemon::control::{self, Reply, Request};
+use crate::daemon::status::Status;
+use crate::device::group::{self, Located};
 use crate::failure::{Failure, Result};
-use crate::group::{self, Located};
-use crate::output::Output;
-use crate::status::Status;
-use crate::text;
+use crate::render::output::Output;
+use crate::render::text;
 
 /// List the groups on block devices, in BEDPLATE_DEVICES and in directories
 #[derive(Debug, Args)]
@@ -62,7 +62,7 @@ pub fn list(arguments: &ListArguments, output: &Output) -> Result<()> {
         let message = format!("{} is no directory: 'bedplate volume show' takes a member of a group", wrong.display());
         return Err(Failure::new("not_found", message));
     }
-    let closed = |located: &Located| Status { refused: group::why_not(located).filter(|_| !control::is_open(located)), ..of_labels(located) };
+    let closed = |located: &Located| Status { refused: group::why_not(located).filter(|_| !group::holder::is_open(located)), ..of_labels(located) };
     let groups = group::all(directories)?.iter().map(closed).collect();
     output.show(&Groups { groups })
 }
@@ -97,7 +97,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         for (volume, live) in status.volumes.iter_mut().zip(live.volumes) {
             volume.relayout = live.relayout;
         }
-    } else if !control::is_open(&located) {
+    } else if !group::holder::is_open(&located) {
         status.refused = group::why_not(&located);
     }
     output.show(&status)

@@ -6,10 +6,10 @@ use bedplate::FOREGROUND_UNLIMITED;
 use clap::Args;
 
 use super::change::tell;
-use crate::control::{self, Request};
+use crate::daemon::control::{self, Request};
+use crate::device::group;
 use crate::failure::Result;
-use crate::group;
-use crate::output::Output;
+use crate::render::output::Output;
 
 /// State what work in the background leaves those who use the volumes, mounted or not
 #[derive(Debug, Args)]

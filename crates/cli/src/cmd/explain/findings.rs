@@ -1,0 +1,288 @@
+//! What did not go the way a file's mode asks, from what was counted. Pure.
+
+use std::fmt;
+
+use bedplate::{FileActivity, IoMode, Reason, format_size};
+use serde::Serialize;
+
+use super::Open;
+use crate::mount::watch::short;
+
+/// What is known of a file.
+#[derive(Debug, Clone)]
+pub struct Told {
+    /// Its path as a shell reads it, for the commands proposed.
+    pub path: String,
+    /// What it did.
+    pub activity: FileActivity,
+    /// Who has it open.
+    pub opens: Vec<Open>,
+    /// Alignment of direct I/O in bytes.
+    pub io_align: u64,
+    /// Allocation unit in bytes.
+    pub block_size: u64,
+    /// In how many extents it lies.
+    pub extents: usize,
+    /// How many bytes these have.
+    pub allocated_bytes: u64,
+}
+
+impl Told {
+    /// Returns the average length of an extent in bytes.
+    pub fn extent_bytes_average(&self) -> u64 {
+        self.allocated_bytes / (self.extents.max(1) as u64)
+    }
+}
+
+/// One thing worth knowing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// A stable word for programs: mostly the reason's name.
+    pub kind: &'static str,
+    /// How often.
+    pub count: u64,
+    /// What happened.
+    pub what: String,
+    /// What it cost.
+    pub cost: String,
+    /// Who, where that is known.
+    pub who: Vec<String>,
+    /// What to change.
+    pub change: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "  {}: {}", self.kind, self.what)?;
+        writeln!(f, "    cost    {}", self.cost)?;
+        if !self.who.is_empty() {
+            writeln!(f, "    who     {}", self.who.join(", "))?;
+        }
+        writeln!(f, "    change  {}", self.change)
+    }
+}
+
+/// Fragments shorter than this, on average, are worth a word.
+const EXTENT_BYTES_SMALL: u64 = 1 << 20;
+/// And only in so many.
+const EXTENTS_MANY: usize = 8;
+/// Below this share of hits a cache costs more than it gives.
+const HITS_FEW: f64 = 0.2;
+/// From so many reads on a share says something.
+const READS_MANY: u64 = 100;
+
+/// Returns what is worth knowing of a file, the most frequent first.
+pub fn of(told: &Told) -> Vec<Finding> {
+    let mut findings: Vec<Finding> =
+        [misaligned(told), mixed(told), dirty_syncs(told), poor_cache(told), fragmented(told)].into_iter().flatten().collect();
+    findings.extend(
+        [Reason::Extend, Reason::Hole, Reason::Unwritten, Reason::Shared, Reason::Tail].into_iter().filter_map(|reason| of_reason(told, reason)),
+    );
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.count));
+    findings
+}
+
+fn names<'a>(opens: impl Iterator<Item = &'a Open>) -> Vec<String> {
+    let mut names: Vec<String> = opens.map(ToString::to_string).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn misaligned(told: &Told) -> Option<Finding> {
+    let counters = &told.activity.counters;
+    let count = Some(counters.misaligned).filter(|count| *count > 0)?;
+    let why: Vec<String> = [Reason::UnalignedOffset, Reason::UnalignedLength, Reason::UnalignedBuffer]
+        .into_iter()
+        .filter(|reason| counters.reason(*reason) > 0)
+        .map(|reason| format!("{} {}", reason.name().trim_start_matches("unaligned_"), counters.reason(reason)))
+        .collect();
+    let align = format_size(told.io_align);
+    Some(Finding {
+        kind: "misaligned",
+        count,
+        what: format!("{count} of {} I/Os were not in multiples of {align} ({})", counters.reads + counters.writes, why.join(", ")),
+        cost: "each was copied through a bounce buffer; a write also read what surrounds it and held the inode lock exclusive".to_owned(),
+        who: names(told.opens.iter().filter(|open| open.misaligned > 0)),
+        change: format!(
+            "let the program read and write in multiples of {align}, or serve it a file it cannot align as: bedplate mode {} cached",
+            told.path
+        ),
+    })
+}
+
+fn mixed(told: &Told) -> Option<Finding> {
+    let count = told.activity.counters.reason(Reason::MixedOpen);
+    if count == 0 && !told.activity.mixed {
+        return None;
+    }
+    let since = if told.activity.mixed { "it is now" } else { "not any more" };
+    Some(Finding {
+        kind: Reason::MixedOpen.name(),
+        count,
+        what: format!("{count} I/Os that asked for more were served as cached, because the file was open in conflicting modes; {since}"),
+        cost: "they went one writer at a time, like those of an ordinary file".to_owned(),
+        who: names(told.opens.iter().filter(|open| open.requested_mode == IoMode::Cached.name())),
+        change: format!("give the file one mode for everybody: bedplate mode {} concurrent; and close what opened it as cached", told.path),
+    })
+}
+
+fn dirty_syncs(told: &Told) -> Option<Finding> {
+    let counters = &told.activity.counters;
+    let count = Some(counters.syncs).filter(|_| counters.sync_pages_ns > counters.sync_wait_ns / 2 && counters.sync_pages_ns > 0)?;
+    Some(Finding {
+        kind: "dirty_sync",
+        count,
+        what: format!("{count} syncs waited mostly for dirty pages of the cache to be written"),
+        cost: format!("{} of the {} that syncs took", short(Some(counters.sync_pages_ns)), short(Some(counters.sync_wait_ns))),
+        who: names(told.opens.iter().filter(|open| open.syncs > 0)),
+        change: format!("let writes go to the device at once: bedplate mode {} concurrent", told.path),
+    })
+}
+
+fn poor_cache(told: &Told) -> Option<Finding> {
+    let counters = &told.activity.counters;
+    let through = counters.cache_hits + counters.cache_misses;
+    let ratio = counters.cache_hits as f64 / through.max(1) as f64;
+    let serves = told.activity.effective_mode == Some(IoMode::ConcurrentCache);
+    (serves && through >= READS_MANY && ratio < HITS_FEW).then(|| Finding {
+        kind: "poor_cache",
+        count: counters.cache_misses,
+        what: format!("the cache answered {:.0} % of {through} reads", ratio * 100.0),
+        cost: "every other read was copied through the cache in vain".to_owned(),
+        who: Vec::new(),
+        change: format!("mount with a larger cache=, or do without: bedplate mode {} concurrent", told.path),
+    })
+}
+
+fn fragmented(told: &Told) -> Option<Finding> {
+    (told.extents >= EXTENTS_MANY && told.extent_bytes_average() < EXTENT_BYTES_SMALL).then(|| Finding {
+        kind: "fragmented",
+        count: told.activity.counters.reason(Reason::Split),
+        what: format!(
+            "its extents are {} long on average; {} I/Os spanned several",
+            format_size(told.extent_bytes_average()),
+            told.activity.counters.reason(Reason::Split)
+        ),
+        cost: "an I/O that spans extents is several on the device".to_owned(),
+        who: Vec::new(),
+        change: format!("give the next file its place first, and copy into it: bedplate preallocate NEW {}", told.activity.size_bytes),
+    })
+}
+
+fn of_reason(told: &Told, reason: Reason) -> Option<Finding> {
+    let count = Some(told.activity.counters.reason(reason)).filter(|count| *count > 0)?;
+    // One that failed for want of space was a write too.
+    let writes = told.activity.counters.writes.max(count);
+    let (what, cost, change) = match reason {
+        Reason::Extend => (
+            format!("{count} of {writes} writes made the file longer"),
+            "each changed metadata, and is durable only with the log",
+            format!("give it its final size first: bedplate preallocate {} SIZE", told.path),
+        ),
+        Reason::Hole => (
+            format!("{count} of {writes} writes filled a hole"),
+            "each allocated blocks and changed metadata",
+            format!("allocate them first: bedplate preallocate {} {}", told.path, told.activity.size_bytes),
+        ),
+        Reason::Unwritten => (
+            format!("{count} of {writes} writes were the first to blocks allocated before"),
+            "each changed metadata once",
+            "nothing: from the second time on they go straight to the device".to_owned(),
+        ),
+        Reason::Shared => (
+            format!("{count} of {writes} writes went to new blocks, because a checkpoint needs the old ones"),
+            "each allocated blocks and changed metadata; the file lies in more extents",
+            "nothing: once a block is written it is the file's own; or delete checkpoints that are needed no more".to_owned(),
+        ),
+        Reason::Tail => (
+            format!("{count} I/Os ended within a block of {}", format_size(told.block_size)),
+            "a write there held the inode lock exclusive",
+            format!("let the file end at a multiple of {}", format_size(told.block_size)),
+        ),
+        _ => return None,
+    };
+    Some(Finding { kind: reason.name(), count, what, cost: cost.to_owned(), who: Vec::new(), change })
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate::{CounterSnapshot, InodeNo, Latencies};
+
+    use super::*;
+
+    fn told(change: impl FnOnce(&mut Told)) -> Told {
+        let activity = FileActivity {
+            ino: InodeNo(9),
+            size_bytes: 64 << 20,
+            file_mode: None,
+            effective_mode: Some(IoMode::Concurrent),
+            mixed: false,
+            opens: 1,
+            counters: CounterSnapshot { reads: 1000, writes: 1000, direct: 2000, ..CounterSnapshot::default() },
+            latencies: Latencies::default(),
+        };
+        let open = |program: &str, requested: &str| Open {
+            pid: 7,
+            program: Some(program.to_owned()),
+            writable: true,
+            named_mode: None,
+            direct_flag: false,
+            requested_mode: requested.to_owned(),
+            misaligned: 0,
+            syncs: 0,
+            sync_wait_ns: 0,
+        };
+        let opens = vec![open("postgres", "concurrent"), open("cp", "cached")];
+        let allocated_bytes = activity.size_bytes;
+        let mut told = Told { path: "/mnt/f".into(), activity, opens, io_align: 512, block_size: 4096, extents: 1, allocated_bytes };
+        change(&mut told);
+        told
+    }
+
+    fn kinds(told: &Told) -> Vec<&'static str> {
+        of(told).into_iter().map(|finding| finding.kind).collect()
+    }
+
+    #[test]
+    fn a_file_served_as_it_asks_has_no_findings() {
+        assert!(of(&told(|_| {})).is_empty());
+    }
+
+    #[test]
+    fn what_went_another_way_is_named_with_who_and_what_to_change() {
+        let findings = of(&told(|told| {
+            told.activity.counters.misaligned = 30;
+            told.activity.counters.reasons[Reason::UnalignedLength as usize] = 30;
+            told.activity.mixed = true;
+            told.activity.counters.reasons[Reason::MixedOpen as usize] = 40;
+            told.opens[0].misaligned = 30;
+        }));
+        assert_eq!(findings.iter().map(|finding| finding.kind).collect::<Vec<_>>(), ["mixed_open", "misaligned"], "the most frequent first");
+        assert_eq!((findings[0].who[0].as_str(), findings[1].who[0].as_str()), ("cp (pid 7)", "postgres (pid 7)"));
+        assert!(findings[1].what.contains("30 of 2000") && findings[1].what.contains("length 30"), "{}", findings[1]);
+        assert!(findings[0].change.contains("bedplate mode /mnt/f concurrent"));
+    }
+
+    #[test]
+    fn each_reason_has_its_finding() {
+        for reason in [Reason::Extend, Reason::Hole, Reason::Unwritten, Reason::Shared, Reason::Tail] {
+            assert_eq!(kinds(&told(|told| told.activity.counters.reasons[reason as usize] = 1)), [reason.name()]);
+        }
+        assert_eq!(
+            kinds(&told(
+                |told| (told.activity.counters.sync_wait_ns, told.activity.counters.sync_pages_ns, told.activity.counters.syncs) = (10, 9, 1)
+            )),
+            ["dirty_sync"]
+        );
+        assert_eq!(kinds(&told(|told| told.extents = 1000)), ["fragmented"]);
+        let cache = |hits| {
+            told(|told| {
+                told.activity.effective_mode = Some(IoMode::ConcurrentCache);
+                (told.activity.counters.cache_hits, told.activity.counters.cache_misses) = (hits, 1000);
+            })
+        };
+        assert_eq!(kinds(&cache(10)), ["poor_cache"]);
+        assert!(kinds(&cache(900)).is_empty());
+    }
+}

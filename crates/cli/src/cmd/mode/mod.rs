@@ -1,0 +1,109 @@
+//! `bedplate mode FILE|DIR [MODE]`, `bedplate mode try …`
+
+mod condition;
+pub mod trial;
+mod r#try;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use bedplate::{FileKind, FileSystem, IoMode, OpenOptions};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::address::Place;
+use crate::device::Access;
+use crate::failure::Result;
+use crate::mount::live;
+use crate::render::output::Output;
+use crate::render::text::Name;
+use crate::session::{Devices, Volume};
+
+/// Show or set the I/O mode of a file, also while it is in use, or of what is created in a directory
+///
+/// 'mode try' measures before it keeps another mode. A file that is itself called 'try' is named './try'.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// A file or directory on a mount, or VOLUME:/PATH inside a volume that is not mounted
+    #[arg(required = true)]
+    file: Option<PathBuf>,
+    /// cached, direct, concurrent or concurrent+cache; 'inherit' takes away the file's own
+    mode: Option<Wanted>,
+    #[command(flatten)]
+    devices: Devices,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Try(r#try::Arguments),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Wanted(Option<IoMode>);
+
+impl FromStr for Wanted {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        if text == "inherit" { Ok(Self(None)) } else { text.parse().map(|mode| Self(Some(mode))).map_err(|error| format!("{error}, or inherit")) }
+    }
+}
+
+#[derive(Serialize)]
+struct Mode {
+    path: Name,
+    mode: Option<String>,
+    effective_mode: Option<String>,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
+    if let Some(Action::Try(trial)) = &arguments.action {
+        return r#try::run(trial, output);
+    }
+    let file = arguments.file.clone().unwrap_or_default();
+    let (mode, effective_mode) = match Place::parse(&file) {
+        Place::Live(path) => of_live(&path, arguments.mode)?,
+        Place::Inside { volume, path } => {
+            let access = if arguments.mode.is_some() { Access::ReadWrite } else { Access::ReadOnly };
+            Volume::new(volume, &arguments.devices).with(access, output, |fs| of_inside(fs, &path, arguments.mode))?
+        }
+    };
+    output.show(&Mode { path: file.into(), mode, effective_mode })
+}
+
+type Modes = (Option<String>, Option<String>);
+
+fn of_live(path: &Path, wanted: Option<Wanted>) -> Result<Modes> {
+    live::require_mount(path)?;
+    match wanted {
+        Some(Wanted(Some(mode))) => live::set(path, live::MODE, mode.name())?,
+        Some(Wanted(None)) => live::remove(path, live::MODE)?,
+        None => {}
+    }
+    let effective = if path.is_file() { live::get(path, live::EFFECTIVE_MODE)? } else { None };
+    Ok((live::get(path, live::MODE)?.filter(|mode| !mode.is_empty()), effective))
+}
+
+fn of_inside(fs: &FileSystem, path: &Path, wanted: Option<Wanted>) -> Result<Modes> {
+    let ino = fs.resolve(path)?.ino;
+    if let Some(Wanted(mode)) = wanted {
+        fs.set_io_mode(ino, mode)?;
+    }
+    let attr = fs.attr(ino)?;
+    let effective = match attr.kind {
+        FileKind::File => Some(fs.open_inode(ino, &OpenOptions::read_only())?.effective_mode().to_string()),
+        _ => None,
+    };
+    Ok((attr.io_mode.map(|mode| mode.to_string()), effective))
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.mode.as_deref().unwrap_or("not set"))?;
+        self.effective_mode.as_ref().map_or(Ok(()), |effective| write!(f, ", served as {effective}"))
+    }
+}

@@ -1,0 +1,7 @@
+//! The process that serves a mount: how it is started, and what it is asked and tells about its group.
+
+pub mod control;
+pub mod names;
+pub mod scrubbed;
+pub mod spawn;
+pub mod status;

@@ -1,0 +1,235 @@
+//! What is told of scrubs: what one found, and those on schedule.
+
+use std::fmt;
+use std::ops::Range;
+use std::time::SystemTime;
+
+use bedplate::{GroupConfig, Id, ScrubFinding, ScrubReport, ScrubResult, ScrubSchedule, Timestamp, format_size, format_time};
+use serde::{Deserialize, Serialize};
+
+use crate::daemon::names::Names;
+use crate::render::text::{self, one_line};
+
+/// What a scrub found.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Scrubbed {
+    pub group: String,
+    pub compared_bytes: u64,
+    pub skipped_regions: u64,
+    pub differences: Vec<Differing>,
+}
+
+/// Copies that differ.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Differing {
+    pub volume: String,
+    pub address: u64,
+    pub len: u64,
+    /// The file that lies there, with the page of the database where it is known; where parity does not say which of several it is, all of them.
+    pub file: Option<String>,
+    /// Member and offset of each copy.
+    pub copies: Vec<(String, u64)>,
+    pub unreadable: Vec<String>,
+    /// The member whose copy is right, where that is known.
+    pub right: Option<String>,
+    /// Of a RAID-5 the member whose part of the row is wrong and where, as far as that is known, and whether that is the parity.
+    #[serde(default)]
+    pub wrong: Option<(String, u64)>,
+    #[serde(default)]
+    pub parity: bool,
+    pub repaired: bool,
+}
+
+impl Scrubbed {
+    pub fn new(config: &GroupConfig, report: ScrubReport, names: Option<&Names>) -> Self {
+        let path = |index: usize| config.members.get(index).map(|member| member.path.clone()).unwrap_or_default();
+        let differences = report.differences.into_iter().map(|difference| Differing {
+            volume: difference.role.name().into(),
+            address: difference.range.start,
+            len: difference.range.end - difference.range.start,
+            file: names.filter(|_| difference.role.name() == "data").and_then(|names| files(names, &difference.places)),
+            copies: difference.copies.iter().map(|(member, offset)| (path(*member), *offset)).collect(),
+            unreadable: difference.unreadable.iter().map(|member| path(*member)).collect(),
+            right: difference.right.map(path),
+            wrong: difference.copies.iter().find(|(member, _)| Some(*member) == difference.wrong).map(|(member, offset)| (path(*member), *offset)),
+            parity: difference.places.is_empty(),
+            repaired: difference.repaired,
+        });
+        let differences = differences.collect();
+        Self { group: config.name.clone(), compared_bytes: report.compared_bytes, skipped_regions: report.skipped_regions, differences }
+    }
+
+    /// Returns how many differences are left as they were.
+    pub fn left(&self) -> u64 {
+        self.differences.iter().filter(|difference| !difference.repaired).count() as u64
+    }
+}
+
+/// Returns what lies at places, each file once.
+fn files(names: &Names, places: &[Range<u64>]) -> Option<String> {
+    let mut found: Vec<String> = places.iter().filter_map(|place| names.page_at(place.start)).collect();
+    found.dedup();
+    (!found.is_empty()).then(|| found.join(" or "))
+}
+
+impl fmt::Display for Differing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = self.file.as_deref().unwrap_or(if self.parity { "parity" } else { "no file" });
+        write!(f, "{} address {}, {} bytes ({}): ", self.volume, self.address, self.len, one_line(place))?;
+        match (&self.right, &self.wrong, self.repaired) {
+            (Some(right), _, true) => write!(f, "{} is right, the others are mended from it", one_line(right)),
+            (Some(right), _, false) => write!(f, "{} is right", one_line(right)),
+            (None, Some((path, offset)), true) => write!(f, "{} at byte {offset} was wrong, made again from the others", one_line(path)),
+            (None, Some((path, offset)), false) => write!(f, "{} at byte {offset} is wrong", one_line(path)),
+            (None, None, _) => {
+                let copies: Vec<String> = self.copies.iter().map(|(path, offset)| format!("{} at byte {offset}", one_line(path))).collect();
+                write!(f, "nobody knows which is right of {}; left as they are", copies.join(" and "))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Scrubbed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for difference in &self.differences {
+            writeln!(f, "{difference}")?;
+        }
+        if self.skipped_regions > 0 {
+            writeln!(f, "{} were busy and not compared", text::count(self.skipped_regions, "region"))?;
+        }
+        let found = text::count(self.differences.len() as u64, "difference");
+        write!(f, "group {}: {} compared, {found}, {} left", self.group, format_size(self.compared_bytes), self.left())
+    }
+}
+
+/// Scrubs on schedule. Times are in seconds since 1970.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ScrubStatus {
+    pub every_s: u64,
+    pub repair: bool,
+    /// `waiting`, `running`, or `due`: it begins when somebody has the group open and nothing else is copied.
+    pub state: String,
+    pub next_s: Option<u64>,
+    pub begun_s: Option<u64>,
+    /// How much the one that is under way has compared.
+    pub compared_bytes: Option<u64>,
+    pub last: Option<LastScrub>,
+    /// Some places at which the one that is under way found differences.
+    #[serde(default)]
+    pub found: Vec<Differing>,
+}
+
+/// A scrub that ended.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LastScrub {
+    pub ended_s: u64,
+    pub compared_bytes: u64,
+    pub skipped_regions: u64,
+    pub differences: u64,
+    pub left: u64,
+    /// Some of the places, the first that were found.
+    #[serde(default)]
+    pub found: Vec<Differing>,
+}
+
+impl Differing {
+    /// Tells of a place that was found earlier; of members that left since by their identity.
+    fn of_finding(config: &GroupConfig, of: &ScrubFinding) -> Self {
+        let path = |id: Id| config.index_of(id).map_or_else(|| id.to_string(), |index| config.members[index].path.clone());
+        let copies: Vec<(String, u64)> = of.copies.iter().map(|(member, offset)| (path(*member), *offset)).collect();
+        let wrong = of.wrong.map(|wrong| (path(wrong), of.copies.iter().find(|(member, _)| *member == wrong).map_or(0, |(_, offset)| *offset)));
+        Self {
+            volume: of.role.name().into(),
+            address: of.range.start,
+            len: of.range.end - of.range.start,
+            file: of.lies.clone(),
+            copies,
+            unreadable: Vec::new(),
+            right: of.right.map(path),
+            wrong,
+            parity: of.parity,
+            repaired: of.repaired,
+        }
+    }
+}
+
+impl ScrubStatus {
+    /// Tells of a group's schedule.
+    pub fn of(config: &GroupConfig) -> Option<Self> {
+        let found =
+            |under_way: bool| config.findings.iter().filter(move |one| one.under_way == under_way).map(|one| Differing::of_finding(config, one));
+        let mut status: Self = config.scrub?.into();
+        status.found = found(true).collect();
+        status.last.iter_mut().for_each(|last| last.found = found(false).collect());
+        Some(status)
+    }
+}
+
+impl From<ScrubSchedule> for ScrubStatus {
+    fn from(of: ScrubSchedule) -> Self {
+        let now_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let state = match (of.run, of.next_s()) {
+            (Some(_), _) => "running",
+            (None, Some(next_s)) if next_s > now_s => "waiting",
+            (None, _) => "due",
+        };
+        let last = |last: ScrubResult| LastScrub {
+            ended_s: last.ended_s,
+            compared_bytes: last.totals.compared_bytes,
+            skipped_regions: last.totals.skipped_regions,
+            differences: last.totals.differences,
+            left: last.totals.left,
+            found: Vec::new(),
+        };
+        Self {
+            every_s: of.every_s,
+            repair: of.repair,
+            state: state.to_owned(),
+            next_s: of.next_s(),
+            begun_s: of.begun_s,
+            compared_bytes: of.run.map(|run| run.totals.compared_bytes),
+            last: of.last.map(last),
+            found: Vec::new(),
+        }
+    }
+}
+
+/// Writes seconds since 1970 as a time.
+pub fn at(seconds: u64) -> String {
+    format_time(Timestamp(i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000_000)))
+}
+
+/// Writes a period as it is given: in the largest unit of which it is a multiple.
+fn period(seconds: u64) -> String {
+    let units = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
+    let unit = units.into_iter().find(|(unit, _)| seconds.is_multiple_of(*unit));
+    unit.map_or_else(String::new, |(unit, name)| format!("{}{name}", seconds / unit))
+}
+
+impl fmt::Display for ScrubStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "scrub every {}{}, ", period(self.every_s), if self.repair { " with repair" } else { "" })?;
+        match (self.state.as_str(), self.next_s, self.compared_bytes) {
+            ("running", _, bytes) => write!(f, "running, {} compared", format_size(bytes.unwrap_or(0)))?,
+            ("waiting", Some(next_s), _) => write!(f, "next {}", at(next_s))?,
+            _ => write!(f, "due")?,
+        }
+        for found in &self.found {
+            write!(f, "\n  found so far: {found}")?;
+        }
+        let Some(last) = &self.last else { return Ok(()) };
+        let found = text::count(last.differences, "difference");
+        let (lead, skipped) = (if self.found.is_empty() { "; " } else { "\n" }, last.skipped_regions);
+        write!(f, "{lead}last ended {}: {} compared, {found}, {} left", at(last.ended_s), format_size(last.compared_bytes), last.left)?;
+        if skipped > 0 {
+            write!(f, ", {} too busy to compare", text::count(skipped, "region"))?;
+        }
+        for found in &last.found {
+            write!(f, "\n  found: {found}")?;
+        }
+        match last.differences.saturating_sub(last.found.len() as u64) {
+            0 => Ok(()),
+            more => write!(f, "\n  and {more} more: 'bedplate volume scrub' names what is left"),
+        }
+    }
+}

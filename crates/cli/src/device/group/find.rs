@@ -1,0 +1,207 @@
+//! Finds the members of a group, wherever they are and whatever they are called.
+//!
+//! A group is named by any member's path, or as `group:NAME`. Its other members are looked for where they were last, beside that member, on the
+//! system's block devices, and in the directories of `BEDPLATE_DEVICES` (divided by colons); `group:NAME` looks in the present directory too.
+
+use std::collections::HashSet;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use bedplate::{DeviceOptions, Engine, GroupConfig, GroupErrorKind, Label, MemberState};
+use block::Backing;
+
+use crate::failure::{Failure, Result};
+use crate::mount;
+
+/// What the environment variable with more directories is called.
+const VARIABLE: &str = "BEDPLATE_DEVICES";
+/// What a group's name follows on a command line.
+const PREFIX: &str = "group:";
+
+/// A group that was found, not opened.
+#[derive(Debug, Clone)]
+pub struct Located {
+    /// The newest configuration among the members.
+    pub config: GroupConfig,
+    /// The members that were found.
+    pub members: Vec<(PathBuf, Label)>,
+}
+
+/// How a member is opened that another process may have open.
+pub(super) fn to_look() -> DeviceOptions {
+    DeviceOptions { read_only: true, exclusive: false, engine: Engine::Threads, ..DeviceOptions::default() }
+}
+
+/// Returns the label of what lies at `path`; `None` where there is none.
+pub fn label_of(path: &Path) -> Result<Option<Label>> {
+    let device = block::open(path, &to_look())?;
+    match Label::read(&*device) {
+        Ok(label) => Ok(Some(label)),
+        Err(error) if error.kind == GroupErrorKind::NotAMember => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns a path that names the volume: itself, or a member's where a group is named.
+pub fn resolve(path: &Path) -> Result<PathBuf> {
+    let Some(name) = path.to_str().and_then(|text| text.strip_prefix(PREFIX)) else { return Ok(path.to_owned()) };
+    Ok(first_path(&by_name(name)?))
+}
+
+/// Returns the path by which a group is known on this machine: that of its first member that holds what it should.
+pub(super) fn first_path(located: &Located) -> PathBuf {
+    let active = located.config.members.iter().filter(|member| member.state == MemberState::Active);
+    let mut found = active.filter_map(|member| located.members.iter().find(|(_, label)| label.member == member.id));
+    found.next().or(located.members.first()).map(|(path, _)| path.clone()).unwrap_or_default()
+}
+
+/// Finds the group that the device at `path` is a member of; `None` where it is none.
+pub fn of_member(path: &Path) -> Result<Option<Located>> {
+    let Some(label) = label_of(path)? else { return Ok(None) };
+    let path = path.canonicalize().map_err(|error| Failure::system("find", path, &error))?;
+    let own = |other: &Label| other.config.id == label.config.id;
+    let mut search = Search::default();
+    search.add(&path);
+    let mut config = label.config.clone();
+    let mut members = Vec::new();
+    // One that is outdated knows where the others were, and they know more.
+    loop {
+        config.members.iter().filter(|member| !member.is_vacant()).for_each(|member| search.add(Path::new(&member.path)));
+        members.extend(search.labels_of(own));
+        match members.iter().max_by_key(|(_, label)| label.config.event) {
+            Some((_, newest)) if newest.config.event > config.event => config = newest.config.clone(),
+            _ => break,
+        }
+    }
+    if !config.members.iter().all(|member| member.is_vacant() || members.iter().any(|(_, label)| label.member == member.id)) {
+        search.add_directory(path.parent().unwrap_or(Path::new("/")));
+        search.add_system();
+        members.extend(search.labels_of(own));
+    }
+    if members.is_empty() {
+        // Its label went, or could not be read again.
+        return Ok(None);
+    }
+    Ok(Some(located(members)))
+}
+
+/// Finds a group by its name.
+pub fn by_name(name: &str) -> Result<Located> {
+    if name.is_empty() {
+        return Err(Failure::usage(format!("'{PREFIX}' is followed by the name of a group: 'bedplate volume list' finds groups")));
+    }
+    let mut groups: Vec<Located> = all(&[PathBuf::from(".")])?.into_iter().filter(|group| group.config.name == name).collect();
+    match (groups.pop(), groups.len()) {
+        (Some(group), 0) => Ok(group),
+        (Some(group), _) => Err(Failure::new(
+            "ambiguous",
+            format!("there is more than one group {name}, one of them with {}: name a member's path", first_path(&group).display()),
+        )),
+        (None, _) => Err(Failure::new(
+            "not_found",
+            format!("no group {name} was found on block devices, in the present directory or in those of {VARIABLE}: name a member's path"),
+        )),
+    }
+}
+
+/// Finds the group that is named by a member's path or as `group:NAME`.
+pub fn named(name: &Path) -> Result<Located> {
+    if let Some(name) = name.to_str().and_then(|text| text.strip_prefix(PREFIX)) {
+        return by_name(name);
+    }
+    // Where it is mounted names it, too.
+    let mount = if name.is_dir() {
+        mount::above(&mount::canonical(name)?)?.filter(|mount| mount::canonical(name).is_ok_and(|dir| dir == mount.dir))
+    } else {
+        None
+    };
+    let name = mount.as_ref().map_or(name, |mount| &mount.source);
+    let shown = name.display();
+    of_member(name)?.ok_or_else(|| Failure::new("not_a_member", format!("{shown} carries no label of a group: 'bedplate volume list' finds groups")))
+}
+
+/// Finds all groups with members on block devices, in the directories of the environment and in `directories`.
+pub fn all(directories: &[PathBuf]) -> Result<Vec<Located>> {
+    let mut search = Search::default();
+    directories.iter().for_each(|directory| search.add_directory(directory));
+    search.add_system();
+    let mut members = search.labels_of(|_| true);
+    let mut groups = Vec::new();
+    while let Some(id) = members.first().map(|(_, label)| label.config.id) {
+        let (own, others) = members.into_iter().partition(|(_, label)| label.config.id == id);
+        groups.push(located(own));
+        members = others;
+    }
+    groups.sort_by(|a, b| a.config.name.cmp(&b.config.name));
+    Ok(groups)
+}
+
+fn located(members: Vec<(PathBuf, Label)>) -> Located {
+    let members = without_second_paths(members);
+    let newest = members.iter().max_by_key(|(_, label)| label.config.event).expect("a group is found by a member");
+    Located { config: newest.1.config.clone(), members }
+}
+
+/// Leaves one path for each device. An image and the loop device over it are one member and no copies of each other; the group is used through the loop
+/// device then, as other programs are.
+fn without_second_paths(members: Vec<(PathBuf, Label)>) -> Vec<(PathBuf, Label)> {
+    let is_block_device = |path: &Path| path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
+    let mut kept: Vec<(PathBuf, Label)> = Vec::new();
+    for (path, label) in members {
+        let is_same = |(other, of_other): &(PathBuf, Label)| of_other.member == label.member && share_bytes(&path, other);
+        match kept.iter().position(is_same) {
+            Some(at) if is_block_device(&path) && !is_block_device(&kept[at].0) => kept[at] = (path, label),
+            Some(_) => {}
+            None => kept.push((path, label)),
+        }
+    }
+    kept
+}
+
+fn share_bytes(one: &Path, other: &Path) -> bool {
+    Backing::of(one).zip(Backing::of(other)).is_some_and(|(one, other)| one.overlaps(&other))
+}
+
+/// Where members are looked for; nothing is looked at twice.
+#[derive(Default)]
+struct Search {
+    seen: HashSet<PathBuf>,
+    waiting: Vec<PathBuf>,
+}
+
+impl Search {
+    fn add(&mut self, path: &Path) {
+        let Ok(path) = path.canonicalize() else { return };
+        let Ok(meta) = path.metadata() else { return };
+        let large_enough = meta.file_type().is_block_device() || meta.is_file() && meta.len() > 4 << 20;
+        if large_enough && self.seen.insert(path.clone()) {
+            self.waiting.push(path);
+        }
+    }
+
+    fn add_directory(&mut self, directory: &Path) {
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file() || kind.is_symlink())).for_each(|entry| self.add(&entry.path()));
+    }
+
+    /// Adds the system's block devices and the directories of the environment.
+    fn add_system(&mut self) {
+        let names = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
+        names.for_each(|entry| self.add(&Path::new("/dev").join(entry.file_name())));
+        let directories = std::env::var_os(VARIABLE).unwrap_or_default();
+        std::env::split_paths(&directories).for_each(|directory| self.add_directory(&directory));
+    }
+
+    /// Reads the labels of what was added since the last call. What cannot be read, or not by this user, is no member that could be used.
+    fn labels_of(&mut self, wanted: impl Fn(&Label) -> bool) -> Vec<(PathBuf, Label)> {
+        let paths = std::mem::take(&mut self.waiting);
+        let labels = paths.into_iter().filter_map(|path| match label_of(&path) {
+            Ok(label) => Some((path, label?)),
+            Err(failure) => {
+                tracing::debug!("{}: {failure}", path.display());
+                None
+            }
+        });
+        labels.filter(|(_, label)| wanted(label)).collect()
+    }
+}

@@ -1,0 +1,8 @@
+//! Mounts of this machine: the system's table of them, and what their daemons tell.
+
+pub mod defragmenter;
+pub mod live;
+mod table;
+pub mod watch;
+
+pub use table::{Mount, above, at, canonical, is_stale, ours};
