@@ -67,7 +67,9 @@ pub fn of(path: &str, untorn: Option<Untorn>, mode: Option<IoMode>) -> Vec<Advic
     // S-58 speaks of writes past the caches; a cache writes its pages when and in which pieces it likes.
     let unit = untorn.map(|untorn| untorn.bytes).filter(|_| mode.is_none_or(|mode| mode != IoMode::Cached));
     let why_not = match untorn {
-        Some(_) if unit.is_none() => format!("it is served as cached, where pages can tear all the same: bedplate mode {path} concurrent"),
+        Some(_) if unit.is_none() => format!(
+            "it is served as cached, where pages can tear all the same; bedplate mode {path} concurrent ends that, and on a mount costs more than this setting does"
+        ),
         Some(_) => String::new(),
         None => "no page size is kept from tearing here".to_owned(),
     };

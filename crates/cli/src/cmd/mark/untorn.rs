@@ -74,7 +74,8 @@ impl fmt::Display for Told {
             _ => write!(f, "{}: what the device writes untorn by itself", self.path)?,
         }
         if self.torn_all_the_same {
-            write!(f, "; but it is served as cached, where pages can tear all the same: bedplate mode {} concurrent", text::quoted(&self.path.0))?;
+            let path = text::quoted(&self.path.0);
+            write!(f, "; but it is served as cached, where pages can tear all the same: bedplate mode {path} concurrent, which has a price on a mount")?;
         }
         if self.below > 0 { write!(f, "; so are {} files and directories in it", self.below) } else { Ok(()) }
     }
