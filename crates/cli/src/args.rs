@@ -33,6 +33,16 @@ pub fn wants_json(arguments: &[OsString]) -> bool {
     arguments.iter().skip(1).take_while(|argument| *argument != "--").any(|argument| argument == "--json")
 }
 
+/// Subcommands by their earlier names, which are accepted with a warning.
+const EARLIER: [(&str, &str); 1] = [("extsize", "extent-size")];
+
+/// Returns what to say of the name by which a subcommand was called.
+pub fn warning(arguments: &[OsString]) -> Option<String> {
+    let called = arguments.iter().skip(1).find(|argument| !argument.as_encoded_bytes().starts_with(b"-"))?;
+    let (earlier, name) = EARLIER.iter().find(|(earlier, _)| called == earlier)?;
+    Some(format!("'bedplate {earlier}' is called 'bedplate {name}': the next version does not know the earlier name any more"))
+}
+
 /// Why parsing ended without a command to run.
 #[derive(Debug)]
 pub enum Stop {
@@ -136,6 +146,15 @@ mod tests {
             let Err(Stop::Usage(failure)) = parse(&words(line)) else { panic!("{line} is wrong") };
             assert_eq!(failure.message, expected);
             assert_eq!(failure.exit, Exit::Usage);
+        }
+    }
+
+    #[test]
+    fn an_earlier_name_of_a_subcommand_is_taken_with_a_warning() {
+        for (earlier, name) in EARLIER {
+            let line = words(&format!("bedplate --json {earlier} /f"));
+            assert!(parse(&line).is_ok() && warning(&line).unwrap().contains(&format!("'bedplate {name}'")));
+            assert_eq!(warning(&words(&format!("bedplate {name} /f"))), None);
         }
     }
 

@@ -41,6 +41,9 @@ pub fn run() -> ExitCode {
     };
     logging::start(cli.global.verbose);
     logging::quiet_tree();
+    if let Some(warning) = args::warning(&arguments) {
+        tracing::warn!("{warning}");
+    }
     match cmd::run(&cli, &output) {
         Ok(exit) => exit.into(),
         Err(failure) => report(&output, &failure),

@@ -92,7 +92,8 @@ pub enum Command {
     Top(top::Arguments),
     Tune(tune::Arguments),
     Preallocate(preallocate::Arguments),
-    Extsize(mark::extsize::Arguments),
+    #[command(alias = "extsize")]
+    ExtentSize(mark::extent_size::Arguments),
     Defrag(defrag::Arguments),
     Grow(grow::Arguments),
     Check(check::Arguments),
@@ -134,7 +135,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Iostat(arguments) => iostat::run(arguments, output),
         Command::Top(arguments) => top::run(arguments, output),
         Command::Tune(arguments) => tune::run(arguments, output),
-        Command::Extsize(arguments) => mark::extsize::run(arguments, output),
+        Command::ExtentSize(arguments) => mark::extent_size::run(arguments, output),
         Command::Preallocate(arguments) => preallocate::run(arguments, output),
         Command::Defrag(arguments) => defrag::run(arguments, output),
         Command::Grow(arguments) => grow::run(arguments, output),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bedplate::{FileSystem, Group};
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use serve::fuse::{Mount, MountSettings};
+use serve::fuse::{Mount, MountOption, MountSettings, is_mount_option, mount_options, unknown_mount_option};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -35,12 +35,7 @@ pub struct Arguments {
     /// An existing directory
     dir: PathBuf,
     /// Options as mount(8) writes them
-    ///
-    /// mode=cached|direct|concurrent|concurrent+cache, log=PATH (the device of the intent log), logfile=PATH (for the daemon's warnings),
-    /// metrics=unix:PATH|127.0.0.1:PORT (for Prometheus), metrics-files=N (metrics of the busiest files), ro, rw, degraded (with ro: without members that are missing), checkpoint=NAME,
-    /// allow_other, default_permissions, cache=SIZE, metadata-cache=SIZE, readahead=[MIN:]MAX, write-behind=[START:]MAX, sync=DURATION, latency-sample=N, threads=N, writeback=auto|on|off,
-    /// inode-lock=range|whole, relatime, noatime, auto_unmount, nonempty, dev, nodev, suid, nosuid, exec, noexec, fsname=NAME
-    #[arg(short, value_name = "OPTION[,OPTION…]")]
+    #[arg(short, value_name = "OPTION[,OPTION…]", long_help = options_help())]
     options: Vec<String>,
     /// Stay in the foreground until unmounted
     #[arg(long)]
@@ -48,6 +43,22 @@ pub struct Arguments {
     /// Be the daemon of another 'bedplate mount'
     #[arg(long, hide = true, conflicts_with = "foreground")]
     daemon_child: bool,
+}
+
+/// The options that the command takes besides those of every mount.
+const OPTIONS: [MountOption; 5] = [
+    MountOption::new("log", Some("PATH"), "the device of the intent log, where 'format --log' was given one"),
+    MountOption::new("logfile", Some("PATH"), "where the daemon writes its warnings, and with -v more"),
+    MountOption::new("metrics", Some("unix:PATH|127.0.0.1:PORT"), "answers Prometheus there"),
+    MountOption::new("metrics-files", Some("N"), "metrics of the N busiest files too"),
+    MountOption::new("degraded", None, "with ro: opens a group without its missing members, and writes to none"),
+];
+
+/// Explains every option, one a line.
+fn options_help() -> String {
+    let own = OPTIONS.iter().map(|option| (option.to_string(), option.effect));
+    let lines: Vec<String> = mount_options().chain(own).map(|(option, effect)| format!("{option}: {effect}")).collect();
+    format!("Options as mount(8) writes them\n\n{}", lines.join("\n"))
 }
 
 /// What is mounted, and what that took.
@@ -79,6 +90,7 @@ pub fn run(arguments: &Arguments, verbose: u8, output: &Output) -> Result<()> {
         return be_daemon(arguments, output);
     }
     let plan = Plan::new(arguments)?;
+    plan.settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     if !arguments.foreground {
         return output.show(&spawn::start::<Mounted>(&plan.for_daemon(verbose))?);
     }
@@ -159,6 +171,7 @@ impl Plan {
                 Some(("metrics", place)) => metrics = Some(place.parse()?),
                 Some(("metrics-files", number)) => metrics_files = metrics::files(number)?,
                 None if option == "degraded" => degraded = true,
+                _ if !is_mount_option(option.split('=').next().unwrap_or(option).trim()) => return Err(unknown_mount_option(option.trim(), &OPTIONS).into()),
                 _ => rest.push(option),
             }
         }
@@ -317,5 +330,28 @@ impl fmt::Display for Mounted {
             self.mode,
             self.engine
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serve::fuse::mount_tunables;
+
+    use super::*;
+
+    /// Once `mount --help` lacked three options, the error that lists all lacked six, and one was in neither.
+    #[test]
+    fn help_error_and_guide_have_every_option() {
+        let guide = include_str!("../../../../docs/guide/mount.md");
+        let (help, refusal) = (options_help(), unknown_mount_option("frobnicate", &OPTIONS).message);
+        for option in mount_options().map(|(option, _)| option).chain(OPTIONS.iter().map(ToString::to_string)) {
+            let name = option.split_inclusive('=').next().unwrap_or_default();
+            assert!(help.contains(&format!("\n{option}: ")), "help lacks {option}");
+            assert!(refusal.contains(&format!(" {name}")), "the error lacks {name}");
+            assert!(guide.contains(&format!("`{name}")), "docs/guide/mount.md lacks {name}");
+        }
+        for info in mount_tunables() {
+            assert!(guide.contains(&format!("| `{}=", info.name)), "docs/guide/mount.md has no line for {}=", info.name);
+        }
     }
 }

@@ -165,7 +165,7 @@ impl fmt::Display for Stat {
             writeln!(f, "untorn        {}, {by}", format_size(bytes.into()))?;
         }
         if let Some(bytes) = self.extent_bytes {
-            writeln!(f, "extsize       {}", format_size(bytes))?;
+            writeln!(f, "extent-size   {}", format_size(bytes))?;
         }
         if let Some(trial) = &self.trial {
             writeln!(f, "last trial    {}", trial.line())?;

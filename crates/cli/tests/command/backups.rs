@@ -196,7 +196,7 @@ fn s_115_a_backup_leaves_the_cache_as_it_was() {
         return;
     }
     let scratch = Scratch::new();
-    let (_, dir) = scratch.mounted("mode=concurrent+cache,cache=4M,readahead=0");
+    let (_, dir) = scratch.mounted("mode=concurrent+cache,cache=4M,read-ahead-max=0");
     for (name, len) in [("hot", 1 << 20), ("cold", 24 << 20)] {
         fs::write(dir.join(name), pattern(len)).unwrap();
     }
@@ -233,7 +233,7 @@ fn s_115_a_file_that_cannot_be_read_past_the_caches_is_backed_up_as_it_is() {
     library.open("/other", &bedplate::OpenOptions::create()).unwrap().write_at(&content(2, 300_000), 0).unwrap();
     library.rename_path("/other", "/taken::direct").unwrap();
     library.unmount().unwrap();
-    bedplate(["mount", text(&image), text(&dir), "-o", "mode=concurrent+cache,cache=4M,readahead=0"]).succeeds();
+    bedplate(["mount", text(&image), text(&dir), "-o", "mode=concurrent+cache,cache=4M,read-ahead-max=0"]).succeeds();
     for (name, bytes) in &files {
         fs::write(dir.join(name), bytes).unwrap();
     }

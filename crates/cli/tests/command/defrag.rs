@@ -151,30 +151,30 @@ fn s_103_an_extent_size_is_set_shown_taken_over_and_followed() {
     let (image, dir) = scratch.mounted("mode=concurrent");
     let (sized, plain) = (dir.join("sized"), dir.join("plain"));
     [&sized, &plain].into_iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
-    bedplate(["extsize", text(&sized)]).succeeds().says("no size of extents: its volume's");
-    bedplate(["extsize", text(&sized), "256k"]).succeeds().says("extents of 256 KiB");
+    bedplate(["extent-size", text(&sized)]).succeeds().says("no size of extents: its volume's");
+    bedplate(["extent-size", text(&sized), "256k"]).succeeds().says("extents of 256 KiB");
     let (without, with) = (runs_in_turns(&plain, ["a", "b"]), runs_in_turns(&sized, ["a", "b"]));
     // A close reaches the file system a moment later, so now and then a file still has what was kept for it by its next write.
     assert!(with < 4 && without > 8, "{with} runs with a size, {without} without");
-    let told = bedplate(["--json", "extsize", text(&sized.join("a"))]).succeeds().json();
+    let told = bedplate(["--json", "extent-size", text(&sized.join("a"))]).succeeds().json();
     assert_eq!((told["extent_bytes"].as_u64(), told["below"].as_u64()), (Some(256 << 10), Some(0)), "{told}");
-    bedplate(["extsize", "-R", text(&plain), "1m"]).succeeds().says("extents of 1 MiB; so are 2 files and directories in it");
-    assert_eq!(bedplate(["--json", "extsize", text(&plain.join("b"))]).succeeds().json()["extent_bytes"], 1 << 20);
+    bedplate(["extent-size", "-R", text(&plain), "1m"]).succeeds().says("extents of 1 MiB; so are 2 files and directories in it");
+    assert_eq!(bedplate(["--json", "extent-size", text(&plain.join("b"))]).succeeds().json()["extent_bytes"], 1 << 20);
     bedplate(["stat", text(&plain.join("b"))]).succeeds().says("1 MiB");
-    bedplate(["extsize", text(&plain.join("b")), "none"]).succeeds().says("its volume's");
+    bedplate(["extent-size", text(&plain.join("b")), "none"]).succeeds().says("its volume's");
     for (size, why) in [("1000", "multiple of the block size"), ("2g", "1 GiB")] {
-        bedplate(["extsize", text(&plain), size]).fails(1, why);
+        bedplate(["extent-size", text(&plain), size]).fails(1, why);
     }
-    bedplate(["extsize", text(&plain), "much"]).fails(2, "much");
-    bedplate(["extsize", "-R", text(&plain)]).fails(2, "SIZE");
-    bedplate(["extsize", text(&dir.join("none"))]).fails(1, "none");
+    bedplate(["extent-size", text(&plain), "much"]).fails(2, "much");
+    bedplate(["extent-size", "-R", text(&plain)]).fails(2, "SIZE");
+    bedplate(["extent-size", text(&dir.join("none"))]).fails(1, "none");
     bedplate(["unmount", text(&dir)]).succeeds();
     let inside = |path: &str| format!("{}:{path}", text(&image));
-    bedplate(["extsize", &inside("/plain/b")]).succeeds().says("its volume's");
-    assert_eq!(bedplate(["--json", "extsize", &inside("/sized/b")]).succeeds().json()["extent_bytes"], 256 << 10);
-    bedplate(["extsize", "-R", &inside("/"), "64k"]).succeeds().says("so are 6 files and directories in it");
-    assert_eq!(bedplate(["--json", "extsize", &inside("/plain/b")]).succeeds().json()["extent_bytes"], 64 << 10);
-    bedplate(["extsize", &inside("/plain/b"), "none"]).succeeds();
-    bedplate(["extsize", &inside("/nothing")]).fails(1, "nothing");
+    bedplate(["extent-size", &inside("/plain/b")]).succeeds().says("its volume's");
+    assert_eq!(bedplate(["--json", "extent-size", &inside("/sized/b")]).succeeds().json()["extent_bytes"], 256 << 10);
+    bedplate(["extent-size", "-R", &inside("/"), "64k"]).succeeds().says("so are 6 files and directories in it");
+    assert_eq!(bedplate(["--json", "extent-size", &inside("/plain/b")]).succeeds().json()["extent_bytes"], 64 << 10);
+    bedplate(["extent-size", &inside("/plain/b"), "none"]).succeeds();
+    bedplate(["extent-size", &inside("/nothing")]).fails(1, "nothing");
     bedplate(["check", text(&image)]).succeeds();
 }

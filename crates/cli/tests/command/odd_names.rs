@@ -10,7 +10,7 @@ use crate::harness::{Scratch, bedplate, can_mount, text};
 const ODD: &[u8] = b"odd\xff\n\x1b[2J";
 const SHOWN: &str = r"odd\xff\n\u{1b}[2J";
 
-/// `stat`, `mode`, `untorn`, `extsize` and `preallocate` took no name that is not UTF-8, and `explain` of a directory left such files out.
+/// `stat`, `mode`, `untorn`, `extent-size` and `preallocate` took no name that is not UTF-8, and `explain` of a directory left such files out.
 #[test]
 fn every_command_reaches_a_file_of_any_name_and_tells_it_on_one_line() {
     if !can_mount("every_command_reaches_a_file_of_any_name_and_tells_it_on_one_line") {
@@ -30,7 +30,7 @@ fn every_command_reaches_a_file_of_any_name_and_tells_it_on_one_line() {
         &["stat", "FILE"],
         &["mode", "FILE", "concurrent"],
         &["untorn", "FILE", "8k"],
-        &["extsize", "FILE", "64k"],
+        &["extent-size", "FILE", "64k"],
         &["preallocate", "FILE", "64k"],
         &["explain", "FILE"],
         &["iostat", "FILE"],

@@ -262,7 +262,7 @@ impl Tunable {
     }
 
     /// Sets a value, which lies in the range, in mount options.
-    pub(crate) fn put(self, value: u64, options: &mut MountOptions) {
+    pub fn put(self, value: u64, options: &mut MountOptions) {
         let small = u32::try_from(value).unwrap_or(u32::MAX);
         match self {
             Self::Mode => options.mode = mode_of(value),

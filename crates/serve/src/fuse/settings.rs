@@ -1,9 +1,8 @@
 //! Mount options, as mount(8) writes them.
 
-use std::time::Duration;
-
 use fs::{InodeLockSetting, IoMode, MountOptions, Tunable};
 
+use super::options::{EARLIER, Earlier, mount_tunables, unknown_mount_option};
 use crate::{Error, ErrorKind, Result};
 
 /// Whether the kernel collects the writes of cached files and sends them later.
@@ -40,6 +39,8 @@ pub struct MountSettings {
     pub suid: bool,
     /// Programs may be run.
     pub exec: bool,
+    /// What [`parse`](Self::parse) has to say of options that it took: one sentence for each earlier spelling.
+    pub warnings: Vec<String>,
 }
 
 impl Default for MountSettings {
@@ -54,6 +55,7 @@ impl Default for MountSettings {
             dev: false,
             suid: false,
             exec: true,
+            warnings: Vec::new(),
         }
     }
 }
@@ -68,18 +70,44 @@ impl MountSettings {
         for option in text.split(',').map(str::trim).filter(|option| !option.is_empty()) {
             settings.apply(option)?;
         }
+        settings.settle_pairs()?;
         Ok(settings)
     }
 
-    /// Applies one option.
-    ///
-    /// # Errors
-    /// As [`parse`](Self::parse).
-    pub fn apply(&mut self, option: &str) -> Result<()> {
-        match option.split_once('=') {
-            Some((name, value)) => self.apply_value(name, value).map_err(|why| refuse(option, &why)),
-            None => self.apply_flag(option).map_err(|why| refuse(option, &why)),
+    fn apply(&mut self, option: &str) -> Result<()> {
+        let applied = match option.split_once('=') {
+            Some((name, value)) => self.apply_value(name, value),
+            None => self.apply_flag(option),
+        };
+        match applied {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(unknown_mount_option(option, &[])),
+            Err(why) => Err(Error::new(ErrorKind::Option, format!("mount option '{option}': {why}"))),
         }
+    }
+
+    /// Refuses a lower bound above the higher one where both were given; where one was, the other follows it.
+    fn settle_pairs(&mut self) -> Result<()> {
+        let fs = &mut self.file_system;
+        let pairs = [
+            (Tunable::ReadAheadMin, fs.read_ahead_bytes_min, Tunable::ReadAheadMax, fs.read_ahead_bytes_max),
+            (Tunable::WriteBehindStart, fs.write_behind_percent_start, Tunable::WriteBehindMax, fs.write_behind_percent_max),
+        ];
+        for (low, low_value, high, high_value) in pairs.into_iter().filter(|(_, low_value, _, high_value)| low_value > high_value) {
+            // A largest window of 0 turns read-ahead off, whatever the first one is.
+            let off = high == Tunable::ReadAheadMax && high_value == 0;
+            match (fs.given.contains(low), fs.given.contains(high)) {
+                (true, true) if !off => {
+                    let (low, high) = (low.info(), high.info());
+                    let values = (low.unit.format(low_value.into()), high.unit.format(high_value.into()));
+                    let what = format!("mount option '{}=': {} is more than {}=, which is {}", low.name, values.0, high.name, values.1);
+                    return Err(Error::new(ErrorKind::Option, what));
+                }
+                (true, false) => high.put(low_value.into(), fs),
+                _ => low.put(high_value.into(), fs),
+            }
+        }
+        Ok(())
     }
 
     /// Returns whether nothing of the mount can be changed.
@@ -98,7 +126,8 @@ impl MountSettings {
         }
     }
 
-    fn apply_flag(&mut self, name: &str) -> std::result::Result<(), String> {
+    /// Applies an option without a value; returns whether there is such a one.
+    fn apply_flag(&mut self, name: &str) -> std::result::Result<bool, String> {
         match name {
             "ro" => self.file_system.read_only = true,
             "rw" => self.file_system.read_only = false,
@@ -115,51 +144,33 @@ impl MountSettings {
             "noexec" => self.exec = false,
             // Always so (reading a directory moves no time); the words are known because people write them.
             "default_permissions" | "defaults" | "nodiratime" => {}
-            _ => return Err(unknown()),
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn apply_value(&mut self, name: &str, value: &str) -> std::result::Result<(), String> {
+    /// Applies an option with a value; returns whether there is such a one.
+    fn apply_value(&mut self, name: &str, value: &str) -> std::result::Result<bool, String> {
         let fs = &mut self.file_system;
+        if let Some(info) = mount_tunables().find(|info| info.name == name) {
+            set(fs, info.tunable, value)?;
+            return Ok(true);
+        }
+        if let Some(earlier) = EARLIER.iter().find(|earlier| earlier.name == name) {
+            self.warnings.push(earlier.warning());
+            set_earlier(fs, *earlier, value)?;
+            return Ok(true);
+        }
         match name {
-            "mode" => fs.mode = one_of_modes(tunable(fs, Tunable::Mode, value)?),
             "inode-lock" => fs.inode_lock = choice(value, &[("range", InodeLockSetting::Range), ("whole", InodeLockSetting::Whole)])?,
             "writeback" => self.write_back = choice(value, &[("auto", WriteBack::Auto), ("on", WriteBack::On), ("off", WriteBack::Off)])?,
             "checkpoint" if !value.is_empty() => fs.checkpoint = Some(value.as_bytes().to_vec()),
-            "cache" => fs.cache_bytes = tunable(fs, Tunable::Cache, value)?,
-            "metadata-cache" => fs.metadata_cache_bytes = tunable(fs, Tunable::MetadataCache, value)?,
-            "latency-sample" => fs.latency_sample = tunable(fs, Tunable::LatencySample, value).map(small)?,
-            "sync" => fs.sync_interval = tunable(fs, Tunable::Sync, value).map(Duration::from_nanos)?,
-            "readahead" => {
-                let present = fs.read_ahead_bytes_min;
-                (fs.read_ahead_bytes_min, fs.read_ahead_bytes_max) = pair(fs, value, (Tunable::ReadAheadMin, Tunable::ReadAheadMax), present)?;
-            }
-            "write-behind" => {
-                let present = fs.write_behind_percent_start;
-                (fs.write_behind_percent_start, fs.write_behind_percent_max) =
-                    pair(fs, value, (Tunable::WriteBehindStart, Tunable::WriteBehindMax), present)?;
-            }
-            "extsize" => fs.extent_size_bytes = tunable(fs, Tunable::ExtentSize, value)?,
-            "defrag" => fs.defrag_rate_bytes = tunable(fs, Tunable::DefragRate, value)?,
-            "defrag-load" => fs.defrag_load_max = tunable(fs, Tunable::DefragLoad, value).map(small)?,
-            "threads" => fs.threads = tunable(fs, Tunable::Threads, value).map(small)?,
             "fsname" if !value.is_empty() => self.source = Some(value.to_string()),
             "subtype" => choice(value, &[("bedplate", ())])?,
-            _ => return Err(unknown()),
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
-}
-
-fn refuse(option: &str, why: &str) -> Error {
-    Error::new(ErrorKind::Option, format!("mount option '{option}': {why}"))
-}
-
-fn unknown() -> String {
-    "unknown; known are mode=, checkpoint=, inode-lock=, writeback=, cache=, metadata-cache=, readahead=, write-behind=, sync=, latency-sample=, extsize=, defrag=, defrag-load=, threads=, fsname=, ro, rw, relatime, \
-     noatime, nodiratime, allow_other, default_permissions, auto_unmount, nonempty, dev, nodev, suid, nosuid, exec and noexec"
-        .to_string()
 }
 
 fn choice<T: Copy>(value: &str, choices: &[(&str, T)]) -> std::result::Result<T, String> {
@@ -170,30 +181,22 @@ fn choice<T: Copy>(value: &str, choices: &[(&str, T)]) -> std::result::Result<T,
     })
 }
 
-/// Reads the value of a tunable, which then goes before what the volume holds.
-fn tunable(fs: &mut MountOptions, tunable: Tunable, value: &str) -> std::result::Result<u64, String> {
-    let value = tunable.parse(value).map_err(|error| error.message)?;
+/// Sets a tunable, which then overrides what the volume holds; returns its value.
+fn set(fs: &mut MountOptions, tunable: Tunable, text: &str) -> std::result::Result<u64, String> {
+    let value = tunable.parse(text).map_err(|error| error.message)?;
+    tunable.put(value, fs);
     fs.given.insert(tunable);
     Ok(value)
 }
 
-/// A value whose range ends before 2^32.
-fn small(value: u64) -> u32 {
-    u32::try_from(value).expect("the table of tunables bounds it")
-}
-
-fn one_of_modes(value: u64) -> IoMode {
-    IoMode::ALL.into_iter().find(|mode| *mode as u64 == value).expect("the table of tunables bounds it")
-}
-
-/// Reads `HIGH` or `LOW:HIGH`; the low one is never above the high one.
-fn pair(fs: &mut MountOptions, value: &str, (low, high): (Tunable, Tunable), low_present: u32) -> std::result::Result<(u32, u32), String> {
-    match value.split_once(':') {
-        Some((low_text, high_text)) => {
-            let values = (tunable(fs, low, low_text).map(small)?, tunable(fs, high, high_text).map(small)?);
-            if values.0 > values.1 { Err(format!("{low_text} is more than {high_text}")) } else { Ok(values) }
+/// Sets what an earlier spelling meant: one tunable, or of a pair `HIGH` or `LOW:HIGH`.
+fn set_earlier(fs: &mut MountOptions, earlier: Earlier, text: &str) -> std::result::Result<(), String> {
+    match earlier.low.zip(text.split_once(':')) {
+        Some((low, (low_text, high_text))) => {
+            let (low, high) = (set(fs, low, low_text)?, set(fs, earlier.tunable, high_text)?);
+            if low > high { Err(format!("{low_text} is more than {high_text}")) } else { Ok(()) }
         }
-        None => tunable(fs, high, value).map(small).map(|high| (low_present.min(high), high)),
+        None => set(fs, earlier.tunable, text).map(drop),
     }
 }
 
@@ -201,11 +204,13 @@ fn pair(fs: &mut MountOptions, value: &str, (low, high): (Tunable, Tunable), low
 mod tests {
     use std::time::Duration;
 
+    use super::super::options::{MOUNT_OPTIONS, mount_options};
     use super::*;
 
     #[test]
     fn options_are_read_as_people_write_them() {
-        let text = "mode=concurrent+cache,ro,allow_other,inode-lock=whole,cache=256M,sync=500ms,readahead=4k:1M,threads=3,noatime,fsname=db,write-behind=10%:20%";
+        let text = "mode=concurrent+cache,ro,allow_other,inode-lock=whole,cache=256M,sync=500ms,read-ahead-min=4k,read-ahead-max=1M,threads=3,noatime,fsname=db,\
+                    write-behind-start=10%,write-behind-max=20%";
         let settings = MountSettings::parse(text).unwrap();
         assert_eq!(settings.file_system.mode, IoMode::ConcurrentCache);
         assert!(settings.file_system.read_only && settings.allow_other && !settings.file_system.relatime);
@@ -217,6 +222,7 @@ mod tests {
         assert_eq!((settings.file_system.write_behind_percent_start, settings.file_system.write_behind_percent_max), (10, 20));
         assert!(settings.file_system.given.contains(Tunable::Cache) && !settings.file_system.given.contains(Tunable::LatencySample));
         assert_eq!(settings.source.as_deref(), Some("db"));
+        assert!(settings.warnings.is_empty());
     }
 
     #[test]
@@ -226,7 +232,42 @@ mod tests {
         assert!(settings.file_system.threads >= 16);
         let settings = MountSettings::parse("defaults,ro,suid, rw,nosuid,nodiratime,default_permissions,subtype=bedplate").unwrap();
         assert!(!settings.file_system.read_only && !settings.suid);
-        assert_eq!(MountSettings::parse("readahead=0").unwrap().file_system.read_ahead_bytes_min, 0);
+        for text in ["readahead=0", "read-ahead-max=0"] {
+            assert_eq!(MountSettings::parse(text).unwrap().file_system.read_ahead_bytes_min, 0);
+        }
+        assert_eq!(MountSettings::parse("read-ahead-min=4M").unwrap().file_system.read_ahead_bytes_max, 4 << 20);
+    }
+
+    #[test]
+    fn every_option_that_is_told_is_known_and_every_tunable_is_set_by_its_name() {
+        for info in mount_tunables() {
+            let (name, value) = (info.name, info.unit.format(info.max));
+            let settings = MountSettings::parse(&format!("{name}={}", value.replace(' ', ""))).unwrap();
+            assert!(settings.file_system.given.contains(info.tunable), "{name}");
+        }
+        for option in MOUNT_OPTIONS {
+            let parsed = match option.value {
+                Some(values) => MountSettings::parse(&format!("{}={}", option.name, values.split('|').next().unwrap())),
+                None => MountSettings::parse(option.name),
+            };
+            parsed.unwrap_or_else(|error| panic!("{option}: {error}"));
+        }
+        let refusal = MountSettings::parse("frobnicate").unwrap_err().message;
+        for (option, _) in mount_options() {
+            let name = option.split_inclusive('=').next().unwrap();
+            assert!(refusal.contains(&format!(" {name}")), "{refusal} does not know {name}");
+        }
+    }
+
+    #[test]
+    fn earlier_spellings_are_taken_with_a_warning() {
+        let settings = MountSettings::parse("readahead=4k:1M,write-behind=30%,extsize=64k,defrag=20M").unwrap();
+        let fs = &settings.file_system;
+        assert_eq!((fs.read_ahead_bytes_min, fs.read_ahead_bytes_max, fs.write_behind_percent_max), (4096, 1 << 20, 30));
+        assert_eq!((fs.extent_size_bytes, fs.defrag_rate_bytes), (64 << 10, 20 << 20));
+        assert_eq!(settings.warnings.len(), 4);
+        assert!(settings.warnings[0].contains("'readahead='") && settings.warnings[0].contains("'read-ahead-min=' and 'read-ahead-max='"));
+        assert!(!fs.given.contains(Tunable::WriteBehindStart), "of a pair with one value the other one is not given");
     }
 
     #[test]
@@ -254,6 +295,9 @@ mod tests {
             "write-behind=30:20",
             "latency-sample=-1",
             "readahead=2M:1M",
+            "extsize=much",
+            "log-size=1M",
+            "read-ahead-min",
             "inode-lock=none",
             "fsname=",
             "subtype=other",
@@ -266,5 +310,8 @@ mod tests {
             assert!(error.message.contains(&format!("'{option}'")), "{error}");
             assert!(!error.message.contains('\n'));
         }
+        let error = MountSettings::parse("read-ahead-max=1M,read-ahead-min=2M").unwrap_err();
+        assert!(error.message.contains("'read-ahead-min=': 2 MiB is more than read-ahead-max=, which is 1 MiB"), "{error}");
+        assert!(MountSettings::parse("read-ahead-min=2M,read-ahead-max=0").is_ok(), "it turns read-ahead off");
     }
 }

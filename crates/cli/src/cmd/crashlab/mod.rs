@@ -93,6 +93,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     if settings.file_system.read_only {
         return Err(Failure::usage("a crash lab on a read-only mount has nothing to record: leave out the mount option ro"));
     }
+    settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     settings.source.get_or_insert_with(|| "crashlab".to_owned());
     require_fuse()?;
     let stop = stopped_by_signals()?;

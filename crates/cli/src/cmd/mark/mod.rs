@@ -1,6 +1,6 @@
-//! What is set on files and directories, and taken over by what is created in them: `untorn` and `extsize`.
+//! What is set on files and directories, and taken over by what is created in them: `untorn` and `extent-size`.
 
-pub mod extsize;
+pub mod extent_size;
 pub mod untorn;
 
 use std::fmt::Display;

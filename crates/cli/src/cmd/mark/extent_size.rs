@@ -1,4 +1,4 @@
-//! `bedplate extsize [--recursive] FILE|DIR [SIZE|none]`
+//! `bedplate extent-size [--recursive] FILE|DIR [SIZE|none]`
 
 use std::fmt;
 use std::path::PathBuf;
