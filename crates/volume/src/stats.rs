@@ -1,7 +1,9 @@
 //! What a volume, a plex and a member did: operations, bytes, times, errors, as values.
 
+use serde::{Deserialize, Serialize};
+
 /// What a kind of operation came to. Times are from submission to completion.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperationStatistics {
     /// Completed operations.
     pub operations: u64,
@@ -54,7 +56,7 @@ impl OperationStatistics {
 }
 
 /// What a member did since the group was imported or the statistics were reset.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberStatistics {
     /// Reads.
     pub reads: OperationStatistics,
@@ -69,6 +71,18 @@ pub struct MemberStatistics {
 }
 
 impl MemberStatistics {
+    /// Returns what came after `earlier`, statistics of the same member or plex.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            reads: self.reads.since(&earlier.reads),
+            writes: self.writes.since(&earlier.writes),
+            flushes: self.flushes.since(&earlier.flushes),
+            corrected: self.corrected.checked_sub(earlier.corrected).unwrap_or(self.corrected),
+            queue_depth: self.queue_depth,
+        }
+    }
+
     /// Adds what another member did.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
@@ -83,7 +97,7 @@ impl MemberStatistics {
 }
 
 /// What the members of a plex, one whole copy of a volume, did together. Where the volume has one copy there is one plex, of all its members.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlexStatistics {
     /// The members by their index.
     pub members: Vec<usize>,
@@ -92,7 +106,7 @@ pub struct PlexStatistics {
 }
 
 /// What a volume did since its group was imported or the statistics were reset: as its users saw it, whatever the members did for it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeStatistics {
     /// Reads.
     pub reads: OperationStatistics,
@@ -102,6 +116,19 @@ pub struct VolumeStatistics {
     pub flushes: OperationStatistics,
     /// Operations under way now.
     pub queue_depth: u64,
+}
+
+impl VolumeStatistics {
+    /// Returns what came after `earlier`, statistics of the same volume.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            reads: self.reads.since(&earlier.reads),
+            writes: self.writes.since(&earlier.writes),
+            flushes: self.flushes.since(&earlier.flushes),
+            queue_depth: self.queue_depth,
+        }
+    }
 }
 
 /// Returns the time in which so many percent of a histogram's operations ended; 0 where there are none.

@@ -171,7 +171,9 @@ impl Plan {
                 Some(("metrics", place)) => metrics = Some(place.parse()?),
                 Some(("metrics-files", number)) => metrics_files = metrics::files(number)?,
                 None if option == "degraded" => degraded = true,
-                _ if !is_mount_option(option.split('=').next().unwrap_or(option).trim()) => return Err(unknown_mount_option(option.trim(), &OPTIONS).into()),
+                _ if !is_mount_option(option.split('=').next().unwrap_or(option).trim()) => {
+                    return Err(unknown_mount_option(option.trim(), &OPTIONS).into());
+                }
                 _ => rest.push(option),
             }
         }

@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use bedplate::{
-    FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Group, GroupConfig, Layout, MemberState, MemberStatistics, OperationStatistics, RelayoutState,
-    format_duration, format_size,
+    FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Group, GroupConfig, Layout, MemberState, MemberStatistics, OperationStatistics, PlexStatistics,
+    RelayoutState, VolumeStatistics, format_duration, format_size,
 };
 use serde::{Deserialize, Serialize};
 
@@ -53,18 +53,10 @@ pub struct VolumeStatus {
     pub picture: Vec<String>,
     /// What it is becoming.
     pub relayout: Option<RelayoutStatus>,
-    pub statistics: Option<Operations>,
+    pub statistics: Option<VolumeStatistics>,
     /// What each whole copy of it did; one where there is one copy.
     #[serde(default)]
-    pub plexes: Vec<PlexStatus>,
-}
-
-/// A plex of a volume.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct PlexStatus {
-    /// Its members by their index.
-    pub members: Vec<usize>,
-    pub statistics: Statistics,
+    pub plexes: Vec<PlexStatistics>,
 }
 
 /// A relayout under way.
@@ -83,15 +75,6 @@ pub struct RelayoutStatus {
     pub seconds_left: Option<u64>,
 }
 
-/// What a volume did, as its users saw it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Operations {
-    pub reads: Kind,
-    pub writes: Kind,
-    pub flushes: Kind,
-    pub queue_depth: u64,
-}
-
 /// A member of a group.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MemberStatus {
@@ -108,7 +91,7 @@ pub struct MemberStatus {
     /// The members in whose free space it lies, by their path; none where it has a device of its own.
     #[serde(default)]
     pub lies_on: Vec<String>,
-    pub statistics: Option<Statistics>,
+    pub statistics: Option<MemberStatistics>,
 }
 
 /// The state of a member of an open group that was overwritten, and that cannot leave because the group is not whole without it.
@@ -117,73 +100,6 @@ const LOST: &str = "lost";
 /// What an older version's answer does not say.
 fn yes() -> bool {
     true
-}
-
-/// What a member did.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Statistics {
-    pub reads: Kind,
-    pub writes: Kind,
-    pub flushes: Kind,
-    pub corrected: u64,
-    pub queue_depth: u64,
-}
-
-/// What one kind of operation came to.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Kind {
-    pub operations: u64,
-    pub bytes: u64,
-    pub errors: u64,
-    pub time_us_average: u64,
-    pub time_us_p50: u64,
-    pub time_us_p99: u64,
-    pub time_us_total: u64,
-    /// How many operations took up to so many microseconds.
-    pub histogram: Vec<(u64, u64)>,
-}
-
-impl From<OperationStatistics> for Kind {
-    fn from(of: OperationStatistics) -> Self {
-        let OperationStatistics { operations, bytes, errors, time_us_average, time_us_p50, time_us_p99, time_us_total, histogram } = of;
-        Self { operations, bytes, errors, time_us_average, time_us_p50, time_us_p99, time_us_total, histogram }
-    }
-}
-
-impl Kind {
-    fn since(&self, earlier: &Self) -> Self {
-        let of = |kind: &Self| OperationStatistics::of(kind.operations, kind.bytes, kind.errors, kind.time_us_total, kind.histogram.clone());
-        of(self).since(&of(earlier)).into()
-    }
-}
-
-impl Statistics {
-    fn since(&self, earlier: &Self) -> Self {
-        Self {
-            reads: self.reads.since(&earlier.reads),
-            writes: self.writes.since(&earlier.writes),
-            flushes: self.flushes.since(&earlier.flushes),
-            corrected: self.corrected.checked_sub(earlier.corrected).unwrap_or(self.corrected),
-            queue_depth: self.queue_depth,
-        }
-    }
-}
-
-impl Operations {
-    fn since(&self, earlier: &Self) -> Self {
-        Self {
-            reads: self.reads.since(&earlier.reads),
-            writes: self.writes.since(&earlier.writes),
-            flushes: self.flushes.since(&earlier.flushes),
-            queue_depth: self.queue_depth,
-        }
-    }
-}
-
-impl From<MemberStatistics> for Statistics {
-    fn from(of: MemberStatistics) -> Self {
-        Self { reads: of.reads.into(), writes: of.writes.into(), flushes: of.flushes.into(), corrected: of.corrected, queue_depth: of.queue_depth }
-    }
 }
 
 impl Status {
@@ -195,7 +111,7 @@ impl Status {
         let mut status = Self::from_config(&group.config());
         let mut statistics = group.statistics();
         for member in &mut status.members {
-            member.statistics = statistics.get_mut(member.index).and_then(Option::take).map(Into::into);
+            member.statistics = statistics.get_mut(member.index).and_then(Option::take);
         }
         let mut failures = Vec::new();
         for (index, why) in group.failures().into_iter().enumerate() {
@@ -211,7 +127,6 @@ impl Status {
         status.pending_bytes_per_second = progress.bytes_per_second;
         status.foreground_found_percent = group.foreground().found_percent;
         for (volume, role) in status.volumes.iter_mut().zip(group.config().volumes.iter().map(|volume| volume.role)) {
-            let told = group.volume_statistics(role);
             if let (Some(relayout), Some(progress)) = (&mut volume.relayout, group.relayout_progress()) {
                 relayout.state = match progress.state {
                     RelayoutState::Running => "running".to_owned(),
@@ -220,14 +135,8 @@ impl Status {
                 };
                 relayout.seconds_left = progress.seconds_left;
             }
-            volume.statistics = told.map(|told| Operations {
-                reads: told.reads.into(),
-                writes: told.writes.into(),
-                flushes: told.flushes.into(),
-                queue_depth: told.queue_depth,
-            });
-            let plexes = group.plex_statistics(role).into_iter();
-            volume.plexes = plexes.map(|plex| PlexStatus { members: plex.members, statistics: plex.statistics.into() }).collect();
+            volume.statistics = group.volume_statistics(role);
+            volume.plexes = group.plex_statistics(role);
         }
         status
     }
@@ -457,13 +366,13 @@ impl Status {
 }
 
 /// Adds the rows of a member or of all members of a plex.
-fn push_members(rows: &mut Vec<Vec<String>>, name: &str, state: &str, of: &Statistics) {
+fn push_members(rows: &mut Vec<Vec<String>>, name: &str, state: &str, of: &MemberStatistics) {
     push_kinds(rows, name, state, [&of.reads, &of.writes, &of.flushes]);
     rows.push(vec![String::new(), String::new(), format!("{} corrected, {} under way", of.corrected, of.queue_depth)]);
 }
 
 /// Adds a row for each kind of operation; the first names whose they are.
-fn push_kinds(rows: &mut Vec<Vec<String>>, name: &str, state: &str, kinds: [&Kind; 3]) {
+fn push_kinds(rows: &mut Vec<Vec<String>>, name: &str, state: &str, kinds: [&OperationStatistics; 3]) {
     let us = |time: u64| format!("{time} µs");
     for (at, (what, kind)) in ["read", "write", "flush"].into_iter().zip(kinds).enumerate() {
         let (name, state) = if at == 0 { (name.to_owned(), state.to_owned()) } else { (String::new(), String::new()) };

@@ -32,7 +32,11 @@ pub const MOUNT_OPTIONS: [MountOption; 21] = {
         flag("ro", "nothing is written to the device"),
         flag("rw", "the opposite of ro, and the default"),
         MountOption::new("checkpoint", Some("NAME"), "shows that checkpoint alone, read-only"),
-        MountOption::new("writeback", Some("auto|on|off"), "whether the kernel collects the writes of cached files; auto, the default: where the mode is cached"),
+        MountOption::new(
+            "writeback",
+            Some("auto|on|off"),
+            "whether the kernel collects the writes of cached files; auto, the default: where the mode is cached",
+        ),
         MountOption::new("inode-lock", Some("range|whole"), "what direct writers lock: the range they write, the default, or the whole file"),
         flag("relatime", "access times move once a day at most, and after a change; the default"),
         flag("noatime", "access times never move"),
@@ -120,7 +124,8 @@ pub fn is_mount_option(name: &str) -> bool {
 #[must_use]
 pub fn unknown_mount_option(option: &str, more: &[MountOption]) -> Error {
     let tunables = mount_tunables().map(|info| format!("{}=", info.name));
-    let others = MOUNT_OPTIONS.iter().chain(more).map(|option| if option.value.is_some() { format!("{}=", option.name) } else { option.name.to_owned() });
+    let others =
+        MOUNT_OPTIONS.iter().chain(more).map(|option| if option.value.is_some() { format!("{}=", option.name) } else { option.name.to_owned() });
     let known = tunables.chain(others).collect::<Vec<_>>().join(", ");
     Error::new(ErrorKind::Option, format!("mount option '{option}': unknown; known are {known}"))
 }

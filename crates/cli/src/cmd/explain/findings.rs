@@ -119,7 +119,10 @@ fn mixed(told: &Told) -> Option<Finding> {
     let since = if told.activity.mixed { "it is now" } else { "not any more" };
     // O_DIRECT is never served as cached; everything else a mount serves fastest from the kernel's page cache.
     let change = if told.opens.iter().any(|open| open.direct_flag) {
-        format!("a program opens it with O_DIRECT, so let all of them go past the cache: bedplate mode {} concurrent; and close what opened it as cached", told.path)
+        format!(
+            "a program opens it with O_DIRECT, so let all of them go past the cache: bedplate mode {} concurrent; and close what opened it as cached",
+            told.path
+        )
     } else {
         format!("give the file one mode for all its programs: bedplate mode {} cached, the faster one on a mount without O_DIRECT", told.path)
     };

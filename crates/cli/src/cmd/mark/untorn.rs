@@ -75,7 +75,10 @@ impl fmt::Display for Told {
         }
         if self.torn_all_the_same {
             let path = text::quoted(&self.path.0);
-            write!(f, "; but it is served as cached, where pages can tear all the same: bedplate mode {path} concurrent, which has a price on a mount")?;
+            write!(
+                f,
+                "; but it is served as cached, where pages can tear all the same: bedplate mode {path} concurrent, which has a price on a mount"
+            )?;
         }
         if self.below > 0 { write!(f, "; so are {} files and directories in it", self.below) } else { Ok(()) }
     }
