@@ -1,8 +1,7 @@
-//! Conditions on a measurement and the one before it: `p99 < -10% and throughput >= -2%`.
+//! A condition on a measurement and the one before it: one comparison, as in `p99 < -10%`.
 //!
 //! ```text
-//!   condition = all { "or" all }          all = comparison { "and" comparison }
-//!   comparison = quantity ("<" | "<=" | ">" | ">=") value
+//!   condition = quantity ("<" | "<=" | ">" | ">=") value
 //!   quantity = ["read." | "write." | "sync."] ("p50" | "p99" | "average") | "throughput" | "operations" | "hit"
 //!   value = number "%"     the change since before; of "hit" in points
 //!         | what the quantity is written in: 500us, 200M (a second), 10000 (a second), 0.8
@@ -17,13 +16,6 @@ use bedplate::{parse_duration, parse_size};
 pub struct Condition {
     /// As it was written.
     pub text: String,
-    /// One of these lists must hold wholly.
-    any: Vec<Vec<Comparison>>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-struct Comparison {
-    text: String,
     quantity: Quantity,
     order: Order,
     value: Value,
@@ -81,40 +73,32 @@ enum Value {
     Absolute(f64),
 }
 
-/// What came of a condition.
+/// What came of conditions.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// It holds, and why: the comparisons with what was found.
-    Holds(String),
-    /// It does not.
+    /// All hold, and why: each with what was found.
+    Hold(String),
+    /// One does not.
     Fails(String),
     /// A quantity was not measured.
     Unknown(String),
 }
 
-impl Condition {
-    /// Tells whether it holds, given the value of each quantity before and after; `None`: not measured.
-    pub fn judge(&self, value: impl Fn(Quantity) -> Option<(f64, f64)>) -> Outcome {
-        let mut failed = Vec::new();
-        for all in &self.any {
-            let mut found = Vec::new();
-            let mut holds = true;
-            for comparison in all {
-                let Some((before, after)) = value(comparison.quantity) else { return Outcome::Unknown(comparison.text.clone()) };
-                let (is, told) = comparison.compare(before, after);
-                holds &= is;
-                found.push(told);
-            }
-            if holds {
-                return Outcome::Holds(found.join(" and "));
-            }
-            failed.push(found.join(" and "));
+/// Tells whether all conditions hold, given the value of each quantity before and after; `None`: not measured.
+pub fn judge(conditions: &[Condition], value: impl Fn(Quantity) -> Option<(f64, f64)>) -> Outcome {
+    let mut found = Vec::new();
+    for condition in conditions {
+        let Some((before, after)) = value(condition.quantity) else { return Outcome::Unknown(condition.text.clone()) };
+        let (holds, told) = condition.compare(before, after);
+        if !holds {
+            return Outcome::Fails(told);
         }
-        Outcome::Fails(failed.join(", or "))
+        found.push(told);
     }
+    Outcome::Hold(found.join(" and "))
 }
 
-impl Comparison {
+impl Condition {
     /// Returns whether it holds, and a word on what was found.
     fn compare(&self, before: f64, after: f64) -> (bool, String) {
         let (found, wanted, shown) = match self.value {
@@ -151,51 +135,23 @@ impl Quantity {
     }
 }
 
-const SHAPE: &str = "write QUANTITY < VALUE, as in 'p99 < -10%' or 'read.p99 < 500us and throughput > -5%'";
+const SHAPE: &str = "write QUANTITY < VALUE, as in 'p99 < -10%' or 'read.p99 < 500us'; give --keep-if once for each condition";
 
 impl FromStr for Condition {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let spaced = ["<=", ">=", "<", ">"].iter().fold(text.to_owned(), |text, sign| match *sign {
-            "<" | ">" => spaced_out(&text, sign),
-            _ => text.replace(sign, &format!(" {sign} ")),
-        });
-        let words: Vec<&str> = spaced.split_whitespace().collect();
-        if words.is_empty() {
-            return Err(format!("there is no condition: {SHAPE}"));
+        let none = || format!("'{text}' is no comparison: {SHAPE}");
+        let (name, rest) = text.split_at(text.find(['<', '>']).ok_or_else(none)?);
+        let orders = [("<=", Order::LessOrEqual), (">=", Order::GreaterOrEqual), ("<", Order::Less), (">", Order::Greater)];
+        let (sign, order, value) = orders.into_iter().find_map(|(sign, order)| Some((sign, order, rest.strip_prefix(sign)?))).ok_or_else(none)?;
+        let (name, value) = (name.trim(), value.trim());
+        if [name, value].iter().any(|word| word.is_empty() || word.contains(char::is_whitespace)) {
+            return Err(none());
         }
-        let any = words.split(|word| *word == "or").map(|all| all.split(|word| *word == "and").map(comparison).collect());
-        Ok(Self { text: text.to_owned(), any: any.collect::<Result<_, _>>()? })
+        let quantity = quantity_named(name)?;
+        Ok(Self { text: format!("{name} {sign} {value}"), quantity, order, value: value_of(quantity, value)? })
     }
-}
-
-/// Puts blanks around a sign that stands alone.
-fn spaced_out(text: &str, sign: &str) -> String {
-    let mut spaced = String::with_capacity(text.len() + 8);
-    let mut rest = text;
-    while let Some(at) = rest.find(sign) {
-        let (head, tail) = rest.split_at(at);
-        let tail = &tail[1..];
-        spaced.push_str(head);
-        spaced.push_str(&if tail.starts_with('=') { sign.to_owned() } else { format!(" {sign} ") });
-        rest = tail;
-    }
-    spaced + rest
-}
-
-fn comparison(words: &[&str]) -> Result<Comparison, String> {
-    let shown = words.join(" ");
-    let [quantity, order, value] = words else { return Err(format!("'{shown}' is no comparison: {SHAPE}")) };
-    let quantity = quantity_named(quantity)?;
-    let order = match *order {
-        "<" => Order::Less,
-        "<=" => Order::LessOrEqual,
-        ">" => Order::Greater,
-        ">=" => Order::GreaterOrEqual,
-        other => return Err(format!("'{other}' in '{shown}' is none of <, <=, > and >=")),
-    };
-    Ok(Comparison { quantity, order, value: value_of(quantity, value)?, text: shown })
 }
 
 fn quantity_named(name: &str) -> Result<Quantity, String> {
@@ -236,9 +192,9 @@ mod tests {
     use super::*;
 
     /// Everything was 200 before and is 100 now; the hit ratio went from 0.5 to 0.75.
-    fn judge(text: &str) -> Outcome {
-        let condition: Condition = text.parse().unwrap();
-        condition.judge(|quantity| match quantity {
+    fn judge(texts: &[&str]) -> Outcome {
+        let conditions: Vec<Condition> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        super::judge(&conditions, |quantity| match quantity {
             Quantity::Hit => Some((0.5, 0.75)),
             Quantity::Latency(Of::Sync, _) => None,
             _ => Some((200.0, 100.0)),
@@ -246,34 +202,37 @@ mod tests {
     }
 
     #[test]
-    fn conditions_hold_or_fail_as_they_read() {
-        for text in
-            ["p99 < -10%", "p99<=-50%", "average < 150ns", "hit > 20%", "hit>=0.75", "throughput < 101", "p99 > 0% or p50 < -40%", "operations > 99"]
-        {
-            assert!(matches!(judge(text), Outcome::Holds(_)), "{text}");
+    fn a_condition_holds_or_fails_as_it_reads() {
+        for text in ["p99 < -10%", "p99<=-50%", "average < 150ns", "hit > 20%", "hit>=0.75", "throughput < 101", "operations > 99"] {
+            assert!(matches!(judge(&[text]), Outcome::Hold(_)), "{text}");
         }
-        for text in ["p99 < -50%", "read.p99 > 1us", "hit > 26%", "p99 < 0% and throughput > -5%", "p50 > 0% or p99 > 0%"] {
-            assert!(matches!(judge(text), Outcome::Fails(_)), "{text}");
+        for text in ["p99 < -50%", "read.p99 > 1us", "hit > 26%", "throughput > -5%"] {
+            assert!(matches!(judge(&[text]), Outcome::Fails(_)), "{text}");
         }
-        assert_eq!(judge("p99 < 0% and sync.p99 < 0%"), Outcome::Unknown("sync.p99 < 0%".to_owned()));
-        assert_eq!(judge("p99<-10%"), Outcome::Holds("p99 < -10% (found -50.0%)".to_owned()));
+        assert_eq!(judge(&["p99<-10%"]), Outcome::Hold("p99 < -10% (found -50.0%)".to_owned()));
+    }
+
+    #[test]
+    fn of_several_all_have_to_hold() {
+        assert_eq!(judge(&["p99 < 0%", "hit > 20%"]), Outcome::Hold("p99 < 0% (found -50.0%) and hit > 20% (found +25.0 points)".to_owned()));
+        assert_eq!(judge(&["p99 < 0%", "throughput > -5%"]), Outcome::Fails("throughput > -5% (found -50.0%)".to_owned()));
+        assert_eq!(judge(&["p99 < 0%", "sync.p99 < 0%"]), Outcome::Unknown("sync.p99 < 0%".to_owned()));
     }
 
     #[test]
     fn what_is_no_condition_is_refused_with_what_to_write() {
         for (text, part) in [
-            ("", "there is no condition"),
+            ("", "is no comparison"),
             ("p99", "'p99' is no comparison"),
             ("p99 < ", "is no comparison"),
             ("p98 < 1%", "'p98' is not measured"),
             ("read.hit > 1%", "'read.hit' is not measured"),
-            ("p99 = 1%", "'=' in"),
+            ("p99 = 1%", "is no comparison"),
             ("p99 < fast", "'fast' is not a duration"),
             ("p99 < 5", "has no unit"),
             ("p99 < x%", "no change in percent"),
             ("p99 < NaN%", "no change in percent"),
-            ("p99 < 1% and", "is no comparison"),
-            ("p99 < 1% p50 < 1%", "is no comparison"),
+            ("p99 < 1% and hit > 1%", "give --keep-if once for each"),
             ("hit > much", "not a number"),
         ] {
             let error = text.parse::<Condition>().unwrap_err();

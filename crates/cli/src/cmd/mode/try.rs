@@ -1,4 +1,4 @@
-//! `bedplate mode try FILE MODE [--for DURATION] [--keep-if CONDITION]`
+//! `bedplate mode try FILE MODE [--for DURATION] [--keep-if CONDITION]…`
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::address::Place;
 use crate::cmd::iostat;
-use crate::cmd::mode::condition::{Condition, Outcome};
+use crate::cmd::mode::condition::{Condition, Outcome, judge};
 use crate::cmd::mode::trial::{Measured, OnTrial, Trial, Verdict};
 use crate::failure::{Failure, Result};
 use crate::mount::live;
@@ -19,10 +19,10 @@ use crate::render::output::Output;
 
 /// Try another I/O mode on a live file: measure it as it is served now, then in the new mode, and keep the mode only if it was worth it
 ///
-/// A condition compares quantities: p50, p99, average (of reads and writes; read.p99, write.p99, sync.p99 of these alone), throughput, operations (a
-/// second) and hit (ratio of the library cache), with <, <=, > or >=, against a change (-10%) or a value (500us, 200M, 10000, 0.8), joined by 'and' and
-/// 'or'. Ctrl-C puts the file back; so does the mount, within ten seconds, when this command is killed, and a crash. The verdict stays with the file:
-/// 'bedplate explain' and 'bedplate stat' show it.
+/// A condition compares a quantity: p50, p99, average (of reads and writes; read.p99, write.p99, sync.p99 of these alone), throughput, operations (a
+/// second) or hit (ratio of the library cache), with <, <=, > or >=, against a change (-10%) or a value (500us, 200M, 10000, 0.8). Ctrl-C puts the file
+/// back; so does the mount, within ten seconds, when this command is killed, and a crash. The verdict stays with the file: 'bedplate explain' and
+/// 'bedplate stat' show it.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A file on a mount
@@ -33,9 +33,9 @@ pub struct Arguments {
     /// How long to measure, before and again after the switch
     #[arg(long = "for", value_name = "DURATION", value_parser = iostat::interval, default_value = "60s")]
     length: Duration,
-    /// When to keep the new mode
+    /// When to keep the new mode; given several times, all have to hold
     #[arg(long, value_name = "CONDITION", default_value = "p99 < -10%", allow_hyphen_values = true, value_parser = |text: &str| text.parse::<Condition>())]
-    keep_if: Condition,
+    keep_if: Vec<Condition>,
     /// Fewer reads and writes than this in either part say nothing: the file is put back
     #[arg(long, value_name = "N", default_value_t = 100)]
     operations_min: u64,
@@ -67,7 +67,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         mode_before,
         served_before,
         mode_tried: arguments.mode.name().to_owned(),
-        keep_if: arguments.keep_if.text.clone(),
+        keep_if: arguments.keep_if.iter().map(|condition| condition.text.as_str()).collect::<Vec<_>>().join(" and "),
         verdict: Verdict::Running,
         reason: "it is under way".to_owned(),
         before,
@@ -105,11 +105,11 @@ fn try_out(arguments: &Arguments, file: &OnTrial, trial: &mut Trial, interrupted
     let Some(after) = measure(arguments, file, interrupted)? else { return Err(stopped("and the file put back as it was")) };
     let few = [("before", &trial.before), ("after", &after)].into_iter().find(|(_, part)| part.operations < arguments.operations_min);
     let few = few.map(|(when, part)| format!("only {} reads and writes {when} the switch, fewer than {}", part.operations, arguments.operations_min));
-    let outcome = arguments.keep_if.judge(|quantity| Some((trial.before.value(quantity)?, after.value(quantity)?)));
+    let outcome = judge(&arguments.keep_if, |quantity| Some((trial.before.value(quantity)?, after.value(quantity)?)));
     trial.after = Some(after);
     let (verdict, reason) = match (few, outcome) {
         (Some(few), _) => (Verdict::Reverted, few),
-        (None, Outcome::Holds(found)) => (Verdict::Kept, found),
+        (None, Outcome::Hold(found)) => (Verdict::Kept, found),
         (None, Outcome::Fails(found)) => (Verdict::Reverted, format!("not {found}")),
         (None, Outcome::Unknown(what)) => (
             Verdict::Reverted,
