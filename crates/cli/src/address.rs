@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// A file or directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum PathArg {
     /// A path of the system, on a live mount.
     Live(PathBuf),
     /// A path inside a volume.
@@ -19,7 +19,7 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl PathArg {
     /// Reads an address. What exists under the whole name wins; then the first `:/` behind an image file or block device divides it.
     pub fn parse(name: impl AsRef<OsStr>) -> Self {
         let name = name.as_ref();
@@ -49,14 +49,14 @@ mod tests {
         let image = dir.path().join("a:b.img");
         std::fs::write(&image, b"").unwrap();
         let image = image.to_str().unwrap();
-        assert_eq!(Place::parse(format!("{image}:/x:/y")), Place::Inside { volume: image.into(), path: "/x:/y".into() });
+        assert_eq!(PathArg::parse(format!("{image}:/x:/y")), PathArg::Inside { volume: image.into(), path: "/x:/y".into() });
         let odd = OsStr::from_bytes(b"a:b.img:/\xff");
         let mut whole = dir.path().as_os_str().to_owned();
         whole.push("/");
         whole.push(odd);
-        assert_eq!(Place::parse(&whole), Place::Inside { volume: image.into(), path: OsStr::from_bytes(b"/\xff").into() });
-        assert_eq!(Place::parse(image), Place::Live(image.into()));
-        assert_eq!(Place::parse("/mnt/none:/x"), Place::Live("/mnt/none:/x".into()));
+        assert_eq!(PathArg::parse(&whole), PathArg::Inside { volume: image.into(), path: OsStr::from_bytes(b"/\xff").into() });
+        assert_eq!(PathArg::parse(image), PathArg::Live(image.into()));
+        assert_eq!(PathArg::parse("/mnt/none:/x"), PathArg::Live("/mnt/none:/x".into()));
     }
 
     #[test]
@@ -67,6 +67,6 @@ mod tests {
         std::fs::write(odd.join("x"), b"").unwrap();
         std::fs::write(dir.path().join("v"), b"").unwrap();
         let text = odd.join("x").to_str().unwrap().to_owned();
-        assert_eq!(Place::parse(&text), Place::Live(text.clone().into()));
+        assert_eq!(PathArg::parse(&text), PathArg::Live(text.clone().into()));
     }
 }

@@ -39,7 +39,7 @@ pub fn control_reply(reply: &[u8]) -> Result<String, String> {
     Ok(harmless(&shown).into_owned())
 }
 
-/// Answers a request for metrics of a volume that has `text` to tell; `None` where nobody waits for an answer.
+/// Answers a request for metrics of a volume that has `text` to tell; `None` where no answer is awaited.
 #[must_use]
 pub fn metrics_request(mut request: &[u8], text: &str) -> Option<Vec<u8>> {
     crate::metrics::http_answer(&mut request, || Some(text.to_owned())).ok()

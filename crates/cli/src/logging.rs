@@ -17,7 +17,7 @@ const VARIABLE: &str = "BEDPLATE_LOG";
 /// Whether each line begins with the time.
 static TIMES: AtomicBool = AtomicBool::new(false);
 
-/// Begins each line with the time from now on: nobody watches any more, the lines go to a file.
+/// Begins each line with the time from now on: the lines go to a file, not to a terminal.
 pub fn add_times() {
     TIMES.store(true, Ordering::Relaxed);
 }

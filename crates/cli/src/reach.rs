@@ -80,7 +80,7 @@ impl Reach {
         }
     }
 
-    /// Adds who has files open, of all the mount or below a path from the volume's root.
+    /// Adds which processes have files open, of all the mount or below a path from the volume's root.
     pub fn with_holders(&self, mut failure: Failure, inside: Option<&Path>) -> Failure {
         if let Self::Mounted(mount) = self
             && failure.kind == "busy"

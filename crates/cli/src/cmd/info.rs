@@ -53,7 +53,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 
 fn of_mount(mount: Mount) -> Result<Info> {
     let mut told = live::get_json(&mount.dir, live::INFO)?.unwrap_or_default();
-    // Whoever may not manage the mount does without.
+    // A user that may not manage the mount does without.
     if let (Some(told), Ok(Some(held))) = (told.as_object_mut(), live::get_json(&mount.dir, live::HELD)) {
         told.insert("checkpoints_held".to_owned(), held);
     }

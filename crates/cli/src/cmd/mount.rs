@@ -150,7 +150,7 @@ struct Plan {
     dir: PathBuf,
     log: Option<PathBuf>,
     log_file: Option<PathBuf>,
-    metrics: Option<metrics::Place>,
+    metrics: Option<metrics::MetricsAddress>,
     metrics_files: usize,
     /// Whether to go on without members that are missing.
     degraded: bool,
@@ -254,7 +254,7 @@ impl Serving {
         Ok(Self { mount: Arc::new(mount), mounted, listening, metrics, group })
     }
 
-    /// Serves until somebody unmounts or a signal asks for it, and everything is durable.
+    /// Serves until it is unmounted or a signal asks for that, and everything is durable.
     fn until_unmounted(mut self, mut signals: Signals) -> Result<()> {
         let handle = signals.handle();
         let mount = Arc::clone(&self.mount);
@@ -282,7 +282,7 @@ impl Serving {
     }
 }
 
-/// Unmounts because a signal asked for it: whoever still uses the mount is named and cut off, but what was written is made durable.
+/// Unmounts because a signal asked for it: programs that still use the mount are named and cut off, but what was written is made durable.
 fn end(mount: &Mount) {
     let Err(error) = mount.unmount() else { return };
     if mount.is_live() {

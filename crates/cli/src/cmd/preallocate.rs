@@ -9,7 +9,7 @@ use clap::Args;
 use rustix::fs::{FallocateFlags, fallocate};
 use serde::Serialize;
 
-use crate::address::Place;
+use crate::address::PathArg;
 use crate::device::Access;
 use crate::failure::{Failure, Result};
 use crate::mount::live;
@@ -44,9 +44,9 @@ struct Allocated {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
-    let allocated = match Place::parse(&arguments.file) {
-        Place::Live(path) => of_live(&path, arguments)?,
-        Place::Inside { volume, path } => {
+    let allocated = match PathArg::parse(&arguments.file) {
+        PathArg::Live(path) => of_live(&path, arguments)?,
+        PathArg::Inside { volume, path } => {
             Volume::new(volume, &arguments.devices).with(Access::ReadWrite, output, |fs| of_inside(fs, &path, arguments))?
         }
     };

@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::address::Place;
+use crate::address::PathArg;
 use crate::cmd::mode::trial::{self, Trial};
 use crate::device::Access;
 use crate::failure::Result;
@@ -59,9 +59,9 @@ struct Stat {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
-    let stat = match Place::parse(&arguments.file) {
-        Place::Live(path) => of_live(&path, arguments)?,
-        Place::Inside { volume, path } => {
+    let stat = match PathArg::parse(&arguments.file) {
+        PathArg::Live(path) => of_live(&path, arguments)?,
+        PathArg::Inside { volume, path } => {
             Volume::new(volume, &arguments.devices).with(Access::ReadOnly, output, |fs| of_inside(fs, &path, arguments))?
         }
     };

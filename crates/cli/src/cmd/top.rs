@@ -140,7 +140,7 @@ impl Screen {
         }
         let mut key = [0];
         let read = rustix::io::read(&stdin, &mut key).map_err(|error| terminal(&error.into()))?;
-        // The end of input: whoever had the terminal is gone.
+        // The end of input: the terminal is gone.
         Ok(Some(if read == 0 { b'q' } else { key[0] }))
     }
 }

@@ -33,7 +33,7 @@ pub struct Arguments {
 }
 
 /// Tunables as they stand.
-struct Told {
+struct Tunables {
     tunables: Vec<TunableState>,
     /// Those that were changed.
     changed: Vec<Tunable>,
@@ -53,7 +53,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     };
     let shown = if changed.is_empty() { shown } else { changed.clone() };
     tunables.retain(|state| shown.is_empty() || shown.iter().any(|tunable| tunable.info().name == state.name));
-    output.show(&Told { tunables, changed })
+    output.show(&Tunables { tunables, changed })
 }
 
 /// Tunables and their new values; `None`: the default again.
@@ -117,7 +117,7 @@ fn from(by: TunedBy) -> &'static str {
     }
 }
 
-impl Serialize for Told {
+impl Serialize for Tunables {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let document = |state: &TunableState| -> Value {
             let text = |value: Option<u64>| value.map(|value| state.unit.format(value));
@@ -132,7 +132,7 @@ impl Serialize for Told {
     }
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for Tunables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.changed.is_empty() {
             return self.tunables.iter().try_for_each(|state| writeln!(f, "{}", change(state)));

@@ -76,7 +76,7 @@ fn find(path: &Path) -> Result<Mount> {
     }
 }
 
-/// Asks the daemon who it is.
+/// Asks the daemon for its process.
 fn daemon_of(mount: &Mount) -> Option<Pid> {
     Pid::from_raw(live::get(&mount.dir, live::PID).ok()??.parse().ok()?)
 }
@@ -90,22 +90,22 @@ fn found_later(mut mount: Mount, daemon: Option<Pid>) -> Mount {
     mount
 }
 
-/// How long an end may take before somebody may be in its way.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long an end may take before its users are looked for.
+const USERS_NAMED_AFTER: Duration = Duration::from_secs(5);
 
 /// Waits until the daemon is gone or, where it is unknown, until the volume can be had. Fails when copies of the mount keep both.
 fn wait(mount: &Mount, daemon: Option<Pid>) -> Result<()> {
     let daemon = daemon.and_then(|daemon| pidfd_open(daemon, PidfdFlags::empty()).ok());
-    let mut deadline = Instant::now() + PATIENCE;
+    let mut deadline = Instant::now() + USERS_NAMED_AFTER;
     while !has_ended(daemon.as_ref())? {
         let late = Instant::now() > deadline;
-        // In another container the daemon's number may be that of somebody else: then the volume alone tells.
+        // In another container the daemon's number may be that of another process: then the volume alone tells.
         if (daemon.is_none() || late) && is_free(mount) {
             break;
         }
         if late {
             require_no_copies(mount)?;
-            deadline = Instant::now() + PATIENCE;
+            deadline = Instant::now() + USERS_NAMED_AFTER;
         }
     }
     Ok(())
@@ -125,7 +125,7 @@ fn has_ended(daemon: Option<&OwnedFd>) -> Result<bool> {
     }
 }
 
-/// Returns whether nobody holds the volume any more.
+/// Returns whether no process holds the volume any more.
 fn is_free(mount: &Mount) -> bool {
     !matches!(device::open(&mount.source, Access::ReadOnly), Err(failure) if failure.kind == "busy")
 }
@@ -151,7 +151,7 @@ fn require_clean(mount: &Mount) -> Result<()> {
             Err(Failure::new("unclean", format!("{dir} is unmounted, {what} {volume}")))
         }
         Ok(Err(error)) => Err(error.into()),
-        // Somebody was quicker and has it already; whoever mounts it is told about a recovery.
+        // Another process has it already; its mount tells about a recovery.
         _ => Ok(()),
     }
 }

@@ -151,7 +151,7 @@ impl PageArbiter for Names {
 }
 
 impl Names {
-    /// Returns where the page at an address ends in its file, and whose copy of it is the only one that is whole: nobody's where all are the same.
+    /// Returns where the page at an address ends in its file, and which copy of it is the only one that is whole: none where all are the same.
     /// Nothing when that cannot be told. The head of the file may be what differs, so every copy's own is believed in turn.
     fn judge_page(&self, address: u64, place: (&str, u64), copies: usize, read: &mut ReadCopy<'_>) -> Option<(u64, Option<usize>)> {
         let (path, offset) = place;

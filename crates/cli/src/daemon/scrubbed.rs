@@ -83,7 +83,7 @@ impl fmt::Display for Differing {
             (None, Some((path, offset)), false) => write!(f, "{} at byte {offset} is wrong", one_line(path)),
             (None, None, _) => {
                 let copies: Vec<String> = self.copies.iter().map(|(path, offset)| format!("{} at byte {offset}", one_line(path))).collect();
-                write!(f, "nobody knows which is right of {}; left as they are", copies.join(" and "))
+                write!(f, "it is not known which is right of {}; left as they are", copies.join(" and "))
             }
         }
     }
@@ -107,7 +107,7 @@ impl fmt::Display for Scrubbed {
 pub struct ScrubStatus {
     pub every_s: u64,
     pub repair: bool,
-    /// `waiting`, `running`, or `due`: it begins when somebody has the group open and nothing else is copied.
+    /// `waiting`, `running`, or `due`: it begins when the group is open and nothing else is copied.
     pub state: String,
     pub next_s: Option<u64>,
     pub begun_s: Option<u64>,

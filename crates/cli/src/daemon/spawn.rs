@@ -73,7 +73,7 @@ pub fn detach_from_terminal() -> Result<()> {
 /// Tells the parent how it went.
 ///
 /// # Errors
-/// When the parent is gone: then nobody knows of this mount, and it should end.
+/// When the parent is gone: then its caller does not know of this mount, and it should end.
 pub fn announce<T: Serialize>(told: std::result::Result<T, &Failure>) -> Result<()> {
     let word = match told {
         Ok(told) => Word::Ready(told),

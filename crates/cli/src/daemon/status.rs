@@ -19,14 +19,14 @@ pub struct Status {
     pub id: String,
     pub event: u64,
     pub clean: bool,
-    /// Bytes that are still to be compared or copied until all copies agree; `None` where nobody has the group open.
+    /// Bytes that are still to be compared or copied until all copies agree; `None` where no process has the group open.
     pub pending_bytes: Option<u64>,
     /// The rate of late, and how long the rest takes at that.
     pub pending_bytes_per_second: Option<u64>,
     pub pending_seconds: Option<u64>,
     /// What the p99 of reads, writes and flushes may grow to while members are filled, moved or compared, in hundredths; 65,535: anything.
     pub foreground_percent: u16,
-    /// What it grew to of late; `None` while nothing of that goes on, or nobody uses the volumes.
+    /// What it grew to of late; `None` while nothing of that goes on, or the volumes are idle.
     pub foreground_found_percent: Option<u32>,
     /// When copies are compared by themselves, and what came of it.
     #[serde(default)]
@@ -36,7 +36,7 @@ pub struct Status {
     /// What an administrator should know: members that nothing stands in for, and those that lie in free space of others.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// Why it could not be opened with the members that were found; only where nobody has it open.
+    /// Why it could not be opened with the members that were found; only where no process has it open.
     #[serde(default)]
     pub refused: Option<String>,
 }
@@ -66,7 +66,7 @@ pub struct RelayoutStatus {
     pub layout: String,
     /// That layout line by line.
     pub picture: Vec<String>,
-    /// `running`, `paused`, or what the last step failed with; `waiting` where nobody has the group open.
+    /// `running`, `paused`, or what the last step failed with; `waiting` where no process has the group open.
     pub state: String,
     /// How many bytes are there, and how many go.
     pub moved_bytes: u64,
@@ -206,7 +206,7 @@ impl Status {
         }
     }
 
-    /// Says what work in the background costs those who use the volumes, while there is any, and the limit where another one was stated.
+    /// Says what work in the background costs the foreground, while there is any, and the limit where another than the default was stated.
     fn foreground(&self) -> Option<String> {
         let factor = |percent: u32| format!("{:.2}", f64::from(percent) / 100.0);
         let limit = match self.foreground_percent {

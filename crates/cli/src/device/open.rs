@@ -21,7 +21,7 @@ pub struct Opened {
     pub group: Option<Group>,
 }
 
-/// Closes a group that nobody writes to any more, so that it leaves nothing in doubt even if a thread that is ending still holds a part of it.
+/// Closes a group that is written to no more, so that it leaves nothing in doubt even if a thread that is ending still holds a part of it.
 pub fn close(group: Option<Group>) -> Result<()> {
     group.map_or(Ok(()), |group| Ok(group.close()?))
 }

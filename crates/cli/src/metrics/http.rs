@@ -1,6 +1,6 @@
 //! As much of HTTP as a question for metrics needs: one request a connection, no body, an answer whose length is told.
 //!
-//! Anybody on this machine may send anything to a port, and this runs in the process that serves a database's files. So a request has at most
+//! Every process of this machine may send anything to a port, and this runs in the process that serves a database's files. So a request has at most
 //! [`REQUEST_BYTES_MAX`], and nothing in it is believed or stored.
 
 use std::io::{self, Read};
@@ -15,7 +15,7 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 /// Reads one request and returns the bytes of the answer; `tell` makes the metrics, unless the volume is going away.
 ///
 /// # Errors
-/// Those of `input`, and `UnexpectedEof` where it ends before the request does: nobody waits for an answer then.
+/// Those of `input`, and `UnexpectedEof` where it ends before the request does: no answer is awaited then.
 pub fn answer(input: &mut dyn Read, tell: impl FnOnce() -> Option<String>) -> io::Result<Vec<u8>> {
     let Some(head) = head(input)? else {
         return Ok(written("431 Request Header Fields Too Large", PLAIN, "a request for metrics is shorter\n", true));

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Only addresses of this machine are listened on, and a socket in the file system is the mounter's alone: what files are called and how they are used
-//! concerns nobody else.
+//! concerns no other part.
 
 mod families;
 mod http;
@@ -35,14 +35,14 @@ const FILES_MAX: usize = 1000;
 
 /// Where to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum MetricsAddress {
     /// A socket in the file system.
     Unix(PathBuf),
     /// A port of a loopback address.
     Tcp(SocketAddr),
 }
 
-impl FromStr for Place {
+impl FromStr for MetricsAddress {
     type Err = Failure;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -66,7 +66,7 @@ pub fn files(text: &str) -> Result<usize> {
     number.ok_or_else(|| Failure::usage(format!("mount option 'metrics-files={text}': write a number from 0 to {FILES_MAX}")))
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for MetricsAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
@@ -75,18 +75,18 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Answers until it is dropped. Its thread is not waited for: somebody who does not read his answer must not keep the daemon from ending.
+/// Answers until it is dropped. Its thread is not waited for: a client that does not read its answer must not keep the daemon from ending.
 pub struct Serving {
     server: Arc<Server>,
     socket: Option<PathBuf>,
 }
 
 /// Begins to answer; `files` of the busiest files get metrics of their own.
-pub fn serve(place: &Place, files: usize, fs: &FileSystem, group: Option<&Group>) -> Result<Serving> {
+pub fn serve(place: &MetricsAddress, files: usize, fs: &FileSystem, group: Option<&Group>) -> Result<Serving> {
     let refused = |error: io::Error| Failure::new("io", format!("cannot listen for metrics on {place}: {}", crate::failure::plain(&error)));
     let (listener, socket) = match place {
-        Place::Tcp(address) => (Listener::tcp(address).map_err(refused)?, None),
-        Place::Unix(path) => (bind(path).map_err(refused)?, Some(path.clone())),
+        MetricsAddress::Tcp(address) => (Listener::tcp(address).map_err(refused)?, None),
+        MetricsAddress::Unix(path) => (bind(path).map_err(refused)?, Some(path.clone())),
     };
     let registry = families::registry(Source::new(fs.clone(), group.map(Group::downgrade), files));
     let answer = move |input: &mut dyn Read| http::answer(input, || tell(&registry));
@@ -94,7 +94,7 @@ pub fn serve(place: &Place, files: usize, fs: &FileSystem, group: Option<&Group>
     Ok(Serving { server, socket })
 }
 
-/// Takes a socket's place; what a killed daemon left there is no obstacle, what somebody answers on is.
+/// Takes a socket's place; what a killed daemon left there is no obstacle, a socket that is answered is.
 fn bind(path: &Path) -> io::Result<Listener> {
     let left = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     if left && UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {

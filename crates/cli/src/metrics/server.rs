@@ -1,7 +1,7 @@
 //! The sockets that metrics are asked for on.
 //!
-//! A connection has [`PATIENCE`] for everything, and there are at most [`AT_ONCE_MAX`]: who asks slowly, does not read his answer, or asks a thousand
-//! times at once costs the daemon no more than that, and keeps nobody else waiting longer.
+//! A connection has [`CONNECTION_TIMEOUT`] for everything, and there are at most [`AT_ONCE_MAX`]: a client that asks slowly, does not read its answer, or asks a thousand
+//! times at once costs the daemon no more than that, and keeps no other client waiting longer.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use rustix::fs::Mode;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
 /// How long one connection may take, from the first byte of the request to the last of the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many connections are served at once; more are closed without an answer.
 const AT_ONCE_MAX: usize = 8;
 /// How long nothing is accepted after the system refused (no descriptors left, for example).
@@ -33,14 +33,14 @@ pub enum Listener {
     Tcp(TcpListener),
 }
 
-/// One who asks.
+/// A client.
 enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
 }
 
 impl Listener {
-    /// Listens on a socket in the file system that nobody but its owner can connect to, at any moment.
+    /// Listens on a socket in the file system that at no time another user than its owner can connect to.
     pub fn unix(path: &Path) -> io::Result<Self> {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         // The name gets the permissions that the socket has.
@@ -125,7 +125,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Accepts nobody any more. Who is being answered is not waited for: somebody who does not read must not keep the daemon from ending.
+    /// Accepts no client any more. Answers under way are not waited for: a client that does not read must not keep the daemon from ending.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
         // Wakes the thread that accepts.
@@ -140,7 +140,7 @@ impl Server {
                 Ok(stream) => self.serve(stream, Arc::clone(answer)),
                 Err(_) if self.ended.load(Ordering::Acquire) => return,
                 Err(error) => {
-                    tracing::debug!("nobody can ask for metrics now: {error}");
+                    tracing::debug!("metrics cannot be asked for now: {error}");
                     std::thread::sleep(PAUSE);
                 }
             }
@@ -154,8 +154,8 @@ impl Server {
         }
         let server = Arc::clone(self);
         let started = spawn(move || {
-            let mut connection = Connection { stream, until: Instant::now() + PATIENCE };
-            // Who asked and went away, or took too long, is not told.
+            let mut connection = Connection { stream, until: Instant::now() + CONNECTION_TIMEOUT };
+            // A client that went away, or took too long, is not told.
             let _told = answer(&mut connection).and_then(|bytes| connection.write_all(&bytes));
             server.at_once.fetch_sub(1, Ordering::AcqRel);
         });
@@ -182,7 +182,7 @@ mod tests {
         text
     }
 
-    /// One who sent nothing, or did not read, once kept all others waiting for ever.
+    /// A client that sent nothing, or did not read, once kept all others waiting for ever.
     #[test]
     fn s_99_who_says_nothing_and_who_reads_nothing_keeps_nobody_waiting() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -119,12 +119,12 @@ fn the_dashboard_asks_for_nothing_that_is_not_told() {
 #[test]
 fn addresses_that_others_could_reach_are_refused() {
     for text in ["0.0.0.0:9180", "192.168.1.1:9180", "[::]:9180"] {
-        let failure = text.parse::<Place>().unwrap_err();
+        let failure = text.parse::<MetricsAddress>().unwrap_err();
         assert!(failure.message.contains("others could reach that address"), "{}", failure.message);
     }
     for text in ["9180", "localhost", "unix", ""] {
-        assert!(text.parse::<Place>().unwrap_err().message.contains("write unix:PATH or an address"), "{text}");
+        assert!(text.parse::<MetricsAddress>().unwrap_err().message.contains("write unix:PATH or an address"), "{text}");
     }
-    assert_eq!("127.0.0.1:9180".parse::<Place>().unwrap().to_string(), "127.0.0.1:9180");
-    assert_eq!("unix:/run/x".parse::<Place>().unwrap(), Place::Unix("/run/x".into()));
+    assert_eq!("127.0.0.1:9180".parse::<MetricsAddress>().unwrap().to_string(), "127.0.0.1:9180");
+    assert_eq!("unix:/run/x".parse::<MetricsAddress>().unwrap(), MetricsAddress::Unix("/run/x".into()));
 }

@@ -14,14 +14,14 @@ use crate::render::text;
 
 /// What the daemon of a mount tells.
 #[derive(Debug, Clone, Default, Deserialize)]
-pub struct Told {
+pub struct DefragmenterStatus {
     #[serde(flatten)]
     pub report: MoverReport,
     /// Paths from the root of the file system, by inode number.
     paths: BTreeMap<u64, String>,
 }
 
-impl Told {
+impl DefragmenterStatus {
     /// Asks a mount; `None` where its daemon is of a version that does not tell.
     pub fn of(mount: &Mount) -> Result<Option<Self>> {
         live::get_as(&mount.dir, live::MOVER)
@@ -34,13 +34,13 @@ impl Told {
 }
 
 /// What mounts told at one moment, by where they are mounted.
-pub type Looked = BTreeMap<PathBuf, Told>;
+pub type Looked = BTreeMap<PathBuf, DefragmenterStatus>;
 
 /// Looks at mounts; those that do not tell are left out.
 pub fn look(mounts: &[Mount]) -> Result<Looked> {
     let mut looked = Looked::new();
     for mount in mounts {
-        looked.extend(Told::of(mount)?.map(|told| (mount.dir.clone(), told)));
+        looked.extend(DefragmenterStatus::of(mount)?.map(|told| (mount.dir.clone(), told)));
     }
     Ok(looked)
 }
@@ -64,7 +64,7 @@ pub struct Moved {
 
 /// Returns what was moved between two looks so many seconds apart; mounts where it is off and did nothing are left out.
 pub fn between(before: &Looked, now: &Looked, seconds: Option<f64>) -> Vec<Moved> {
-    let moved = |(dir, told): (&PathBuf, &Told)| {
+    let moved = |(dir, told): (&PathBuf, &DefragmenterStatus)| {
         let report = &told.report;
         // A mount that began anew counts anew.
         let earlier = before.get(dir).map_or(0, |earlier| earlier.report.moved_bytes);
@@ -108,7 +108,7 @@ impl fmt::Display for Moved {
 mod tests {
     use super::*;
 
-    fn told(state: &str, moved_bytes: u64) -> Told {
+    fn told(state: &str, moved_bytes: u64) -> DefragmenterStatus {
         let last = serde_json::json!({
             "ino": 7, "before": { "bytes": 262_144, "runs": 60, "shared": 0 }, "after": { "bytes": 262_144, "runs": 60, "shared": 0 }, "moved_bytes": moved_bytes, "stuck_bytes": 0,
         });
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn what_was_moved_is_counted_from_look_to_look() {
         let dir = PathBuf::from("/mnt");
-        let at = |told: Told| Looked::from([(dir.clone(), told)]);
+        let at = |told: DefragmenterStatus| Looked::from([(dir.clone(), told)]);
         let (before, now) = (at(told("idle", 4 << 20)), at(told("working", 10 << 20)));
         let moved = between(&before, &now, Some(2.0));
         assert_eq!((moved.len(), moved[0].moved_bytes, moved[0].bytes_per_s), (1, 6 << 20, Some(f64::from(3 << 20))));

@@ -12,9 +12,9 @@
 //! | `user.bedplate.activity` | file | its counters and latencies, JSON |
 //! | `user.bedplate.trial_mode` | file | the mode it is on trial in; set again and again as long as the trial goes on |
 //! | `user.bedplate.trial` | file | what became of the last trial of another mode, JSON; may be set |
-//! | `user.bedplate.opens` | file | who has it open, JSON |
+//! | `user.bedplate.opens` | file | its opens, with their programs, JSON |
 //! | `user.bedplate.activities.N` | root | those of the files behind inode N, JSON |
-//! | `user.bedplate.reset` | file, root | setting it lets counters and latencies begin anew |
+//! | `user.bedplate.reset` | file, root | setting it lets counters and latencies begin again |
 //! | `user.bedplate.info` | root | what `info` tells of the file system, JSON |
 //! | `user.bedplate.mover` | root | what background defragmentation does and did, JSON |
 //! | `user.bedplate.pid` | root | the daemon's process |
@@ -49,11 +49,11 @@ pub const ACTIVITY: &str = "user.bedplate.activity";
 pub const TRIAL: &str = "user.bedplate.trial";
 /// The mode that a file is on trial in.
 pub const TRIAL_MODE: &str = "user.bedplate.trial_mode";
-/// Who has a file open.
+/// The opens of a file.
 pub const OPENS: &str = "user.bedplate.opens";
 /// Counters and latencies of files behind an inode number.
 pub const ACTIVITIES: &str = "user.bedplate.activities";
-/// The trigger to count anew.
+/// The trigger to count from zero.
 pub const RESET: &str = "user.bedplate.reset";
 /// Everything the file system tells of itself.
 pub const INFO: &str = "user.bedplate.info";

@@ -1,4 +1,4 @@
-//! Files of live mounts as those see them who watch: which, what they did, and in which order.
+//! Files of live mounts as `iostat`, `top` and `explain` show them: which, what they did, and in which order.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -50,7 +50,7 @@ impl Scope {
             for mount in mount::ours()? {
                 match live::get(&mount.dir, live::PID) {
                     Ok(None) => {}
-                    // One that is dead or somebody else's hides no other.
+                    // One that is dead or of another user hides no other.
                     Err(failure) if failure.kind == "stale_mount" || failure.kind == "not_permitted" => tracing::warn!("{}", failure.message),
                     _ => scope.below.push((mount, PathBuf::from("/"))),
                 }
@@ -116,7 +116,7 @@ impl Scope {
         Ok(seen)
     }
 
-    /// Lets counters begin anew: of the files named, and of the mounts whose directories were named.
+    /// Sets counters to zero: of the files named, and of the mounts whose directories were named.
     pub fn reset(&self) -> Result<()> {
         for file in &self.files {
             live::set(file, live::RESET, "1")?;

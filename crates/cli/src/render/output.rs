@@ -42,7 +42,7 @@ impl Output {
         written(writeln!(io::stdout().lock(), "{}", text.trim_end_matches('\n')))
     }
 
-    /// Returns whether nobody reads standard output any more, so that a command without an end can end.
+    /// Returns whether the reader of standard output is gone, so that a command without an end can end.
     pub fn reader_is_gone(&self) -> bool {
         let stdout = io::stdout();
         let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
@@ -78,7 +78,7 @@ impl Output {
         } else {
             writeln!(io::stderr().lock(), "bedplate: {}", text::one_line(&failure.message))
         };
-        // Nobody is left to be told that telling failed; the exit code still says it.
+        // Where telling fails the exit code still says it.
         drop(told);
     }
 }

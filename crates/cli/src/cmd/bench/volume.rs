@@ -41,9 +41,9 @@ pub struct Arguments {
 
 #[derive(Serialize)]
 #[serde(transparent)]
-struct Told(VolumeReport);
+struct VolumeResults(VolumeReport);
 
-impl fmt::Display for Told {
+impl fmt::Display for VolumeResults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -62,5 +62,5 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         results.volumes = Some(report.clone());
         results.save(directory)?;
     }
-    output.show(&Told(report))
+    output.show(&VolumeResults(report))
 }

@@ -124,7 +124,7 @@ impl Database {
                 (command, format!(".timeout 30000\nPRAGMA wal_checkpoint(TRUNCATE);\nBEGIN IMMEDIATE;\n.print {READY}\n"))
             }
             Self::Program(program) => {
-                // Thawed also when it failed to freeze, because it may have got halfway, and when nobody listens any more. The program is a word of its own, not a line of the shell.
+                // Thawed also when it failed to freeze, because it may have got halfway, and when the other end is gone. The program is a word of its own, not a line of the shell.
                 let script = "trap '' PIPE; \"$1\" freeze </dev/null >&2; frozen=$?; if [ $frozen = 0 ]; then echo bedplate-ready; cat >/dev/null; fi; \
                               \"$1\" thaw </dev/null >&2 && exit $frozen";
                 (with("sh", &["-c", script, "sh", program].map(text)), String::new())

@@ -94,7 +94,7 @@ enum Action {
         /// An existing, empty directory
         dir: PathBuf,
     },
-    /// Make checkpoints at regular times, and delete the oldest of them; kept in the volume, carried out by whoever has it mounted
+    /// Make checkpoints at regular times, and delete the oldest of them; kept in the volume, carried out by the daemon of its mount
     #[command(subcommand)]
     Schedule(schedule::Action),
     /// Make what is due by schedules, and delete what they keep no longer: for volumes that are not mounted all the time
@@ -154,7 +154,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
             let reach = target.reach()?;
             let paths = paths.iter().map(|path| in_bytes(reach.inside(path))).collect();
             if database.is_some() {
-                // Whoever uses the database is not made to wait for nothing.
+                // Programs that use the database are not made to wait for nothing.
                 show::refuse_taken(&reach, name, output)?;
             }
             let request = Request::Create { name: bytes(name), paths, keep: *keep, automatic: false };
@@ -281,7 +281,7 @@ impl fmt::Display for RolledBack {
 impl fmt::Display for PolicyShown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let means = if self.policy == "delete-oldest" {
-            "a full volume deletes the oldest automatic checkpoints that nobody keeps"
+            "a full volume deletes the oldest automatic checkpoints that are not kept"
         } else {
             "on a full volume writes fail, and every checkpoint stays"
         };

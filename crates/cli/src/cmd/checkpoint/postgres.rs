@@ -1,5 +1,5 @@
 //! Addresses of PostgreSQL servers, `postgresql://[USER[:PASSWORD]@][HOST][/DATABASE][?NAME=VALUE&…]`. A password in one is taken out of it and goes to
-//! whoever connects by its environment, because command lines are everybody's to read; as libpq reads it, so that nothing else is meant then.
+//! a program that connects by its environment, because every user can read command lines; as libpq reads it, so that nothing else is meant then.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -47,7 +47,7 @@ impl Address {
                 b"password" => password = Some(value),
                 b"sslpassword" => {
                     return Err(
-                        "an sslpassword in its address would be everybody's to read: put it into a service file, and name that with ?service=",
+                        "an sslpassword in its address could be read by every user: put it into a service file, and name that with ?service=",
                     );
                 }
                 _ => kept.push(parameter),

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serve::control::Request;
 
-use crate::address::Place;
+use crate::address::PathArg;
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
 use crate::mount::{self, Mount, live};
@@ -80,12 +80,12 @@ struct Report {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
-    let path = match Place::parse(&arguments.place) {
-        Place::Inside { volume, .. } if arguments.report => {
+    let path = match PathArg::parse(&arguments.place) {
+        PathArg::Inside { volume, .. } if arguments.report => {
             return Err(Failure::usage(format!("{}: --report is for a volume that is mounted", volume.display())));
         }
-        Place::Inside { volume, path } => return alone(&volume, &path, arguments, output),
-        Place::Live(path) => path,
+        PathArg::Inside { volume, path } => return alone(&volume, &path, arguments, output),
+        PathArg::Live(path) => path,
     };
     let refused = match live::require_mount(&path) {
         Ok(mount) => return mounted(&mount, &mount::canonical(&path)?, arguments, output),

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::told;
 use crate::failure::{Failure, Result};
 use crate::mount::Mount;
-use crate::mount::defragmenter::Told;
+use crate::mount::defragmenter::DefragmenterStatus;
 use crate::render::output::Output;
 use crate::render::text;
 
@@ -27,7 +27,7 @@ struct Report {
 
 /// Shows the report of a mount.
 pub fn show(mount: &Mount, output: &Output) -> Result<()> {
-    let told = Told::of(mount)?;
+    let told = DefragmenterStatus::of(mount)?;
     let told = told.ok_or_else(|| Failure::new("io", "the daemon of the mount does not tell what it moves; is it of another version?"))?;
     let path = |file: &MovedFile| told.path(&mount.dir, file);
     let (now, paths) = (told.report.now.as_ref().and_then(path), told.report.last.iter().map(path).collect());

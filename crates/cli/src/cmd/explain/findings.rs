@@ -10,12 +10,12 @@ use crate::mount::watch::short;
 
 /// What is known of a file.
 #[derive(Debug, Clone)]
-pub struct Told {
+pub struct FileFacts {
     /// Its path as a shell reads it, for the commands proposed.
     pub path: String,
     /// What it did.
     pub activity: FileActivity,
-    /// Who has it open.
+    /// The opens of it, with their programs.
     pub opens: Vec<Open>,
     /// Alignment of direct I/O in bytes.
     pub io_align: u64,
@@ -27,7 +27,7 @@ pub struct Told {
     pub allocated_bytes: u64,
 }
 
-impl Told {
+impl FileFacts {
     /// Returns the average length of an extent in bytes.
     pub fn extent_bytes_average(&self) -> u64 {
         self.allocated_bytes / (self.extents.max(1) as u64)
@@ -45,7 +45,7 @@ pub struct Finding {
     pub what: String,
     /// What it cost.
     pub cost: String,
-    /// Who, where that is known.
+    /// The programs, where these are known.
     pub who: Vec<String>,
     /// What to change.
     pub change: String,
@@ -72,7 +72,7 @@ const HITS_FEW: f64 = 0.2;
 const READS_MANY: u64 = 100;
 
 /// Returns what is worth knowing of a file, the most frequent first.
-pub fn of(told: &Told) -> Vec<Finding> {
+pub fn of(told: &FileFacts) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         [misaligned(told), mixed(told), dirty_syncs(told), poor_cache(told), fragmented(told)].into_iter().flatten().collect();
     findings.extend(
@@ -89,7 +89,7 @@ fn names<'a>(opens: impl Iterator<Item = &'a Open>) -> Vec<String> {
     names
 }
 
-fn misaligned(told: &Told) -> Option<Finding> {
+fn misaligned(told: &FileFacts) -> Option<Finding> {
     let counters = &told.activity.counters;
     let count = Some(counters.misaligned).filter(|count| *count > 0)?;
     let why: Vec<String> = [Reason::UnalignedOffset, Reason::UnalignedLength, Reason::UnalignedBuffer]
@@ -111,7 +111,7 @@ fn misaligned(told: &Told) -> Option<Finding> {
     })
 }
 
-fn mixed(told: &Told) -> Option<Finding> {
+fn mixed(told: &FileFacts) -> Option<Finding> {
     let count = told.activity.counters.reason(Reason::MixedOpen);
     if count == 0 && !told.activity.mixed {
         return None;
@@ -136,7 +136,7 @@ fn mixed(told: &Told) -> Option<Finding> {
     })
 }
 
-fn dirty_syncs(told: &Told) -> Option<Finding> {
+fn dirty_syncs(told: &FileFacts) -> Option<Finding> {
     let counters = &told.activity.counters;
     let count = Some(counters.syncs).filter(|_| counters.sync_pages_ns > counters.sync_wait_ns / 2 && counters.sync_pages_ns > 0)?;
     Some(Finding {
@@ -153,7 +153,7 @@ fn dirty_syncs(told: &Told) -> Option<Finding> {
     })
 }
 
-fn poor_cache(told: &Told) -> Option<Finding> {
+fn poor_cache(told: &FileFacts) -> Option<Finding> {
     let counters = &told.activity.counters;
     let through = counters.cache_hits + counters.cache_misses;
     let ratio = counters.cache_hits as f64 / through.max(1) as f64;
@@ -171,7 +171,7 @@ fn poor_cache(told: &Told) -> Option<Finding> {
     })
 }
 
-fn fragmented(told: &Told) -> Option<Finding> {
+fn fragmented(told: &FileFacts) -> Option<Finding> {
     (told.extents >= EXTENTS_MANY && told.extent_bytes_average() < EXTENT_BYTES_SMALL).then(|| Finding {
         kind: "fragmented",
         count: told.activity.counters.reason(Reason::Split),
@@ -186,7 +186,7 @@ fn fragmented(told: &Told) -> Option<Finding> {
     })
 }
 
-fn of_reason(told: &Told, reason: Reason) -> Option<Finding> {
+fn of_reason(told: &FileFacts, reason: Reason) -> Option<Finding> {
     let count = Some(told.activity.counters.reason(reason)).filter(|count| *count > 0)?;
     // One that failed for want of space was a write too.
     let writes = told.activity.counters.writes.max(count);
@@ -227,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    fn told(change: impl FnOnce(&mut Told)) -> Told {
+    fn told(change: impl FnOnce(&mut FileFacts)) -> FileFacts {
         let activity = FileActivity {
             ino: InodeNo(9),
             size_bytes: 64 << 20,
@@ -251,12 +251,12 @@ mod tests {
         };
         let opens = vec![open("postgres", "concurrent"), open("cp", "cached")];
         let allocated_bytes = activity.size_bytes;
-        let mut told = Told { path: "/mnt/f".into(), activity, opens, io_align: 512, block_size: 4096, extents: 1, allocated_bytes };
+        let mut told = FileFacts { path: "/mnt/f".into(), activity, opens, io_align: 512, block_size: 4096, extents: 1, allocated_bytes };
         change(&mut told);
         told
     }
 
-    fn kinds(told: &Told) -> Vec<&'static str> {
+    fn kinds(told: &FileFacts) -> Vec<&'static str> {
         of(told).into_iter().map(|finding| finding.kind).collect()
     }
 

@@ -24,12 +24,12 @@ use crate::mount::{self, Mount};
 use crate::render::output::Output;
 use crate::render::text::{self, Name};
 use databases::Advice;
-use findings::{Finding, Told};
+use findings::{FileFacts, Finding};
 
 /// How many files of a mount are told of.
 const FILES_MAX: usize = 10;
 
-/// Tell how a file of a live mount is served, what did not go the way its mode asks, how often, who did it, and what to change
+/// Tell how a file of a live mount is served, what did not go the way its mode asks, how often, which program did it, and what to change
 ///
 /// Of a directory: of the busiest files below it that have something to tell.
 #[derive(Debug, Args)]
@@ -152,18 +152,18 @@ fn of_file(path: &Path, mount: &Mount, info: &Value) -> Result<OfFile> {
 }
 
 /// Asks the daemon about a file.
-fn look(path: &Path, info: &Value) -> Result<Told> {
+fn look(path: &Path, info: &Value) -> Result<FileFacts> {
     let number = |name: &str| info.get(name).and_then(Value::as_u64).unwrap_or(0);
     let extents = live::extent_count(path)?;
     let allocated_bytes = std::fs::metadata(path).map_err(|error| Failure::system("look at", path, &error))?.blocks() * 512;
-    // Asking for the extents opened the file where nobody had it open, so that its mode is known.
+    // Asking for the extents opened the file where it was not open, so that its mode is known.
     let activity: FileActivity = live::get_as(path, live::ACTIVITY)?.ok_or_else(|| live::stale(path))?;
     let mut opens: Vec<Open> = live::get_as(path, live::OPENS)?.unwrap_or_default();
     for open in &mut opens {
         open.program = std::fs::read_to_string(format!("/proc/{}/comm", open.pid)).ok().map(|name| name.trim_end().to_owned());
     }
     let (path, io_align, block_size) = (text::quoted(path), number("io_align"), number("block_size"));
-    Ok(Told { path, activity, opens, io_align, block_size, extents, allocated_bytes })
+    Ok(FileFacts { path, activity, opens, io_align, block_size, extents, allocated_bytes })
 }
 
 /// Returns the mode of what is created in a directory.
@@ -173,7 +173,7 @@ fn mode_of_new_files(path: &Path, info: &Value) -> Result<Option<IoMode>> {
     Ok(mode.and_then(|mode| mode.parse().ok()))
 }
 
-fn mode_from(path: &Path, told: &Told, info: &Value) -> Result<String> {
+fn mode_from(path: &Path, told: &FileFacts, info: &Value) -> Result<String> {
     if told.activity.mixed {
         return Ok("conflicting opens, until the last of them goes".to_owned());
     }

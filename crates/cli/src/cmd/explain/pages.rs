@@ -57,7 +57,7 @@ fn look(dir: &Path, mount_mode: Option<IoMode>, found: &mut Below) -> Result<[bo
             holds[Of::Postgresql as usize] = true;
             match live::require_mount(&space) {
                 Ok(_) => drop(look(&space, mount_mode, found)?),
-                // Nobody answers for what lies elsewhere.
+                // Nothing is known of what lies elsewhere.
                 Err(_) => found.unknown(Of::Postgresql, &path),
             }
         } else if let Some(of) = whose(&entry).filter(|_| kind.is_file()) {

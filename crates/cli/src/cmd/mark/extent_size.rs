@@ -17,7 +17,7 @@ use crate::session::Devices;
 /// Show or set how much of a file is wanted in one run of the volume, or of what is created in a directory
 ///
 /// A hint for files that grow in turns with others, or are written over after checkpoints: behind what such a file gets, room is kept for it, also while
-/// nobody has it open. It takes no space and fails no write: where there is no such run, the file gets what there is. XFS calls it the same.
+/// it is not open. It takes no space and fails no write: where there is no such run, the file gets what there is. XFS calls it the same.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A file or directory on a mount, or VOLUME:/PATH inside a volume that is not mounted
@@ -32,7 +32,7 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct ExtentSize {
     path: Name,
     extent_bytes: Option<u64>,
     /// How many files and directories below it were set too.
@@ -48,10 +48,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         read: |text: &str| text.parse::<u64>().ok(),
     };
     let (extent_bytes, below) = mark.apply(&arguments.file, arguments.size, arguments.recursive, &arguments.devices, output)?;
-    output.show(&Told { path: arguments.file.clone().into(), extent_bytes, below })
+    output.show(&ExtentSize { path: arguments.file.clone().into(), extent_bytes, below })
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for ExtentSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.extent_bytes {
             Some(bytes) => write!(f, "{}: extents of {}", self.path, format_size(bytes))?,

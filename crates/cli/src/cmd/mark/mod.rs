@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use bedplate::{FileKind, FileSystem, InodeNo, parse_size};
 
-use crate::address::Place;
+use crate::address::PathArg;
 use crate::device::Access;
 use crate::failure::{Failure, Result};
 use crate::mount::live;
@@ -49,14 +49,14 @@ impl<T: Display + Copy, V> Mark<T, V> {
     /// Sets it if wanted, also below if `recursive`; returns what it is then, and how many below were set.
     pub fn apply(&self, file: &Path, wanted: Option<Wanted<T>>, recursive: bool, devices: &Devices, output: &Output) -> Result<(Option<V>, u64)> {
         let below = wanted.filter(|_| recursive);
-        match Place::parse(file) {
-            Place::Live(path) => {
+        match PathArg::parse(file) {
+            PathArg::Live(path) => {
                 live::require_mount(&path)?;
                 wanted.map_or(Ok(()), |wanted| self.set_live(&path, wanted))?;
                 let told = live::get(&path, self.attribute)?.and_then(|text| (self.read)(&text));
                 Ok((told, below.map_or(Ok(0), |wanted| self.below_live(&path, wanted))?))
             }
-            Place::Inside { volume, path } => {
+            PathArg::Inside { volume, path } => {
                 let access = if wanted.is_some() { Access::ReadWrite } else { Access::ReadOnly };
                 Volume::new(volume, devices).with(access, output, |fs| {
                     let ino = fs.resolve(&path)?.ino;

@@ -8,7 +8,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{Mark, Wanted};
-use crate::address::Place;
+use crate::address::PathArg;
 use crate::failure::Result;
 use crate::mount::live;
 use crate::render::output::Output;
@@ -33,7 +33,7 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct UntornUnit {
     path: Name,
     untorn_bytes: Option<u32>,
     /// `device`: by its own unit; `redirect`: to new blocks, with one record that remaps them.
@@ -54,11 +54,13 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     };
     let (untorn, below) = mark.apply(&arguments.file, arguments.size, arguments.recursive, &arguments.devices, output)?;
     let by = untorn.map(|untorn| if untorn.by_device { "device" } else { "redirect" });
-    let torn_all_the_same = match Place::parse(&arguments.file) {
-        Place::Live(path) if untorn.is_some() && !path.is_dir() => live::get(&path, live::EFFECTIVE_MODE)?.as_deref() == Some(IoMode::Cached.name()),
+    let torn_all_the_same = match PathArg::parse(&arguments.file) {
+        PathArg::Live(path) if untorn.is_some() && !path.is_dir() => {
+            live::get(&path, live::EFFECTIVE_MODE)?.as_deref() == Some(IoMode::Cached.name())
+        }
         _ => false,
     };
-    output.show(&Told { torn_all_the_same, path: arguments.file.clone().into(), untorn_bytes: untorn.map(|untorn| untorn.bytes), by, below })
+    output.show(&UntornUnit { torn_all_the_same, path: arguments.file.clone().into(), untorn_bytes: untorn.map(|untorn| untorn.bytes), by, below })
 }
 
 /// Reads what a mount answers: `8192 redirect`.
@@ -67,7 +69,7 @@ pub fn read(text: &str) -> Option<Untorn> {
     Some(Untorn { bytes: bytes.parse().ok()?, by_device: by == "device" })
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for UntornUnit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.untorn_bytes, self.by) {
             (Some(bytes), Some(by)) => write!(f, "{}: {} untorn, by {by}", self.path, format_size(bytes.into()))?,

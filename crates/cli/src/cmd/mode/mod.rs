@@ -12,7 +12,7 @@ use bedplate::{FileKind, FileSystem, IoMode, OpenOptions};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::address::Place;
+use crate::address::PathArg;
 use crate::device::Access;
 use crate::failure::Result;
 use crate::mount::live;
@@ -65,9 +65,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         return r#try::run(trial, output);
     }
     let file = arguments.file.clone().unwrap_or_default();
-    let (mode, effective_mode) = match Place::parse(&file) {
-        Place::Live(path) => of_live(&path, arguments.mode)?,
-        Place::Inside { volume, path } => {
+    let (mode, effective_mode) = match PathArg::parse(&file) {
+        PathArg::Live(path) => of_live(&path, arguments.mode)?,
+        PathArg::Inside { volume, path } => {
             let access = if arguments.mode.is_some() { Access::ReadWrite } else { Access::ReadOnly };
             Volume::new(volume, &arguments.devices).with(access, output, |fs| of_inside(fs, &path, arguments.mode))?
         }

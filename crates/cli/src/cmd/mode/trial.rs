@@ -223,7 +223,7 @@ impl OnTrial {
         }
         match setxattr(&self.at, live::TRIAL_MODE, value.as_bytes(), XattrFlags::REPLACE) {
             Ok(()) => Ok(()),
-            Err(Errno::NODATA) => Err(gone("is not on trial any more, because this command was held up, or somebody ended it")),
+            Err(Errno::NODATA) => Err(gone("is not on trial any more, because this command was held up, or it was ended")),
             Err(error) => self.told(Err(live::refused("set", live::TRIAL_MODE, &self.at, error))),
         }
     }

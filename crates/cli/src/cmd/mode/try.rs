@@ -9,7 +9,7 @@ use bedplate::{FileActivity, IoMode, Timestamp};
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::address::Place;
+use crate::address::PathArg;
 use crate::cmd::iostat;
 use crate::cmd::mode::condition::{Condition, Outcome, judge};
 use crate::cmd::mode::trial::{Measured, OnTrial, Trial, Verdict};
@@ -46,7 +46,7 @@ const RENEWED_EVERY: Duration = Duration::from_secs(1);
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let path = &arguments.file;
-    if let Place::Inside { volume, .. } = Place::parse(path) {
+    if let PathArg::Inside { volume, .. } = PathArg::parse(path) {
         return Err(Failure::usage(format!("{} is not mounted: a trial needs programs that use the file", volume.display())));
     }
     if live::require_mount(path)?.read_only {
@@ -120,7 +120,7 @@ fn try_out(arguments: &Arguments, file: &OnTrial, trial: &mut Trial, interrupted
     Ok(verdict)
 }
 
-/// Sets the mode for good, unless somebody set one meanwhile.
+/// Sets the mode for good, unless one was set meanwhile.
 fn keep(file: &OnTrial, trial: &mut Trial) -> Result<Verdict> {
     let now = file.mode()?;
     if now != trial.mode_before {

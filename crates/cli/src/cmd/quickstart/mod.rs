@@ -59,7 +59,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| Failure::new("io", format!("cannot take signals: {error}")))?;
     }
     let size = arguments.size / PAGE_BYTES * PAGE_BYTES;
-    let tour = Tour { arguments, output, size, stop, place: Place::make(arguments.dir.as_deref(), size)? };
+    let tour = Tour { arguments, output, size, stop, place: Workplace::make(arguments.dir.as_deref(), size)? };
     tour.make_volume()?;
     let library = tour.measure("library", &tour.library_targets()?)?;
     let (mount, no_mount) = match tour.mount() {
@@ -79,7 +79,7 @@ struct Tour<'a> {
     output: &'a Output,
     size: u64,
     stop: Arc<AtomicBool>,
-    place: Place,
+    place: Workplace,
 }
 
 impl Tour<'_> {
@@ -142,14 +142,14 @@ impl Tour<'_> {
 }
 
 /// A directory of our own. Dropped, it is gone with all that is in it, also after a failure.
-struct Place {
+struct Workplace {
     base: PathBuf,
     image: PathBuf,
     raw: PathBuf,
     dir: PathBuf,
 }
 
-impl Place {
+impl Workplace {
     fn make(parent: Option<&Path>, size: u64) -> Result<Self> {
         let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);
         let parent = parent.canonicalize().map_err(|error| Failure::system("work in", &parent, &error))?;
@@ -183,7 +183,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Workplace {
     fn drop(&mut self) {
         if !self.raw.exists() {
             return;

@@ -1,6 +1,6 @@
 //! Writes what a salvage found into a directory of the system.
 //!
-//! The volume may be anybody's. Its names are single components, checked; symbolic links are made last, so that nothing is ever written through
+//! The volume may be of unknown origin. Its names are single components, checked; symbolic links are made last, so that nothing is ever written through
 //! one; directories get their attributes after that, when nothing is made in them any more.
 
 use std::collections::HashMap;
@@ -170,7 +170,7 @@ fn dress(salvage: &Salvage, entry: &SalvagedEntry, path: &Path, place: &Path, sa
         }
     }
     if attr.kind != FileKind::Symlink {
-        // Who may not give a file away must not make it run with somebody else's rights.
+        // A user that may not give a file away must not make it run with the rights of another.
         let bits = if owned.is_ok() { attr.mode & 0o7777 } else { attr.mode & 0o1777 };
         if let Err(error) = fs::set_permissions(place, std::os::unix::fs::PermissionsExt::from_mode(bits)) {
             saved.skip(path, format!("its permissions are not saved: {}", plain(&error)));

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::change::{id_of, index_of, tell};
 use super::create::LayoutName;
-use crate::daemon::control::{self, Request, Turn, Wish};
+use crate::daemon::control::{self, RelayoutRequest, RelayoutTarget, Request};
 use crate::device::group;
 use crate::failure::{Failure, Result};
 use crate::render::output::Output;
@@ -89,7 +89,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         let located = group::named(&arguments.group)?;
         Ok::<_, Failure>(id_of(&located, index_of(&located, member)?))
     };
-    let wish = Wish {
+    let target = RelayoutTarget {
         without: arguments.without.as_ref().map(leaving).transpose()?,
         log: arguments.volume == VolumeName::Log,
         layout: arguments.layout.map(|layout| name_of(layout.shape()).to_owned()),
@@ -97,41 +97,41 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         unit_bytes: arguments.unit,
         plexes: arguments.plexes,
         step_bytes_max: arguments.step,
-        ..Wish::default()
+        ..RelayoutTarget::default()
     };
     let says_something = arguments.layout.is_some()
         || [arguments.columns, arguments.plexes].iter().any(Option::is_some)
         || arguments.unit.is_some()
         || arguments.without.is_some();
-    let turn = match (arguments.pause, arguments.resume, arguments.reverse) {
-        (true, _, _) => Turn::Pause(true),
-        (_, true, _) => Turn::Pause(false),
-        (_, _, true) => Turn::Reverse,
-        _ if says_something => Turn::Begin(wish),
+    let request = match (arguments.pause, arguments.resume, arguments.reverse) {
+        (true, _, _) => RelayoutRequest::Pause(true),
+        (_, true, _) => RelayoutRequest::Pause(false),
+        (_, _, true) => RelayoutRequest::Reverse,
+        _ if says_something => RelayoutRequest::Begin(target),
         _ => {
             let hint = "say what shall change: --layout, --columns, --unit, --plexes or --without; or --pause, --resume or --reverse; 'volume show' tells how far it is";
             return Err(Failure::usage(hint));
         }
     };
-    ask(&arguments.group, turn, output)
+    ask(&arguments.group, request, output)
 }
 
 pub fn grow(arguments: &GrowArguments, output: &Output) -> Result<()> {
-    ask(&arguments.group, Turn::Begin(Wish { size_bytes: arguments.size, grow: true, ..Wish::default() }), output)
+    ask(&arguments.group, RelayoutRequest::Begin(RelayoutTarget { size_bytes: arguments.size, grow: true, ..RelayoutTarget::default() }), output)
 }
 
 pub fn shrink(arguments: &ShrinkArguments, output: &Output) -> Result<()> {
-    ask(&arguments.group, Turn::Begin(Wish { size_bytes: Some(arguments.size), ..Wish::default() }), output)
+    ask(&arguments.group, RelayoutRequest::Begin(RelayoutTarget { size_bytes: Some(arguments.size), ..RelayoutTarget::default() }), output)
 }
 
 fn name_of(shape: Shape) -> &'static str {
     Shape::ALL.into_iter().find(|(known, _)| *known == shape).map_or("", |(_, name)| name)
 }
 
-fn ask(group: &std::path::Path, turn: Turn, output: &Output) -> Result<()> {
+fn ask(group: &std::path::Path, request: RelayoutRequest, output: &Output) -> Result<()> {
     let located = group::named(group)?;
     let (mut bar, mut before) = (None, 0);
-    let reply = control::request_with(&located, &Request::Relayout(turn), &mut |moved, total| {
+    let reply = control::request_with(&located, &Request::Relayout(request), &mut |moved, total| {
         let bar = bar.get_or_insert_with(|| Bytes::new(output, "moving", total));
         bar.advance(moved.saturating_sub(before));
         before = moved;

@@ -11,7 +11,7 @@ use crate::device::group;
 use crate::failure::Result;
 use crate::render::output::Output;
 
-/// State what work in the background leaves those who use the volumes, mounted or not
+/// Limit what rebuild, relayout and scrub cost the programs that use the volumes, mounted or not
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Any member, group:NAME, or where it is mounted

@@ -1,7 +1,7 @@
 //! Talking to the process that has a group open: the daemon of a mount.
 //!
 //! The daemon listens on an abstract socket named after the group and answers its own user and root: one line of JSON each way. A group that
-//! nobody has open is opened for the length of the request.
+//! no process has open is opened for the length of the request.
 
 pub mod wire;
 
@@ -21,7 +21,7 @@ use crate::device::group::{self, Located, holder};
 use crate::device::newcomer::Newcomer;
 use crate::failure::{Failure, Result};
 
-/// What is asked of whoever has the group open.
+/// What is asked of the process that has the group open.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Request {
     /// Tell everything.
@@ -38,10 +38,10 @@ pub enum Request {
     /// Add a member that brings room.
     Add(Newcomer),
     /// Let a volume become something else, or change how that goes.
-    Relayout(Turn),
+    Relayout(RelayoutRequest),
     /// Let go of a member without data.
     Remove(String),
-    /// State what work in the background leaves those who use the volumes, in hundredths.
+    /// State the largest p99 latency of the foreground during work in the background, in hundredths of the p99 without it.
     Foreground(u16),
     /// Compare all copies at regular times, in seconds; `None`: not any more.
     ScrubEvery {
@@ -58,9 +58,9 @@ pub enum Request {
 
 /// What is asked of a relayout.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum Turn {
+pub enum RelayoutRequest {
     /// Begin.
-    Begin(Wish),
+    Begin(RelayoutTarget),
     /// Wait, or go on.
     Pause(bool),
     /// Go back.
@@ -69,7 +69,7 @@ pub enum Turn {
 
 /// What a volume is to become; what is not said stays as it is.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Wish {
+pub struct RelayoutTarget {
     /// The volume for the intent log is meant.
     pub log: bool,
     /// The arrangement, by its name.
@@ -132,7 +132,7 @@ pub fn listen(group: &Group, fs: &FileSystem) -> Result<Listening> {
     let mounted: Mounted = Arc::new(Mutex::new(Some(fs.clone())));
     let listener = match UnixListener::bind_addr(&holder::address(group.config().id)?) {
         Ok(listener) => listener,
-        // The members are claimed: it is none that has the group open. Whoever it is must not keep the volume from being mounted.
+        // The members are claimed, so that process does not have the group open. It must not keep the volume from being mounted.
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
             tracing::warn!(
                 "another process took the name under which group {} is asked for: 'bedplate volume' does not reach this mount",
@@ -173,7 +173,7 @@ fn answer(mut stream: UnixStream, group: &WeakGroup, mounted: &Mounted) {
         }
         Err(failure) => Reply::Failed(failure),
     };
-    // Who asked and went away is not told.
+    // A caller that went away is not told.
     let _told = wire::write(&mut stream, &reply);
 }
 
@@ -181,7 +181,7 @@ fn closing() -> Failure {
     Failure::new("busy", "the group is being closed: ask again in a moment")
 }
 
-/// Asks whoever has the group open; opens it for the length of the request where nobody has.
+/// Asks the process that has the group open; where none has, opens it for the length of the request.
 pub fn request(located: &Located, request: &Request) -> Result<Reply> {
     request_with(located, request, &mut |_, _| ())
 }
@@ -194,8 +194,8 @@ pub fn request_with(located: &Located, request: &Request, moved: &mut dyn FnMut(
     // A scrub settles what a crash left in doubt, so it opens for writing even where it repairs nothing.
     let access = if matches!(request, Request::Status { .. }) { Access::ReadOnly } else { Access::ReadWrite };
     let group = group::open(located, access, false)?;
-    // Nobody else will move it.
-    let moves = matches!(request, Request::Relayout(Turn::Begin(_) | Turn::Pause(false) | Turn::Reverse));
+    // No other process will move it.
+    let moves = matches!(request, Request::Relayout(RelayoutRequest::Begin(_) | RelayoutRequest::Pause(false) | RelayoutRequest::Reverse));
     let fs = matches!(request, Request::Scrub { .. }).then(|| mount_to_look(&group)).flatten();
     let mut reply = act(&group, fs.as_ref(), request, &Newcomer::open);
     if moves && reply.is_ok() {
@@ -211,7 +211,7 @@ pub fn request_with(located: &Located, request: &Request, moved: &mut dyn FnMut(
     reply
 }
 
-/// Asks for the status of a group that somebody has open; `None` where nobody has, or nobody who may be asked.
+/// Asks for the status of a group that a process has open; `None` where none has, or none that may be asked.
 pub fn ask_if_open(located: &Located) -> Result<Option<Status>> {
     let Ok(stream) = UnixStream::connect_addr(&holder::address(located.config.id)?) else { return Ok(None) };
     match wire::ask(stream, &paths(located), &Request::Status { reset: false }) {
@@ -240,9 +240,9 @@ pub fn act(group: &Group, fs: Option<&FileSystem>, request: &Request, open_new: 
         Request::Status { .. } => {}
         Request::Spare(new) => group.add_spare(new.arrival(&open_new(new)?))?,
         Request::Add(new) => group.add_member(new.arrival(&open_new(new)?))?,
-        Request::Relayout(Turn::Begin(wish)) => begin(group, fs, wish)?,
-        Request::Relayout(Turn::Pause(pause)) => group.pause_relayout(*pause)?,
-        Request::Relayout(Turn::Reverse) => group.reverse_relayout()?,
+        Request::Relayout(RelayoutRequest::Begin(target)) => begin(group, fs, target)?,
+        Request::Relayout(RelayoutRequest::Pause(pause)) => group.pause_relayout(*pause)?,
+        Request::Relayout(RelayoutRequest::Reverse) => group.reverse_relayout()?,
         Request::Replace(member, new) => group.replace(which(member)?, new.arrival(&open_new(new)?))?,
         Request::Unrelocate(member, new) => group.unrelocate(which(member)?, new.arrival(&open_new(new)?))?,
         Request::Remove(member) => group.remove(which(member)?)?,
@@ -262,20 +262,20 @@ fn which(id: &str) -> Result<Which> {
     Ok(Which::Is(id.parse()?))
 }
 
-fn begin(group: &Group, fs: Option<&FileSystem>, wish: &Wish) -> Result<()> {
-    let role = if wish.log { Role::Log } else { Role::Data };
-    if wish.grow {
-        return Ok(group.grow(role, wish.size_bytes)?);
+fn begin(group: &Group, fs: Option<&FileSystem>, target: &RelayoutTarget) -> Result<()> {
+    let role = if target.log { Role::Log } else { Role::Data };
+    if target.grow {
+        return Ok(group.grow(role, target.size_bytes)?);
     }
-    let shape = wish.layout.as_ref().and_then(|wanted| Shape::ALL.into_iter().find(|(_, name)| name == wanted)).map(|(shape, _)| shape);
-    let Wish { columns, unit_bytes, plexes, size_bytes, step_bytes_max, .. } = *wish;
+    let shape = target.layout.as_ref().and_then(|wanted| Shape::ALL.into_iter().find(|(_, name)| name == wanted)).map(|(shape, _)| shape);
+    let RelayoutTarget { columns, unit_bytes, plexes, size_bytes, step_bytes_max, .. } = *target;
     // Without anything else that is said, a size is one to shrink to.
     let present = group.config().volume(role).map_or(u64::MAX, bedplate::VolumeConfig::size_bytes);
     if let Some(size) = size_bytes.filter(|size| *size > present) {
         let (size, present) = (format_size(size), format_size(present));
         return Err(Failure::new("invalid", format!("the volume has {present}, less than {size}: see 'bedplate volume grow'")));
     }
-    let without = wish.without.as_ref().map(|id| which(id)).transpose()?;
+    let without = target.without.as_ref().map(|id| which(id)).transpose()?;
     let target = Target { shape, columns, unit_bytes, plexes, size_bytes, step_bytes_max, without };
     // What is mounted must not grow between the question and the answer.
     match fs.filter(|_| role == Role::Data) {

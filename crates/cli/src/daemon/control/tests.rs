@@ -70,13 +70,13 @@ fn s_111_a_volume_that_shrinks_while_its_file_system_grows_keeps_all_of_it() {
         }));
         let _grown = told.recv_timeout(Duration::from_millis(300));
     }));
-    let wish = Wish { size_bytes: Some(96 << 20), ..Wish::default() };
-    act(&group, Some(&fs), &Request::Relayout(Turn::Begin(wish)), &nobody_comes).unwrap();
+    let target = RelayoutTarget { size_bytes: Some(96 << 20), ..RelayoutTarget::default() };
+    act(&group, Some(&fs), &Request::Relayout(RelayoutRequest::Begin(target)), &nobody_comes).unwrap();
     let grown = handle.lock().unwrap().take().expect("a label was written").join().unwrap();
     assert_eq!((grown.unwrap(), volume.size_bytes(), fs.info().size_bytes), (96 << 20, 96 << 20, 96 << 20));
     // And never below that again.
-    let wish = Wish { size_bytes: Some(80 << 20), ..Wish::default() };
-    let failure = act(&group, Some(&fs), &Request::Relayout(Turn::Begin(wish)), &nobody_comes).unwrap_err();
+    let target = RelayoutTarget { size_bytes: Some(80 << 20), ..RelayoutTarget::default() };
+    let failure = act(&group, Some(&fs), &Request::Relayout(RelayoutRequest::Begin(target)), &nobody_comes).unwrap_err();
     assert!(failure.message.contains("in use by the file system"), "{failure}");
     fs.unmount().unwrap();
     assert_eq!(FileSystem::check(&volume, None, false).unwrap().findings.len(), 0);

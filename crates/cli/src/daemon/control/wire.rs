@@ -1,6 +1,6 @@
-//! One line of JSON each way, between a command and the process that has a group open, and who of them believes whom.
+//! One line of JSON each way, between a command and the process that has a group open, and when each believes the other.
 //!
-//! Anybody on this machine can take the name of an abstract socket, and call it. So neither side believes the other before the system has said who
+//! Every process of this machine can take the name of an abstract socket, and call it. So neither side believes the other before the system has said who
 //! that is, and a line has an end: its length and the time for it are bounded.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -24,7 +24,7 @@ pub const REPLY_BYTES_MAX: u64 = 64 << 20;
 /// How long a command that connected may think.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Reads a request from whoever may ask.
+/// Reads a request, if the process that sends it may ask.
 pub fn hear(stream: &UnixStream) -> Result<Request> {
     let peer = holder::peer_of(stream).map_err(|error| Failure::new("io", format!("cannot tell who asks: {error}")))?;
     if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
@@ -133,7 +133,7 @@ mod tests {
         assert!(matches!(read_request(&mut &b"{\"Scrub\":{\"repair\":true}}\n"[..]), Ok(Request::Scrub { repair: true })));
     }
 
-    /// The name of the socket is free for all while nobody has the group open: who takes it once told root what he liked.
+    /// The name of the socket is free for all while no process has the group open: a process that took it once told root what it liked.
     #[test]
     fn s_99_a_stranger_is_believed_only_with_a_member_open_for_writing() {
         let member = tempfile::NamedTempFile::new().unwrap();

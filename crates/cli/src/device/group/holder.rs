@@ -29,7 +29,7 @@ pub fn is_open(located: &Located) -> bool {
     address(located.config.id).is_ok_and(|address| UnixStream::connect_addr(&address).is_ok())
 }
 
-/// Returns who is at the other end of a socket.
+/// Returns which process and user are at the other end of a socket.
 pub fn peer_of(stream: &UnixStream) -> io::Result<UCred> {
     Ok(rustix::net::sockopt::socket_peercred(stream)?)
 }

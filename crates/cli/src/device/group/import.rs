@@ -26,7 +26,7 @@ fn refusal(located: &Located, error: bedplate::GroupError) -> Failure {
     failure
 }
 
-/// Says why a group could not be opened with the members that were found; nobody may have it open.
+/// Says why a group could not be opened with the members that were found. No process has it open.
 pub fn why_not(located: &Located) -> Option<String> {
     let belongs = |(path, label): &&(PathBuf, Label)| label.outdated_in(&located.config, &path.display().to_string()).is_none();
     let opened = located.members.iter().filter(belongs).map(|(path, _)| Ok(block::open(path, &to_look())?)).collect::<Result<Vec<_>>>();
@@ -54,14 +54,14 @@ pub fn forget(located: &Located, member: Id) {
     let mut others = located.members.iter().filter(|(_, label)| label.member != member);
     let Some(now) = others.find_map(|(path, _)| of_member(path).ok().flatten()) else { return };
     let mut left = now.members.iter().filter(|(_, label)| label.member == member && !label.has_place_in(&now.config));
-    // Of two with one identity one is somebody's copy.
+    // Of two with one identity one is a copy.
     let (Some((path, _)), None) = (left.next(), left.next()) else { return };
     if let Err(failure) = take_label_off(path, member) {
         tracing::warn!("{} keeps its label: {failure}: erase it before it is found without the others", path.display());
     }
 }
 
-/// Takes the label of a member off a device that nobody uses.
+/// Takes the label of a member off a device that is not in use.
 pub fn take_label_off(path: &Path, member: Id) -> Result<()> {
     let device = block::open(path, &DeviceOptions::default()).map_err(|error| explain_busy(path, error.into()))?;
     if Label::read(&*device).is_ok_and(|label| label.member == member) {
