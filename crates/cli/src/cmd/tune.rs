@@ -122,7 +122,6 @@ impl Serialize for Tunables {
         let document = |state: &TunableState| -> Value {
             let text = |value: Option<u64>| value.map(|value| state.unit.format(value));
             let mut value = json!(state);
-            value["option"] = json!(option(state));
             value["value_text"] = json!(state.unit.format(state.value));
             value["stored_text"] = json!(text(state.stored));
             value["default_text"] = json!(text(state.default));
@@ -155,17 +154,9 @@ impl fmt::Display for Tunables {
         let mut lines = table.lines();
         writeln!(f, "{}", lines.next().unwrap_or_default())?;
         for (line, state) in lines.zip(&self.tunables) {
-            writeln!(f, "{line}\n    {} ({})", state.effect, option(state))?;
+            writeln!(f, "{line}\n    {} ({})", state.effect, state.option)?;
         }
         Ok(())
-    }
-}
-
-/// Returns the option of `mount` or `format` that sets it too: it has its name.
-fn option(state: &TunableState) -> String {
-    match state.takes {
-        Takes::Format => format!("--{}", state.name),
-        Takes::Live | Takes::NextMount | Takes::MountOption => format!("{}=", state.name),
     }
 }
 

@@ -168,7 +168,7 @@ fn an_extent_size_of_broken_blocks_is_refused_as_tunable_and_as_option() {
     format(&device, 4096);
     let odd = MountOptions { extent_size_bytes: 3000, ..MountOptions::default() };
     let error = FileSystem::mount(Arc::clone(&device), None, odd).err().unwrap();
-    assert!(error.kind == ErrorKind::Invalid && error.message.contains("extsize=3000") && error.message.contains("block size 4096"), "{error}");
+    assert!(error.kind == ErrorKind::Invalid && error.message.contains("extent-size=3000") && error.message.contains("block size 4096"), "{error}");
     let fs = FileSystem::mount(device, None, MountOptions::default()).unwrap();
     for options in [change(&[(Tunable::ExtentSize, Some(3000))]), live(&[(Tunable::ExtentSize, Some(4096 + 512))])] {
         let error = fs.tune(&options).unwrap_err();
