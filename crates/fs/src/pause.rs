@@ -1,7 +1,6 @@
 //! Points at which the crash judge holds a thread up, so that another one does something in the middle of what this one does.
 //!
-//! Only the judge asks for the feature `interleave`. Without it the call below is empty. The command line links the judge for its crash lab, so there
-//! a call looks at one variable of its thread.
+//! Only the judge asks for the feature `interleave`. Without it the call below is empty: no program that users get links the judge.
 
 /// Where a thread can be held up. Which locks it holds there is part of what the judge tries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
