@@ -37,13 +37,10 @@ const WELCOME: InitFlags = InitFlags::FUSE_DO_READDIRPLUS
     .union(InitFlags::FUSE_READDIRPLUS_AUTO)
     .union(InitFlags::FUSE_CACHE_SYMLINKS)
     .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)
-    .union(InitFlags::FUSE_NO_EXPORT_SUPPORT);
+    .union(InitFlags::FUSE_EXPORT_SUPPORT);
 
 /// How the protocol library calls the threads that take requests.
 const EVENT_THREADS: &str = "fuser-";
-
-/// Inode numbers are never used twice, so there is one generation of each.
-const GENERATION: Generation = Generation(0);
 
 /// A connection on which the kernel has agreed to everything and waits to be served.
 pub(super) struct Session(fuser::Session<Adapter>);
@@ -127,7 +124,11 @@ impl Adapter {
 
     fn reply_entry(&self, reply: ReplyEntry, answer: Answer<Entry>) {
         match answer {
-            Ok(entry) => reply.entry_with_ttls(&self.0.attr_ttl(entry.attr.ino), &entry.name_ttl, &self.attr(&entry.attr), GENERATION),
+            Ok(Entry { attr, name_ttl }) if attr.ino == self.0.shown.root() => {
+                let root = FileAttr { ino: INodeNo::ROOT, ..self.attr(&attr) };
+                reply.entry_with_ttls(&self.0.attr_ttl(attr.ino), &name_ttl, &root, Generation(0));
+            }
+            Ok(Entry { attr, name_ttl }) => reply.entry_with_ttls(&self.0.attr_ttl(attr.ino), &name_ttl, &self.attr(&attr), generation(&attr)),
             Err(errno) => reply.error(errno.into()),
         }
     }
@@ -312,7 +313,7 @@ impl Filesystem for Adapter {
     fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
         match self.0.run("create", || self.0.create(caller(req), self.ino(parent), name, mode, flags)) {
             Ok((entry, opened)) => {
-                reply.created(&entry.name_ttl, &self.attr(&entry.attr), GENERATION, FileHandle(opened.handle), open_flags(opened));
+                reply.created(&entry.name_ttl, &self.attr(&entry.attr), generation(&entry.attr), FileHandle(opened.handle), open_flags(opened));
             }
             Err(errno) => reply.error(errno.into()),
         }
@@ -477,7 +478,7 @@ impl Filesystem for Adapter {
                     OsStr::from_bytes(listed.name),
                     &self.0.attr_ttl(attr.ino),
                     &self.attr(attr),
-                    GENERATION,
+                    generation(attr),
                 )
             })
         });
@@ -498,6 +499,14 @@ impl Filesystem for Adapter {
             reply_empty(reply, answer);
         });
     }
+}
+
+/// Returns what tells an inode from another of the same number, for file handles.
+///
+/// A volume gives no number twice, except one whose creation a power cut undid: that inode was born at another time. 32 bits are what a handle keeps.
+fn generation(attr: &Attr) -> Generation {
+    const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
+    Generation(attr.btime.0.cast_unsigned().wrapping_mul(GOLDEN_RATIO) >> 32)
 }
 
 /// Converts attributes; `block_size` becomes what `stat` calls the preferred size.

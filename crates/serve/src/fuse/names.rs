@@ -100,7 +100,25 @@ impl Shared {
         }
     }
 
+    /// Returns the inode of a number that a file handle names, or the directory that it lies in.
+    ///
+    /// The kernel asks only for what it does not know any more. A checkpoint's inodes have their numbers only as long as the volume is mounted, so a
+    /// handle of theirs leads nowhere then, as does one of a file without a name.
+    fn by_number(&self, number: InodeNo, name: &OsStr) -> Answer<Entry> {
+        if name == ".." {
+            return self.entry(self.fs.lookup(number, b"..")?, None);
+        }
+        let attr = self.fs.attr(number)?;
+        if !number.is_possible() || attr.nlink == 0 {
+            return Err(Errno::NOENT);
+        }
+        self.entry(attr, None)
+    }
+
     pub(super) fn lookup(&self, caller: Caller, dir: InodeNo, name: &OsStr) -> Answer<Entry> {
+        if name == "." || name == ".." {
+            return self.by_number(dir, name);
+        }
         if let Some(ino) = self.visits.named(caller, dir, name) {
             return self.entry_for(self.fs.attr(ino)?, Duration::ZERO);
         }

@@ -5,6 +5,7 @@
 mod attrs;
 mod data;
 mod dirs;
+mod handles;
 mod harness;
 mod life;
 mod locks;
