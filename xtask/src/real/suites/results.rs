@@ -20,6 +20,7 @@ impl Verdict {
         match self {
             Self::Passed => "passes",
             Self::Failed(_) => "fails",
+            Self::Skipped(reason) if reason.is_empty() => "did not run",
             Self::Skipped(_) => "is skipped",
         }
     }
@@ -41,6 +42,13 @@ impl Results {
     /// Adds the verdict on a test.
     pub fn add(&mut self, test: impl Into<String>, verdict: Verdict) {
         self.0.insert(test.into(), verdict);
+    }
+
+    /// Adds the check of the volume after a suite: it counts where it found something.
+    pub fn add_check(&mut self, checked: anyhow::Result<()>) {
+        if let Err(error) = checked {
+            self.add("volume check", Verdict::Failed(format!("{error:#}")));
+        }
     }
 
     fn count(&self, wanted: fn(&Verdict) -> bool) -> usize {
@@ -85,10 +93,15 @@ impl fmt::Display for Difference<'_> {
     }
 }
 
-/// Returns the tests that both ran and that ended otherwise.
+/// What XFS came to where it has no such test.
+static ABSENT: Verdict = Verdict::Skipped(String::new());
+
+/// Returns the tests that ended otherwise, those among them that failed here and are not there at all.
 pub fn differences<'a>(there: &'a Results, here: &'a Results) -> Vec<Difference<'a>> {
-    let both = here.0.iter().filter_map(|(test, here)| there.0.get(test).map(|there| Difference { test, there, here }));
-    both.filter(|difference| std::mem::discriminant(difference.there) != std::mem::discriminant(difference.here)).collect()
+    let all = here.0.iter().map(|(test, here)| Difference { test, there: there.0.get(test).unwrap_or(&ABSENT), here });
+    all.filter(|difference| std::mem::discriminant(difference.there) != std::mem::discriminant(difference.here))
+        .filter(|difference| difference.is_failure() || *difference.there != ABSENT)
+        .collect()
 }
 
 /// The heading in docs/proof.md under which the differences stand.
@@ -129,15 +142,27 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_tests_that_both_ran_and_that_ended_otherwise() {
+    fn differences_are_tests_that_ended_otherwise_or_failed_here_alone() {
         let bad = || Verdict::Failed("wrong".to_owned());
         let skip = || Verdict::Skipped("no quota".to_owned());
         let there = results(&[("a", Verdict::Passed), ("b", bad()), ("c", Verdict::Passed), ("d", Verdict::Passed), ("f", bad())]);
-        let here = results(&[("a", Verdict::Passed), ("b", Verdict::Failed("else".to_owned())), ("c", bad()), ("d", skip()), ("e", bad())]);
+        let here =
+            [("a", Verdict::Passed), ("b", Verdict::Failed("else".to_owned())), ("c", bad()), ("d", skip()), ("e", bad()), ("g", Verdict::Passed)];
+        let here = results(&here);
         let found = differences(&there, &here);
-        assert_eq!(found.iter().map(|one| (one.test, one.is_failure())).collect::<Vec<_>>(), vec![("c", true), ("d", false)]);
+        assert_eq!(found.iter().map(|one| (one.test, one.is_failure())).collect::<Vec<_>>(), vec![("c", true), ("d", false), ("e", true)]);
         assert_eq!(found[0].to_string(), "c fails, on XFS it passes: wrong");
-        assert_eq!((there.to_string(), here.to_string()), ("3/2/0".to_owned(), "1/3/1".to_owned()));
+        assert_eq!(found[2].to_string(), "e fails, on XFS it did not run: wrong");
+        assert_eq!((there.to_string(), here.to_string()), ("3/2/0".to_owned(), "2/3/1".to_owned()));
+    }
+
+    #[test]
+    fn a_check_counts_where_it_found_something() {
+        let mut results = results(&[("a", Verdict::Passed)]);
+        results.add_check(Ok(()));
+        assert_eq!(results.to_string(), "1/0/0");
+        results.add_check(Err(anyhow::anyhow!("lost")));
+        assert_eq!(results.to_string(), "1/1/0");
     }
 
     #[test]
