@@ -14,7 +14,7 @@ use crate::real::bed::{Bed, LoopDevice, Mounted, detach};
 use crate::sh::{self, Family};
 
 /// How large the file systems are, as programs are told it, and in bytes.
-const SIZE: (&str, u64) = ("4G", 4 << 30);
+const SIZE: (&str, u64) = ("12G", 12 << 30);
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// A file system that suites run on.

@@ -14,21 +14,27 @@ use crate::sh;
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 
 /// The packages, as Debian names them, with which the trees are built and run.
-const PACKAGES: [&str; 17] = [
+const PACKAGES: [&str; 23] = [
     "acl",
     "attr",
     "autoconf",
     "automake",
     "bc",
+    "e2fsprogs",
     "gawk",
     "gcc",
     "libacl1-dev",
     "libaio-dev",
     "libattr1-dev",
     "libcap-dev",
+    "libgdbm-compat-dev",
     "libtool-bin",
+    "liburing-dev",
     "make",
     "pkg-config",
+    "procps",
+    "psmisc",
+    "quota",
     "uuid-dev",
     "xfslibs-dev",
     "xfsprogs",
