@@ -13,7 +13,7 @@ mod sources;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
@@ -40,6 +40,9 @@ pub struct Choice {
     /// Suites: only tests whose names start so
     #[arg(long, value_name = "PREFIX")]
     only: Vec<String>,
+    /// Suites: how many seconds one test of fstests may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    limit: u64,
     /// Suites: the source tree of pjdfstest in C
     #[arg(long, value_name = "PATH")]
     pjdfstest: Option<PathBuf>,
@@ -115,10 +118,11 @@ fn run(bed: &Bed, side: &Side, ready: &Ready, choice: &Choice, before: &[Results
     let logs = logs(side)?;
     if let Ready::Fstests(tree) = ready {
         let mut tests = fstests::tests(tree, choice.quick, &choice.only)?;
-        let Some(first) = before.first() else { return fstests::generic(bed, side, tree, &logs, &tests) };
+        let limit = Duration::from_secs(choice.limit);
+        let Some(first) = before.first() else { return fstests::generic(bed, side, tree, &logs, &tests, limit) };
         // What the suite skips it skips for what the machine or FUSE lacks, in every mode; and XFS is asked for what the mount ran.
         tests.retain(|test| first.0.get(test).is_none_or(|verdict| !matches!(verdict, Verdict::Skipped(_))));
-        let mut results = fstests::generic(bed, side, tree, &logs, &tests)?;
+        let mut results = fstests::generic(bed, side, tree, &logs, &tests, limit)?;
         if *side != Side::Xfs {
             let skipped = first.0.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Skipped(_)));
             skipped.for_each(|(test, verdict)| results.add(test, verdict.clone()));
