@@ -3,6 +3,7 @@
 //! A radix tree of 4 KiB pages behind `Arc`: a clone is one reference, a change copies the page and the few nodes above it. Crash
 //! tests make tens of thousands of images a minute from it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 const PAGE_BYTES: usize = 4096;
@@ -31,6 +32,18 @@ impl Snapshot {
         let pages = size_bytes.div_ceil(PAGE_BYTES as u64).max(1);
         let bits = u64::BITS - (pages - 1).leading_zeros();
         Self { root: None, levels: bits.div_ceil(FAN_BITS), size_bytes }
+    }
+
+    /// Makes the content of a device that holds the same byte everywhere. Takes constant time and memory: all its pages are one.
+    #[must_use]
+    pub fn filled(size_bytes: u64, byte: u8) -> Self {
+        let mut content = Self::empty(size_bytes);
+        let mut node = Arc::new(Node::Page(vec![byte; PAGE_BYTES].into_boxed_slice()));
+        for _ in 0..content.levels {
+            node = Arc::new(Node::Inner(Box::new(std::array::from_fn(|_| Some(Arc::clone(&node))))));
+        }
+        content.root = Some(node);
+        content
     }
 
     /// Returns the size of the device in bytes.
@@ -91,6 +104,16 @@ impl Snapshot {
             return Some(self.size_bytes.min(other.size_bytes));
         }
         difference(self.root.as_ref(), other.root.as_ref(), self.levels, 0)
+    }
+
+    /// Returns the pages that are not shared with an older content of the same size, as ranges of bytes: all that differs, and what was written over
+    /// with the same bytes.
+    #[must_use]
+    pub fn pages_not_shared(&self, older: &Self) -> Vec<Range<u64>> {
+        let mut pages = Vec::new();
+        not_shared(self.root.as_ref(), older.root.as_ref(), self.levels, 0, &mut pages);
+        let page = PAGE_BYTES as u64;
+        pages.into_iter().map(|number| number * page..((number + 1) * page).min(self.size_bytes)).collect()
     }
 
     fn assert_holds(&self, offset: u64, len: u64) {
@@ -164,6 +187,20 @@ fn difference(left: Option<&Arc<Node>>, right: Option<&Arc<Node>>, levels: u32, 
     }
 }
 
+fn not_shared(left: Option<&Arc<Node>>, right: Option<&Arc<Node>>, levels: u32, first_page: u64, pages: &mut Vec<u64>) {
+    match (left, right) {
+        (None, None) => {}
+        (Some(left), Some(right)) if Arc::ptr_eq(left, right) => {}
+        _ if levels == 0 => pages.push(first_page),
+        (left, right) => {
+            for index in 0..FAN_OUT {
+                let first = first_page + ((index as u64) << ((levels - 1) * FAN_BITS));
+                not_shared(child_of(left.map(|node| &**node), index), child_of(right.map(|node| &**node), index), levels - 1, first, pages);
+            }
+        }
+    }
+}
+
 fn child_of(node: Option<&Node>, index: usize) -> Option<&Arc<Node>> {
     match node {
         Some(Node::Inner(children)) => children[index].as_ref(),
@@ -220,6 +257,29 @@ mod tests {
                 prop_assert_eq!(clone.first_difference(&content), expected);
             }
         }
+    }
+
+    #[test]
+    fn a_filled_content_is_the_same_everywhere_until_it_is_changed() {
+        let (mut content, mut model) = (Snapshot::filled(SIZE as u64, 7), vec![7_u8; SIZE]);
+        content.write(&[1; 5000], 3000);
+        model[3000..8000].fill(1);
+        content.clear(20_000, 9000);
+        model[20_000..29_000].fill(0);
+        let mut bytes = vec![0; SIZE];
+        content.read(&mut bytes, 0);
+        assert!(bytes == model);
+        assert_eq!(content.first_difference(&Snapshot::filled(SIZE as u64, 7)), Some(3000));
+    }
+
+    #[test]
+    fn pages_that_were_written_are_not_shared() {
+        let before = Snapshot::filled(SIZE as u64, 7);
+        let mut content = before.clone();
+        assert_eq!(content.pages_not_shared(&before), []);
+        content.write(&[7; 10], 4090);
+        content.clear(SIZE as u64 - 512, 512);
+        assert_eq!(content.pages_not_shared(&before), [0..4096, 4096..8192, SIZE as u64 - 512..SIZE as u64]);
     }
 
     #[test]
