@@ -9,6 +9,7 @@
 //! - I-TUNE-1: a value in effect, or stored by [`tune`](crate::FileSystem::tune), lies in its range; one that a volume holds and does not is not taken.
 
 use std::num::NonZero;
+use std::sync::OnceLock;
 use std::thread::available_parallelism;
 
 use serde::{Deserialize, Serialize};
@@ -298,7 +299,9 @@ pub(crate) fn mode_of(value: u64) -> IoMode {
 
 /// Returns how many requests a front end serves at once by default: twice the processors, at least 16.
 pub(crate) fn threads_default() -> u32 {
-    let processors = available_parallelism().map_or(1, NonZero::get) as u64;
+    // Asked once: the answer takes a dozen files of control groups, and there is a question for every tunable of every mount.
+    static PROCESSORS: OnceLock<u64> = OnceLock::new();
+    let processors = *PROCESSORS.get_or_init(|| available_parallelism().map_or(1, NonZero::get) as u64);
     u32::try_from((2 * processors).clamp(THREADS_DEFAULT_MIN, THREADS_MAX)).expect("within THREADS_MAX")
 }
 
