@@ -7,6 +7,7 @@
 //!
 //! A cut after operation `n` is one moment of all devices. What each of them had not flushed by then arrives or not on its own.
 
+mod copies;
 mod remains;
 mod wire;
 
@@ -30,6 +31,8 @@ pub struct Bed {
     /// How many of them hold data.
     members: usize,
     clock: Arc<Mutex<Clock>>,
+    /// What the devices held when the copies of a group agreed.
+    agreed: Arc<Snapshots>,
     /// Members that do not answer.
     away: Arc<Vec<AtomicBool>>,
     /// How many extents or names a record of a long change takes when the volume is mounted; 0: as many as in the product.
@@ -53,7 +56,8 @@ impl Bed {
         let options = |number: u64| SimulatedOptions { geometry, seed: seed.wrapping_add(number << 32), ..SimulatedOptions::default() };
         let devices: Vec<_> = contents.iter().zip(0..).map(|(content, number)| SimulatedDevice::over(content, &options(number))).collect();
         let away = Arc::new(devices.iter().map(|_| AtomicBool::new(false)).collect());
-        Self { ground, members: ground.members(), devices, clock: Arc::default(), away, per_record: 0 }
+        let agreed = Arc::new(contents.to_vec());
+        Self { ground, members: ground.members(), devices, clock: Arc::default(), agreed, away, per_record: 0 }
     }
 
     /// The same, mounted so that a record of a long change takes so many extents or names.
@@ -63,7 +67,8 @@ impl Bed {
 
     /// Makes devices that go on with what a cut left.
     pub(crate) fn again(remains: &Remains, seed: u64) -> Self {
-        Self::over(remains.ground, &remains.snapshots(), remains.devices[0].geometry(), seed).logging(remains.per_record)
+        let bed = Self::over(remains.ground, &remains.snapshots(), remains.devices[0].geometry(), seed).logging(remains.per_record);
+        Self { agreed: Arc::clone(&remains.agreed), ..bed }
     }
 
     /// The device that holds the data; of a group the first member.
@@ -154,7 +159,7 @@ impl Bed {
     /// What a cut after so many operations leaves.
     pub(crate) fn cut(&self, after: usize, choice: &CrashChoice) -> Remains {
         let devices = self.fates(after, choice).into_iter().map(|(device, at, choice)| device.crash_image(at, &choice)).collect();
-        Remains { ground: self.ground, devices, members: self.members, per_record: self.per_record }
+        Remains { ground: self.ground, devices, members: self.members, agreed: Arc::clone(&self.agreed), per_record: self.per_record }
     }
 
     /// Runs a call of one of the devices, and lets the clock run by the operations that it made.

@@ -15,7 +15,7 @@ use crate::bed::{Bed, Remains};
 use crate::model::allocate;
 use crate::run::{Done, History, difference, quiet};
 use crate::units::compare_units;
-use crate::view::{Seen, View, see};
+use crate::view::{Seen, View, is_zero, see};
 use crate::workload::{Setup, Step};
 
 /// One power cut.
@@ -55,6 +55,15 @@ impl fmt::Display for Violation {
     }
 }
 
+/// What takes long and is done after some cuts only.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Looks {
+    /// A read-only mount comes first, and is compared with the recovery.
+    pub(crate) read_only: bool,
+    /// The group compares all its copies; else what changed is compared without it.
+    pub(crate) scrub: bool,
+}
+
 /// Says whether a recovered view keeps what was promised.
 type Kept<'a> = &'a dyn Fn(&View) -> Result<(), String>;
 
@@ -66,7 +75,8 @@ pub fn judge(history: &History, cut: &Cut) -> Result<(), String> {
     let remains = history.bed.cut(cut.after, &cut.choice);
     let context = |what: String| format!("cut after device operation {} ({:?}): {what}", cut.after, cut.choice);
     let kept = |seen: &View| compare(history, cut.after, seen);
-    let Some(seed) = cut.again else { return recover_and_compare(&history.before, cut.after.is_multiple_of(8), &remains, &kept).map_err(context) };
+    let looks = Looks { read_only: cut.after.is_multiple_of(8), scrub: cut.after % 16 == 5 };
+    let Some(seed) = cut.again else { return recover_and_compare(&history.before, looks, &remains, &kept).map_err(context) };
     check(&remains).map_err(context)?;
     // Recover on simulated devices, cut again in the middle of it, and judge what the second recovery makes of it.
     let bed = Bed::again(&remains, seed);
@@ -78,14 +88,14 @@ pub fn judge(history: &History, cut: &Cut) -> Result<(), String> {
     let after = rng.random_range(0..=recovery_end);
     let twice = bed.cut(after, &CrashChoice::Seeded(rng.random()));
     let context = |what: String| context(format!("second cut after operation {after} of the recovery: {what}"));
-    recover_and_compare(&history.before, false, &twice.copy(), &kept).map_err(context)?;
+    recover_and_compare(&history.before, Looks::default(), &twice.copy(), &kept).map_err(context)?;
     if !check(&twice).map_err(context)? {
         return Ok(());
     }
     let copy = rng.random_range(0..2);
     damage(&twice, copy).map_err(context)?;
     let unreadable = |what| context(format!("copy {copy} of the superblock is unreadable: {what}"));
-    recover_and_compare(&history.before, false, &twice, &kept).map_err(unreadable)
+    recover_and_compare(&history.before, Looks::default(), &twice, &kept).map_err(unreadable)
 }
 
 /// A check that changes nothing finds nothing; returns whether both copies of the superblock are whole.
@@ -125,8 +135,8 @@ fn recover(mount: impl FnOnce() -> fs::Result<FileSystem>, kept: Kept<'_>) -> Re
 }
 
 /// Recovers, then uses the volume on, unmounts it and mounts it again.
-pub(crate) fn recover_and_compare(before: &View, look_first: bool, remains: &Remains, kept: Kept<'_>) -> Result<(), String> {
-    let looked = if look_first { Some(look(remains)?) } else { None };
+pub(crate) fn recover_and_compare(before: &View, looks: Looks, remains: &Remains, kept: Kept<'_>) -> Result<(), String> {
+    let looked = if looks.read_only { Some(look(remains)?) } else { None };
     check(remains)?;
     let (fs, seen) = recover(|| remains.mount(quiet()), kept)?;
     if let Some(what) = looked.and_then(|looked| difference(&looked, &seen.view)) {
@@ -144,7 +154,7 @@ pub(crate) fn recover_and_compare(before: &View, look_first: bool, remains: &Rem
     }
     grow_over_removed(&fs, &again.view)?;
     drop((fs, again));
-    remains.copies_agree()
+    remains.copies_agree(looks.scrub)
 }
 
 /// S-38: a read-only mount writes nothing; returns what it shows.
@@ -206,7 +216,9 @@ fn grow_over_removed(fs: &FileSystem, seen: &View) -> Result<(), String> {
         };
         match grown() {
             Ok(behind) => {
-                if let Some(at) = behind.iter().position(|byte| *byte != 0) {
+                if !is_zero(&behind)
+                    && let Some(at) = behind.iter().position(|byte| *byte != 0)
+                {
                     let (byte, at) = (behind[at], end + at as u64);
                     return Err(format!("S-11: inode {} of {end} bytes was made longer and holds {byte:#04x} at byte {at}", ino.0));
                 }

@@ -188,14 +188,6 @@ fn geometry(setup: &Setup) -> Geometry {
     }
 }
 
-/// A device that was full of something else.
-fn stale(size: u64) -> Snapshot {
-    let mut content = Snapshot::empty(size);
-    let stale = vec![STALE; 64 << 10];
-    (0..size / stale.len() as u64).for_each(|part| content.write(&stale, part * stale.len() as u64));
-    content
-}
-
 /// Returns a fresh volume on devices that were full of something else, made once for each kind.
 fn fresh(setup: &Setup) -> Snapshots {
     type Made = Mutex<HashMap<(u32, u32, bool, Ground), Snapshots>>;
@@ -215,9 +207,9 @@ fn fresh(setup: &Setup) -> Snapshots {
 
 /// Makes devices without a volume, full of something else.
 pub(crate) fn stale_bed(setup: &Setup, seed: u64) -> Bed {
-    let data = stale(SIZE_MAX);
-    let mut contents = vec![data; setup.ground.members()];
-    contents.extend(setup.separate_log.then(|| stale(LOG_SIZE)));
+    let size = if setup.ground == Ground::One { SIZE_MAX } else { setup.ground.member_bytes() };
+    let mut contents = vec![Snapshot::filled(size, STALE); setup.ground.members()];
+    contents.extend(setup.separate_log.then(|| Snapshot::filled(LOG_SIZE, STALE)));
     let bed = Bed::over(setup.ground, &contents, geometry(setup), seed);
     start_small(bed)
 }

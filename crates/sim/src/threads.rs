@@ -20,7 +20,7 @@ use crate::Tally;
 use crate::act::{Outcome, Promise, Stage};
 use crate::bed::Remains;
 use crate::failing::one_sentence;
-use crate::judge::{compare, names_fit, recover_and_compare, views};
+use crate::judge::{Looks, compare, names_fit, recover_and_compare, views};
 use crate::model::Model;
 use crate::run::{Done, Floor, History, carry_out, difference, fresh_bed, quiet};
 use crate::view::{View, see};
@@ -61,7 +61,7 @@ pub fn try_threads(seed: u64, threads: u8, steps: usize, cuts: usize, begin: &(d
         // Recovery makes something else of them.
         let kept = remains.copy();
         let what = |what| broken(format!("cut after device operation {after} ({choice:?}): {what}"), Some(kept));
-        recover_and_compare(&crowd.histories[0].before, false, &remains, &|seen| crowd.compare(after, seen)).map_err(what)?;
+        recover_and_compare(&crowd.histories[0].before, Looks::default(), &remains, &|seen| crowd.compare(after, seen)).map_err(what)?;
         tally.states += 1;
     }
     Ok(tally)

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use block::{BlockDevice, HookedDevice, MemoryDevice, Snapshot};
 use fs::{FileSystem, Limits, MountOptions};
-use volume::{Group, ImportOptions, Label, Undecided};
+use volume::{Group, ImportOptions, Label, MemberState, Undecided};
 
-use super::Snapshots;
+use super::{Snapshots, copies};
 use super::wire::data_of;
 use crate::workload::Ground;
 
@@ -19,6 +19,8 @@ pub struct Remains {
     /// Those that hold data, then the log's own.
     pub(super) devices: Vec<Arc<MemoryDevice>>,
     pub(super) members: usize,
+    /// What they held when the copies of a group agreed.
+    pub(super) agreed: Arc<Snapshots>,
     pub(super) per_record: u16,
 }
 
@@ -84,16 +86,29 @@ impl Remains {
         FileSystem::mount(self.volume(options.read_only)?, self.log(), MountOptions { limits: limits(self.per_record), ..options })
     }
 
-    /// Brings the copies of a group up to date, and compares them: they hold the same.
-    pub(crate) fn copies_agree(&self) -> Result<(), String> {
+    /// Brings the copies of a group up to date, and compares them: they hold the same. What changed since they agreed is looked at byte by byte; with
+    /// `scrub` the group compares all of it, too.
+    pub(crate) fn copies_agree(&self, scrub: bool) -> Result<(), String> {
         if self.ground == Ground::One {
             return Ok(());
         }
         let options = ImportOptions { degraded: true, background: false, read_only: false };
         let group = open_group(&self.named_members(), &options).map_err(|e| format!("the group does not open: {e}"))?;
         group.sync().map_err(|e| format!("the group cannot be brought up to date: {e}"))?;
-        let report = group.scrub(false, &Undecided, &mut |_| ()).map_err(|e| format!("the group cannot be compared: {e}"))?;
-        report.differences.first().map_or(Ok(()), |difference| Err(format!("I-VOL-1: copies differ after they were made to agree: {difference:?}")))
+        let differ = |what: &dyn std::fmt::Debug| Err(format!("I-VOL-1: copies differ after they were made to agree: {what:?}"));
+        if scrub {
+            let report = group.scrub(false, &Undecided, &mut |_| ()).map_err(|e| format!("the group cannot be compared: {e}"))?;
+            if let Some(difference) = report.differences.first() {
+                return differ(difference);
+            }
+        }
+        let config = group.config();
+        let whole = config.members.iter().all(|member| member.state == MemberState::Active) && group.statistics().iter().all(Option::is_some);
+        drop(group);
+        if !whole {
+            return Ok(());
+        }
+        copies::difference(&config, &self.agreed, &self.snapshots()).map_or(Ok(()), |difference| differ(&difference))
     }
 
     /// The first byte that differs from other contents.

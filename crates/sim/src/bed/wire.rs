@@ -7,7 +7,7 @@ use block::{
     AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Error, ErrorKind, Hook, HookedDevice, Operation, QueueOptions, Request, Result,
 };
 use fs::{FileSystem, MountOptions};
-use volume::{Group, ImportOptions, NewGroup, Role};
+use volume::{FOREGROUND_UNLIMITED, Group, ImportOptions, NewGroup, Role};
 
 use super::Bed;
 use super::remains::{limits, open_group};
@@ -82,7 +82,11 @@ impl Wires {
             reserve_bytes: 0,
             force: false,
         };
-        volume::create(&new).map(drop).map_err(|e| e.to_string())
+        volume::create(&new).map_err(|e| e.to_string())?;
+        // What copies or compares in the background of a program would wait for it now and then.
+        let options = ImportOptions { degraded: false, background: false, read_only: false };
+        let group = open_group(&self.devices[..self.bed.members], &options).map_err(|e| e.to_string())?;
+        group.set_foreground(FOREGROUND_UNLIMITED).map_err(|e| e.to_string())
     }
 
     /// Opens what the file system lies on, without the members that are away. With `sync` everything is brought up to date first.

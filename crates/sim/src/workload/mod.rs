@@ -68,6 +68,14 @@ impl Ground {
         }
     }
 
+    /// Size of a member in bytes: a group is compared as a whole now and then, so it has hardly more than the smallest volume needs.
+    pub(crate) fn member_bytes(self) -> u64 {
+        match self {
+            Self::One | Self::Mirror => 36 << 20,
+            Self::Raid5 => 20 << 20,
+        }
+    }
+
     /// How they are arranged, where there are several.
     pub(crate) fn arrangement(self) -> Option<Arrangement> {
         let shape = match self {
