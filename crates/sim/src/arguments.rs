@@ -45,6 +45,9 @@ pub struct Arguments {
     /// Runs random workloads of scattered files in which one step comes in the middle of another, instead of the plain ones.
     #[arg(long, conflicts_with = "of_directed")]
     pub interleaved: bool,
+    /// With `--interleaved`: all of them on groups of devices, else two in five.
+    #[arg(long, requires = "interleaved")]
+    pub groups: bool,
     /// Runs random workloads of a program on a real mount of the simulated devices; nothing where that is impossible.
     #[arg(long, conflicts_with_all = ["of_directed", "interleaved"])]
     pub mounted: bool,
@@ -119,7 +122,7 @@ impl Arguments {
             Some(directed) => format!("--directed --workload '{}'", directed.name),
             None if self.pairs > 0 => format!("--pairs {}", self.pairs),
             None if self.mounted => format!("--mounted --steps {}", self.steps),
-            None if self.interleaved => format!("--interleaved --steps {}", self.steps),
+            None if self.interleaved => format!("--interleaved{} --steps {}", if self.groups { " --groups" } else { "" }, self.steps),
             None => format!("--steps {}", self.steps),
         };
         format!("{COMMAND} --seed {seed} {kind} {ways}")

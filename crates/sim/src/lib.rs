@@ -136,12 +136,12 @@ pub fn try_seed(seed: u64, effort: &Effort) -> Result<Tally, Box<Violation>> {
     try_steps(seed, &setup, &steps, effort)
 }
 
-/// Runs one seed of the language in which one step comes in the middle of another.
+/// Runs one seed of the language in which one step comes in the middle of another, on one of these grounds.
 ///
 /// # Errors
 /// The first violation.
-pub fn try_interleaved(seed: u64, effort: &Effort) -> Result<Tally, Box<Violation>> {
-    let (setup, steps) = generate_interleaved(seed, effort.steps);
+pub fn try_interleaved(seed: u64, grounds: &[Ground], effort: &Effort) -> Result<Tally, Box<Violation>> {
+    let (setup, steps) = generate_interleaved(seed, effort.steps, grounds);
     try_steps(seed, &setup, &steps, effort)
 }
 

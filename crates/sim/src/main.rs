@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use sim::{
-    Directed, Effort, Failure, FailureTally, Setup, Step, Tally, ThreadsViolation, Violation, pair_count, shrink, try_failures, try_format_failures,
+    Directed, Effort, Failure, FailureTally, Ground, Setup, Step, Tally, ThreadsViolation, Violation, pair_count, shrink, try_failures, try_format_failures,
     try_interleaved, try_mounted, try_pair, try_seed, try_steps, try_threads, why_no_mount,
 };
 
@@ -83,7 +83,8 @@ impl Run {
             return try_mounted(seed, effort);
         }
         if self.arguments.interleaved {
-            return try_interleaved(seed, effort);
+            let grounds: &[Ground] = if self.arguments.groups { &Ground::GROUPS } else { &Ground::MIXED };
+            return try_interleaved(seed, grounds, effort);
         }
         if !self.arguments.directed {
             return try_seed(seed, effort);

@@ -104,6 +104,7 @@ impl Programs {
             ],
             Crate::Volume => vec![
                 tests("unit tests of the room", &self.volume_unit, &[&near]),
+                judge("groups", &["--interleaved", "--groups", "--seeds", "0", "--cuts", "60"]),
                 tests("volume/tests", &self.volume_whole, &[]),
                 tests("unit tests of volume", &self.volume_unit, &[]),
             ],

@@ -59,6 +59,11 @@ pub enum Ground {
 }
 
 impl Ground {
+    /// What interleaved workloads run on: two in five of them on groups.
+    pub const MIXED: [Self; 5] = [Self::One, Self::One, Self::One, Self::Mirror, Self::Raid5];
+    /// All that have several members.
+    pub const GROUPS: [Self; 2] = [Self::Mirror, Self::Raid5];
+
     /// How many devices hold data.
     pub(crate) fn members(self) -> usize {
         match self {

@@ -134,15 +134,15 @@ pub fn pair(number: usize, turns: &[u16]) -> Vec<Step> {
     steps
 }
 
-/// Makes the setup and steps of a seed: scattered files, long changes, and others in the middle of them.
+/// Makes the setup and steps of a seed: scattered files, long changes, and others in the middle of them; on one of these grounds.
 #[must_use]
-pub fn generate_interleaved(seed: u64, count: usize) -> (Setup, Vec<Step>) {
+pub fn generate_interleaved(seed: u64, count: usize, grounds: &[Ground]) -> (Setup, Vec<Step>) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x6a09_e667_f3bc_c908);
     let setup = Setup {
         per_record: pick(&mut rng, &[2, 3, 4]),
         volatile_cache: rng.random_range(0..8) != 0,
         separate_log: rng.random_range(0..3) == 0,
-        ground: pick(&mut rng, &[Ground::One, Ground::One, Ground::One, Ground::Mirror, Ground::Raid5]),
+        ground: pick(&mut rng, grounds),
         ..Setup::SMALL
     };
     let mut steps = prelude();

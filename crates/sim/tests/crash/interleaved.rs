@@ -1,7 +1,7 @@
 //! Long changes of a file of ten extents, on a volume where a record takes four of them, with another operation in the middle; members of groups that
 //! vanish; processes that die in the middle of a step.
 
-use sim::{Back, Cuts, Effort, On, Setup, Step, pair, try_interleaved, try_pair};
+use sim::{Back, Cuts, Effort, Ground, On, Setup, Step, pair, try_interleaved, try_pair};
 
 fn effort(steps: usize, cuts: usize) -> Effort {
     Effort { steps, cuts: Cuts::Around(cuts), second_cut_every: 4, second_life_every: 0 }
@@ -32,7 +32,7 @@ fn s_11_s_50_s_56_nothing_shows_the_middle_of_a_long_change() {
 #[test]
 fn s_4_s_5_s_11_s_50_s_54_s_61_interleaved_workloads_survive_cuts() {
     for seed in 1..=3 {
-        if let Err(violation) = try_interleaved(seed, &effort(40, 4)) {
+        if let Err(violation) = try_interleaved(seed, &Ground::MIXED, &effort(40, 4)) {
             panic!("{violation}");
         }
     }
