@@ -8,6 +8,7 @@
 //! A cut after operation `n` is one moment of all devices. What each of them had not flushed by then arrives or not on its own.
 
 mod copies;
+mod fresh;
 mod remains;
 mod wire;
 
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use block::{BlockDevice, CrashChoice, CrashStep, Geometry, SimulatedDevice, SimulatedOptions, Snapshot};
 use parking_lot::Mutex;
 
+pub(crate) use fresh::{SIZE_MAX, format_options, fresh_bed, quiet, stale_bed};
 pub use remains::Remains;
 pub(crate) use wire::Wires;
 

@@ -14,12 +14,15 @@ use block::{BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, S
 use fs::{AllocateMode, CheckpointInfo, ErrorKind, FileKind, FileSystem, InodeNo, MountOptions, NewFile, OpenOptions};
 use serde::Serialize;
 
-use crate::act::{Outcome, Promise, Stage};
-use crate::bed::{Bed, Wires};
-use crate::judge::{Cut, compare, judge, used_numbers};
+use crate::act::Stage;
+use crate::bed::{Bed, Wires, fresh_bed, quiet};
+use crate::history::{Done, History};
+use crate::judge::{Cut, judge};
+use crate::kept::{compare, used_numbers};
+use crate::live::compare_outcome;
 use crate::model::Model;
-use crate::run::{Done, History, compare_outcome, difference, fresh_bed, quiet};
-use crate::view::{Seen, View, see};
+use crate::outcome::{Outcome, Promise};
+use crate::view::{Seen, View, difference, see};
 use crate::workload::{Change, Setup, Step};
 
 /// A kind of error.

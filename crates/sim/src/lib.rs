@@ -25,11 +25,16 @@
 mod act;
 mod bed;
 mod failing;
+mod history;
 mod interleave;
 mod judge;
+mod kept;
+mod live;
 mod lost;
 mod model;
 mod mounted;
+mod node;
+mod outcome;
 mod pair;
 mod run;
 mod shrink;
@@ -38,13 +43,14 @@ mod units;
 mod view;
 mod workload;
 
-pub use act::{Promise, Wrote};
 pub use bed::{Bed, Remains};
 pub use failing::{Failure, FailureTally, try_failures, try_format_cuts, try_format_failures};
+pub use history::{Done, History};
 pub use judge::{Cut, Violation, judge};
 pub use lost::{LostTally, try_lost_flushes};
 pub use mounted::why_no_mount;
-pub use run::{Done, History, record};
+pub use outcome::{Promise, Wrote};
+pub use run::record;
 pub use shrink::shrink;
 pub use threads::{ThreadsViolation, try_threads};
 pub use view::View;
@@ -269,7 +275,7 @@ impl Trial<'_> {
         let states = 1 + u64::from(cut.again.is_some());
         self.tally.states += states;
         self.tally.grouped += if bed.ground() == Ground::One { 0 } else { states };
-        let met = |pair: &run::Pair| pair.pauses.iter().all(|pauses| *pauses > 0) && pair.operations.start <= cut.after;
+        let met = |pair: &history::Pair| pair.pauses.iter().all(|pauses| *pauses > 0) && pair.operations.start <= cut.after;
         self.tally.interleaved += if self.history.pairs.iter().any(met) { states } else { 0 };
         self.tally.second_cuts += u64::from(cut.again.is_some());
         Ok(true)
@@ -282,7 +288,7 @@ impl Trial<'_> {
         let bed = Bed::again(&self.history.bed.cut(cut.after, &cut.choice), seed);
         let over = self.history.steps_over(cut.after);
         let done = if seed.is_multiple_of(2) { over } else { (over + 1).min(steps.len()) };
-        let history = run::record_on(bed, setup.block_size, Some(judge::used_numbers(self.history, cut.after)), &steps[done..]).map_err(context)?;
+        let history = run::record_on(bed, setup.block_size, Some(kept::used_numbers(self.history, cut.after)), &steps[done..]).map_err(context)?;
         let mut trial = Trial { history: &history, seen: HashSet::new(), tally: Tally::default() };
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         for (after, choice) in cuts(&history, Cuts::Random(SECOND_LIFE_CUTS), &mut rng) {

@@ -4,8 +4,9 @@
 use block::{CrashChoice, Fault, FaultRule, FlushFault, FlushOutcome, Recorded, Trigger};
 use serde::Serialize;
 
+use crate::bed::fresh_bed;
 use crate::judge::{Cut, judge};
-use crate::run::{fresh_bed, record_on};
+use crate::run::record_on;
 use crate::workload::{Setup, Step};
 
 /// What lost flushes led to.

@@ -6,38 +6,15 @@ mod rollback;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fs::{InodeNo, IoMode};
+use fs::InodeNo;
 
-use crate::act::{AUTOMATIC, Outcome};
+use crate::node::{Kind, Node};
+use crate::outcome::Outcome;
 use crate::view::{DELETES_OLDEST, Seen, View};
-use crate::workload::{Change, On, RenameKind, Step, pattern};
+use crate::workload::{AUTOMATIC_PREFIX, Change, On, RenameKind, Step, pattern};
 
 /// Why the model refuses a step. The file system must refuse it too.
 pub(crate) type Refusal = &'static str;
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Kind {
-    File(Arc<Vec<u8>>),
-    Symlink(String),
-    Directory(BTreeMap<String, InodeNo>),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Node {
-    pub(crate) kind: Kind,
-    pub(crate) mode: u32,
-    pub(crate) uid: u32,
-    pub(crate) io_mode: Option<IoMode>,
-    /// The unit of untorn writes in bytes.
-    pub(crate) untorn: Option<u32>,
-    pub(crate) attributes: BTreeMap<String, usize>,
-}
-
-impl Node {
-    fn new(kind: Kind, mode: u32) -> Self {
-        Self { kind, mode, uid: 0, io_mode: None, untorn: None, attributes: BTreeMap::new() }
-    }
-}
 
 /// A checkpoint: its line, what it shows for good, and what a rollback brings back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,7 +133,7 @@ impl Model {
                 self.change(on, |content| allocate(content, block, change, offset, len))
             }
             Step::Checkpoint(slot, dir) => self.checkpoint(format!("c{slot}"), dir, outcome),
-            Step::Automatic(slot, _) => self.checkpoint(format!("{AUTOMATIC}{slot}"), None, outcome),
+            Step::Automatic(slot, _) => self.checkpoint(format!("{AUTOMATIC_PREFIX}{slot}"), None, outcome),
             Step::Policy(delete) => {
                 self.deletes_oldest = delete;
                 Ok(())
@@ -435,7 +412,7 @@ impl Model {
                 Kind::Directory(entries) => 2 + subdirectories(entries),
                 _ => names[ino],
             };
-            view.names.push(crate::view::line(&path, *ino, node, nlink));
+            view.names.push(crate::node::line(&path, *ino, node, nlink));
             if matches!(node.kind, Kind::Directory(_)) {
                 self.view_directory(*ino, &path, names, view);
             }

@@ -17,9 +17,13 @@ use rustix::io::ReadWriteFlags;
 use serve::control::{Answer, Request};
 use serve::fuse::{Mount, MountSettings};
 
-use crate::act::{Outcome, Promise, Stage, Wrote};
-use crate::model::{Kind, Model, attribute};
-use crate::run::{Done, History, fresh_bed, hold_against, quiet};
+use crate::act::Stage;
+use crate::bed::{fresh_bed, quiet};
+use crate::history::{Done, History};
+use crate::live::hold_against;
+use crate::model::{Model, attribute};
+use crate::node::Kind;
+use crate::outcome::{Outcome, Promise, Wrote};
 use crate::view::see;
 use crate::workload::{Change, On, RenameKind, Setup, Step, dir_path, file_path, pattern};
 

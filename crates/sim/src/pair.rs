@@ -5,11 +5,13 @@
 
 use fs::ErrorKind;
 
-use crate::act::{Outcome, Promise, Stage};
+use crate::act::Stage;
+use crate::history::{Done, History, Pair};
 use crate::interleave;
+use crate::live::hold_against;
 use crate::model::Model;
-use crate::run::{Done, History, Pair, difference, hold_against};
-use crate::view::{Seen, View, see};
+use crate::outcome::{Outcome, Promise};
+use crate::view::{Seen, View, difference, see};
 use crate::workload::Step;
 
 /// A step that was carried out beside another.

@@ -17,13 +17,16 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::Tally;
-use crate::act::{Outcome, Promise, Stage};
-use crate::bed::Remains;
+use crate::act::Stage;
+use crate::bed::{Remains, fresh_bed, quiet};
 use crate::failing::one_sentence;
-use crate::judge::{Looks, compare, names_fit, recover_and_compare, views};
+use crate::history::{Done, Floor, History, views};
+use crate::judge::{Looks, recover_and_compare};
+use crate::kept::{compare, names_fit};
+use crate::live::carry_out;
 use crate::model::Model;
-use crate::run::{Done, Floor, History, carry_out, difference, fresh_bed, quiet};
-use crate::view::{View, see};
+use crate::outcome::{Outcome, Promise};
+use crate::view::{View, difference, see};
 use crate::workload::{SHARED_PAGE_BYTES, SHARED_PAGES, Setup, Step, generate_for_thread, generate_setup};
 
 /// A promise that was broken under many threads.

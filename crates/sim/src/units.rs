@@ -5,9 +5,8 @@ use std::ops::Range;
 
 use fs::InodeNo;
 
-use crate::act::Wrote;
-use crate::judge::{content_of, views};
-use crate::run::{Done, History};
+use crate::history::{Done, History, content_of, views};
+use crate::outcome::Wrote;
 use crate::view::View;
 
 /// More states than this of one unit are not told apart.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use fs::{Attr, CheckpointInfo, DirEntry, File, FileKind, FileSystem, InodeNo, OpenOptions, Result, SpacePolicy};
 
-use crate::act::AUTOMATIC;
-use crate::model::{Kind, Node};
+use crate::node::{Kind, Node, line};
+use crate::workload::AUTOMATIC_PREFIX;
 
 /// What the file system shows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -27,17 +27,6 @@ pub(crate) const MAY_GO: &str = ", may go,";
 /// How the unit of untorn writes is stored, which is asked for in another way.
 const UNTORN: &[u8] = b"user.bedplate.untorn";
 
-/// Everything about a name, in one line.
-pub(crate) fn line(path: &str, ino: InodeNo, node: &Node, nlink: u32) -> String {
-    let kind = match &node.kind {
-        Kind::File(_) => "file".to_owned(),
-        Kind::Directory(_) => "directory".to_owned(),
-        Kind::Symlink(target) => format!("link to {} bytes", target.len()),
-    };
-    let Node { mode, uid, io_mode, untorn, attributes, .. } = node;
-    format!("{path} inode {} {kind} mode {mode:o} owner {uid} links {nlink} served {io_mode:?} untorn {untorn:?} attributes {attributes:?}", ino.0)
-}
-
 /// What was read of a mounted file system.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
@@ -53,7 +42,7 @@ pub(crate) fn see(fs: &FileSystem) -> Result<Seen> {
     let root = fs.attr(InodeNo::ROOT)?;
     see_directory(fs, &root, "", &mut seen)?;
     // What a rollback leaves to undo it with comes and goes within a step.
-    let of_workload = |checkpoint: &CheckpointInfo| !checkpoint.automatic || checkpoint.name.starts_with(AUTOMATIC.to_string().as_bytes());
+    let of_workload = |checkpoint: &CheckpointInfo| !checkpoint.automatic || checkpoint.name.starts_with(AUTOMATIC_PREFIX.to_string().as_bytes());
     for checkpoint in fs.checkpoints().into_iter().filter(of_workload) {
         let (line, shown) = see_checkpoint(fs, &checkpoint)?;
         seen.view.checkpoints.insert(line.clone(), Arc::new(shown.view));
@@ -154,4 +143,16 @@ fn assert_seeks(file: &File, content: &[u8], path: &str) -> Result<()> {
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     const ZEROS: [u8; 4096] = [0; 4096];
     bytes.chunks(ZEROS.len()).all(|part| *part == ZEROS[..part.len()])
+}
+
+/// The first difference between two views.
+pub(crate) fn difference(seen: &View, expected: &View) -> Option<String> {
+    if seen.names != expected.names {
+        return Some(format!("names\n   found:    {:#?}\n   expected: {:#?}", seen.names, expected.names));
+    }
+    let (ino, content) = seen.contents.iter().find(|(ino, content)| expected.contents.get(ino) != Some(*content))?;
+    let wanted = expected.contents.get(ino).map_or(&[][..], |wanted| wanted);
+    let at = content.iter().zip(wanted).position(|(a, b)| a != b).unwrap_or_else(|| content.len().min(wanted.len()));
+    let (found, due) = (content.get(at), wanted.get(at));
+    Some(format!("inode {} holds {found:x?} at byte {at} where {due:x?} is due ({} bytes, {} due)", ino.0, content.len(), wanted.len()))
 }

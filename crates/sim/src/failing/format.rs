@@ -4,8 +4,7 @@ use block::{BlockDevice, CrashChoice, FaultRule, Trigger};
 use fs::{ErrorKind, FileSystem, FormatOptions, OpenOptions};
 
 use super::{Failure, FailureTally, one_sentence};
-use crate::bed::Remains;
-use crate::run::{format_options, fresh_bed, quiet, stale_bed};
+use crate::bed::{Remains, format_options, fresh_bed, quiet, stale_bed};
 use crate::view::see;
 use crate::workload::Setup;
 

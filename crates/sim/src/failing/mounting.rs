@@ -3,10 +3,11 @@
 use fs::ErrorKind;
 
 use super::{Failure, Run, one_sentence};
-use crate::act::{Promise, Stage};
-use crate::judge::{compare, used_numbers};
+use crate::act::Stage;
+use crate::bed::{SIZE_MAX, quiet};
+use crate::kept::{compare, used_numbers};
 use crate::model::Model;
-use crate::run::{SIZE_MAX, quiet};
+use crate::outcome::Promise;
 use crate::view::{Seen, see};
 use crate::workload::Step;
 use block::BlockDevice;

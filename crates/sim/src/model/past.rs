@@ -6,8 +6,9 @@ use std::sync::Arc;
 use fs::InodeNo;
 
 use super::{EXISTS, Kind, Model, NO_SUCH_NAME, Nodes, Past, Refusal};
-use crate::act::{AUTOMATIC, Diff, Outcome};
+use crate::outcome::{Diff, Outcome};
 use crate::view::{MAY_GO, Seen, View};
+use crate::workload::AUTOMATIC_PREFIX;
 
 impl Past {
     /// Its place among the others: larger is newer.
@@ -56,7 +57,7 @@ impl Model {
     /// S-82: of the automatic checkpoints those that are not `there` any more were deleted to make room, the oldest first. Takes them out, and returns what
     /// was visible in between: each of them a state that a power cut may leave.
     pub(crate) fn lose(&mut self, there: &BTreeSet<String>) -> Result<Vec<View>, String> {
-        let mut known: Vec<_> = self.checkpoints.iter().filter(|(name, _)| name.starts_with(AUTOMATIC)).collect();
+        let mut known: Vec<_> = self.checkpoints.iter().filter(|(name, _)| name.starts_with(AUTOMATIC_PREFIX)).collect();
         known.sort_by_key(|(_, past)| past.epoch());
         let goes = |name: &String| !there.contains(name);
         let gone: Vec<String> = known.iter().map(|(name, _)| (*name).clone()).filter(goes).collect();

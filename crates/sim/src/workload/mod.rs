@@ -47,6 +47,9 @@ impl Setup {
     pub const SMALL: Self = Self { block_size: 512, per_record: 4, ..Self::DISK };
 }
 
+/// How names of automatic checkpoints begin.
+pub(crate) const AUTOMATIC_PREFIX: char = 'a';
+
 /// What a volume lies on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum Ground {

@@ -1,0 +1,43 @@
+//! What an inode is, as far as a user can see it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fs::{InodeNo, IoMode};
+
+/// What it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File(Arc<Vec<u8>>),
+    Symlink(String),
+    Directory(BTreeMap<String, InodeNo>),
+}
+
+/// An inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub(crate) kind: Kind,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) io_mode: Option<IoMode>,
+    /// The unit of untorn writes in bytes.
+    pub(crate) untorn: Option<u32>,
+    pub(crate) attributes: BTreeMap<String, usize>,
+}
+
+impl Node {
+    pub(crate) fn new(kind: Kind, mode: u32) -> Self {
+        Self { kind, mode, uid: 0, io_mode: None, untorn: None, attributes: BTreeMap::new() }
+    }
+}
+
+/// Everything about a name, in one line.
+pub(crate) fn line(path: &str, ino: InodeNo, node: &Node, nlink: u32) -> String {
+    let kind = match &node.kind {
+        Kind::File(_) => "file".to_owned(),
+        Kind::Directory(_) => "directory".to_owned(),
+        Kind::Symlink(target) => format!("link to {} bytes", target.len()),
+    };
+    let Node { mode, uid, io_mode, untorn, attributes, .. } = node;
+    format!("{path} inode {} {kind} mode {mode:o} owner {uid} links {nlink} served {io_mode:?} untorn {untorn:?} attributes {attributes:?}", ino.0)
+}
