@@ -110,6 +110,8 @@ pub enum PlantedBug {
     RowsInReverse,
     /// Both copies of the superblock have the same generation although they differ.
     GenerationStays,
+    /// A mount leaves the copies of the superblock as a power cut left them.
+    CopiesStayUnequal,
     /// A change of the superblock stays in memory.
     SuperblockNotWritten,
     /// The metadata region grows over what was there before.
@@ -140,6 +142,8 @@ pub enum PlantedBug {
     DeletedWrittenAtOnce,
     /// A checkpoint is made beside dirty pages that were acknowledged.
     FreezeLeavesDirty,
+    /// Checkpoints and rollbacks do not wait for long changes of closed files.
+    FreezeBesideChanges,
     /// A rollback leaves pages of what was there before in the library cache.
     RollbackKeepsPages,
     /// A checkpoint's record does not wait for what was written in place before it.
@@ -219,7 +223,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 101] = [
+    pub const ALL: [Self; 103] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -269,6 +273,7 @@ impl PlantedBug {
         Self::TrimmedBeforeCommit,
         Self::RowsInReverse,
         Self::GenerationStays,
+        Self::CopiesStayUnequal,
         Self::SuperblockNotWritten,
         Self::RegionNotZeroed,
         Self::RegionGrowthWithoutFlush,
@@ -284,6 +289,7 @@ impl PlantedBug {
         Self::NamedHoldsAll,
         Self::DeletedWrittenAtOnce,
         Self::FreezeLeavesDirty,
+        Self::FreezeBesideChanges,
         Self::RollbackKeepsPages,
         Self::CheckpointWithoutBarrier,
         Self::EpochStays,

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use crate::Result;
 use crate::engine::Engine;
 use crate::inode::Inode;
+use crate::lock::ChangeLock;
 use bedplate_store::{PlantedBug, planted};
 
 impl Engine {
@@ -35,7 +36,8 @@ impl Engine {
         // Most of what is dirty goes to the device while others work on.
         self.cache.flush_all()?;
         self.free_deferred();
-        let unchanging = self.changes.alone();
+        let beside = ChangeLock::default();
+        let unchanging = if planted(PlantedBug::FreezeBesideChanges) { beside.alone() } else { self.changes.alone() };
         let _names = self.names.lock();
         let files = self.open_files.all();
         let orders: Vec<_> = files.iter().map(|inode| inode.data.order.exclusive(self)).collect();

@@ -1,7 +1,7 @@
 //! A judge that finds nothing is not believed: each planted mistake must be found, within so many states.
 
 use fs::PlantedBug;
-use sim::{Cuts, DIRECTED, Effort, Failure, Setup, Step, generate, try_failures, try_format_cuts, try_pair, try_steps};
+use sim::{Back, Cuts, DIRECTED, Effort, Failure, Setup, Step, generate, try_failures, try_format_cuts, try_pair, try_steps};
 
 use crate::interleaved::number;
 
@@ -132,6 +132,31 @@ fn a_truncation_that_does_not_note_that_it_is_under_way() {
     let violation = found.expect_err("TruncationNotMarked went unnoticed");
     println!("TruncationNotMarked: found in state {}: {}", violation.states + 1, violation.what);
     assert!(violation.states < STATES_MAX && violation.what.contains("S-11"), "{violation}");
+}
+
+/// A checkpoint or a rollback between two records of a truncation by path, or of the reclaim of a removed file.
+#[test]
+fn a_freeze_that_does_not_wait_for_long_changes() {
+    fs::plant(Some(PlantedBug::FreezeBesideChanges));
+    let effort = Effort { cuts: Cuts::Around(6), second_cut_every: 0, second_life_every: 0, ..Effort::default() };
+    let everything = Step::Rollback(0, Back::Everything, true);
+    for (change, other) in [(Step::Truncate(0, 0, 3000), Step::Checkpoint(1, None)), (Step::Unlink(0, 0), everything)] {
+        let found = try_pair(1, number(&change, &other), &Setup::SMALL, 1, &effort);
+        let violation = found.expect_err("FreezeBesideChanges went unnoticed");
+        println!("FreezeBesideChanges, {change:?}: found in state {}: {}", violation.states + 1, violation.what);
+        assert!(violation.states < STATES_MAX);
+    }
+}
+
+/// The metadata region grows, the power goes between the two copies of the superblock, and during the recovery once more: the older copy alone names too little.
+#[test]
+fn copies_of_the_superblock_that_stay_unequal() {
+    fs::plant(Some(PlantedBug::CopiesStayUnequal));
+    let directed = DIRECTED.iter().find(|directed| directed.name == "metadata outgrow their region").expect("the workload has this name");
+    let effort = Effort { cuts: Cuts::Around(500), second_cut_every: 2, second_life_every: 0, ..Effort::default() };
+    let found = (1..=8).find_map(|seed| try_steps(seed, &Setup::DISK, &(directed.steps)(), &effort).err());
+    let violation = found.expect("CopiesStayUnequal went unnoticed");
+    println!("CopiesStayUnequal: seed {}, found in state {}: {}", violation.seed, violation.states + 1, violation.what);
 }
 
 /// With a log on a device of its own a flush of one device says nothing of the other, and the order between them is the file system's.
