@@ -36,6 +36,13 @@ impl Bytes {
     }
 }
 
+/// What a clone is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Slots {
+    Files,
+    Directories,
+}
+
 /// The mounted file system, and what is held open.
 pub(crate) struct Stage {
     pub(crate) fs: FileSystem,
@@ -244,8 +251,8 @@ impl Stage {
                     _ => Ok(Outcome::promising(Promise::All)),
                 }
             }
-            Step::Clone(slot, file, dir, to) => self.clone_files(slot, &file_path(file, dir), &file_path(to, 0)),
-            Step::CloneDirectory(slot, from, to) => self.clone_files(slot, &dir_path(from), &format!("/d{to}")),
+            Step::Clone(slot, file, dir, to) => self.clone_files(Slots::Files, slot, &file_path(file, dir), &file_path(to, 0)),
+            Step::CloneDirectory(slot, from, to) => self.clone_files(Slots::Directories, slot, &dir_path(from), &format!("/d{to}")),
             Step::Sync => fs.sync().map(|()| Outcome::promising(Promise::All)),
             Step::Grow(_) | Step::Remount | Step::Kill | Step::Vanish(_) | Step::Return | Step::Die(..) | Step::During(..) => {
                 unreachable!("these are the recorder's")
@@ -304,16 +311,16 @@ impl Stage {
         Ok(diff)
     }
 
-    fn clone_files(&self, slot: Option<u8>, path: &str, target: &str) -> Result<Outcome> {
+    fn clone_files(&self, slots: Slots, slot: Option<u8>, path: &str, target: &str) -> Result<Outcome> {
         let source = match slot {
             Some(slot) => CloneSource::Checkpoint { name: format!("c{slot}").into_bytes(), path: path.into() },
             None => CloneSource::Present(path.into()),
         };
-        self.fs.clone_files(&source, target)?;
-        let made = self.fs.resolve(target)?;
-        let names = if made.kind == FileKind::Directory { self.fs.read_dir(made.ino, None, usize::MAX)? } else { Vec::new() };
+        // By its number: a step in the middle of this one may have removed its name since.
+        let ino = self.fs.clone_files(&source, target)?.ino;
+        let names = if slots == Slots::Directories { self.fs.read_dir(ino, None, usize::MAX)? } else { Vec::new() };
         let entries = names.into_iter().map(|entry| (String::from_utf8_lossy(&entry.name).into_owned(), entry.ino)).collect();
-        Ok(Outcome { made: Some(made.ino), entries, ..Outcome::promising(Promise::Cloned(made.ino)) })
+        Ok(Outcome { made: Some(ino), entries, ..Outcome::promising(Promise::Cloned(ino)) })
     }
 
     fn make(&self, dir: u8, name: &str, kind: FileKind, new: NewFile) -> Result<Outcome> {

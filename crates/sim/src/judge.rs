@@ -56,6 +56,8 @@ impl fmt::Display for Violation {
 pub(crate) struct Looks {
     /// A read-only mount comes first, and is compared with the recovery.
     pub(crate) read_only: bool,
+    /// The recovered volume is written to, unmounted and mounted again, and shows the same.
+    pub(crate) goes_on: bool,
     /// The group compares all its copies; else what changed is compared without it.
     pub(crate) scrub: bool,
 }
@@ -71,7 +73,7 @@ pub fn judge(history: &History, cut: &Cut) -> Result<(), String> {
     let remains = history.bed.cut(cut.after, &cut.choice);
     let context = |what: String| format!("cut after device operation {} ({:?}): {what}", cut.after, cut.choice);
     let kept = |seen: &View| compare(history, cut.after, seen);
-    let looks = Looks { read_only: cut.after.is_multiple_of(8), scrub: cut.after % 16 == 5 };
+    let looks = Looks { read_only: cut.after.is_multiple_of(8), goes_on: goes_on(cut), scrub: cut.after % 16 == 5 };
     let Some(seed) = cut.again else { return recover_and_compare(&history.before, looks, &remains, &kept).map_err(context) };
     check(&remains).map_err(context)?;
     // Recover on simulated devices, cut again in the middle of it, and judge what the second recovery makes of it.
@@ -84,7 +86,7 @@ pub fn judge(history: &History, cut: &Cut) -> Result<(), String> {
     let after = rng.random_range(0..=recovery_end);
     let twice = bed.cut(after, &CrashChoice::Seeded(rng.random()));
     let context = |what: String| context(format!("second cut after operation {after} of the recovery: {what}"));
-    recover_and_compare(&history.before, Looks::default(), &twice.copy(), &kept).map_err(context)?;
+    recover_and_compare(&history.before, Looks { goes_on: seed.is_multiple_of(2), ..Looks::default() }, &twice.copy(), &kept).map_err(context)?;
     if !check(&twice).map_err(context)? {
         return Ok(());
     }
@@ -92,6 +94,14 @@ pub fn judge(history: &History, cut: &Cut) -> Result<(), String> {
     damage(&twice, copy).map_err(context)?;
     let unreadable = |what| context(format!("copy {copy} of the superblock is unreadable: {what}"));
     recover_and_compare(&history.before, Looks::default(), &twice, &kept).map_err(unreadable)
+}
+
+/// Every second cut, on average.
+fn goes_on(cut: &Cut) -> bool {
+    match cut.choice {
+        CrashChoice::Seeded(seed) | CrashChoice::InOrder(seed) => seed.is_multiple_of(2),
+        _ => cut.after.is_multiple_of(2),
+    }
 }
 
 /// A check that changes nothing finds nothing; returns whether both copies of the superblock are whole.
@@ -130,7 +140,7 @@ fn recover(mount: impl FnOnce() -> fs::Result<FileSystem>, kept: Kept<'_>) -> Re
     Ok((fs, seen))
 }
 
-/// Recovers, then uses the volume on, unmounts it and mounts it again.
+/// Recovers, and lets every file grow; before that, where it is asked for, uses the volume on, unmounts it and mounts it again.
 pub(crate) fn recover_and_compare(before: &View, looks: Looks, remains: &Remains, kept: Kept<'_>) -> Result<(), String> {
     let looked = if looks.read_only { Some(look(remains)?) } else { None };
     check(remains)?;
@@ -138,6 +148,14 @@ pub(crate) fn recover_and_compare(before: &View, looks: Looks, remains: &Remains
     if let Some(what) = looked.and_then(|looked| difference(&looked, &seen.view)) {
         return Err(format!("S-38: a read-only mount shows another state than recovery makes: {what}"));
     }
+    let (fs, seen) = if looks.goes_on { use_on(before, remains, fs, seen)? } else { (fs, seen) };
+    grow_over_removed(&fs, &seen.view)?;
+    drop((fs, seen));
+    remains.copies_agree(looks.scrub)
+}
+
+/// Writes to a recovered volume, unmounts it, and mounts it again: it shows the same.
+fn use_on(before: &View, remains: &Remains, fs: FileSystem, seen: Seen) -> Result<(FileSystem, Seen), String> {
     let wrote = go_on(before, &fs)?;
     fs.unmount().map_err(|e| format!("the recovered volume cannot be unmounted: {e}"))?;
     let fs = remains.mount(quiet()).map_err(|e| format!("the volume does not mount a second time: {e}"))?;
@@ -148,9 +166,7 @@ pub(crate) fn recover_and_compare(before: &View, looks: Looks, remains: &Remains
     if let Some(what) = difference(&again.view, &seen.view) {
         return Err(format!("the second mount shows something else than the first: {what}"));
     }
-    grow_over_removed(&fs, &again.view)?;
-    drop((fs, again));
-    remains.copies_agree(looks.scrub)
+    Ok((fs, again))
 }
 
 /// S-38: a read-only mount writes nothing; returns what it shows.

@@ -64,7 +64,7 @@ pub fn try_threads(seed: u64, threads: u8, steps: usize, cuts: usize, begin: &(d
         // Recovery makes something else of them.
         let kept = remains.copy();
         let what = |what| broken(format!("cut after device operation {after} ({choice:?}): {what}"), Some(kept));
-        recover_and_compare(&crowd.histories[0].before, Looks::default(), &remains, &|seen| crowd.compare(after, seen)).map_err(what)?;
+        recover_and_compare(&crowd.histories[0].before, Looks { goes_on: true, ..Looks::default() }, &remains, &|seen| crowd.compare(after, seen)).map_err(what)?;
         tally.states += 1;
     }
     Ok(tally)

@@ -78,7 +78,7 @@ impl Wires {
             members: self.devices[..self.bed.members].to_vec(),
             log_members: Vec::new(),
             spares: Vec::new(),
-            region_bytes: Some(1 << 20),
+            region_bytes: Some(64 << 10),
             reserve_bytes: 0,
             force: false,
         };

@@ -152,7 +152,8 @@ pub fn generate_interleaved(seed: u64, count: usize, grounds: &[Ground]) -> (Set
             1..4 => {
                 let first = change(&mut rng);
                 let turns = (0..rng.random_range(1..4)).map(|_| rng.random_range(1..24)).collect();
-                steps.push(Step::During(Box::new(first), Box::new(beside(&mut rng)), turns));
+                let second = std::iter::repeat_with(|| beside(&mut rng)).find(|second| !is_within_clone(&first, second)).expect("there are others");
+                steps.push(Step::During(Box::new(first), Box::new(second), turns));
             }
             4 if setup.ground != Ground::One && rng.random_range(0..2) == 0 => {
                 let member = rng.random_range(0..3);
@@ -168,6 +169,19 @@ pub fn generate_interleaved(seed: u64, count: usize, grounds: &[Ground]) -> (Set
         }
     }
     (setup, steps)
+}
+
+/// Whether a step changes names in the directory that another one makes as a clone: what numbers the clone's files have is only known by looking.
+fn is_within_clone(clone: &Step, step: &Step) -> bool {
+    let Step::CloneDirectory(_, _, made) = clone else { return false };
+    match step {
+        Step::Create(_, dir) | Step::Symlink(_, dir, _) | Step::Unlink(_, dir) | Step::RemoveDirectory(dir) => dir == made,
+        Step::Rename(_, dir, _, to, _) => dir == made || to == made,
+        Step::Link(.., to) => to == made,
+        Step::RenameDirectory(from, to) => from == made || to == made,
+        Step::Rollback(..) => true,
+        _ => false,
+    }
 }
 
 fn change(rng: &mut Xoshiro256PlusPlus) -> Step {
