@@ -31,6 +31,8 @@ type Nodes = BTreeMap<InodeNo, Node>;
 pub(crate) struct Model {
     pub(crate) nodes: BTreeMap<InodeNo, Node>,
     held: BTreeMap<u8, InodeNo>,
+    /// A file that was found under a name before the step in whose middle it is used now: file slot, directory slot, inode.
+    found: Option<(u8, u8, InodeNo)>,
     /// Slots that remember an inode. What has lost its names is not shown, so nothing else follows from them.
     retained: BTreeSet<u8>,
     /// The checkpoints by name.
@@ -41,6 +43,18 @@ pub(crate) struct Model {
     ever: BTreeSet<InodeNo>,
     pub(crate) block_size: u32,
 }
+
+/// How far a step has come with its file when another one comes in its middle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// It is open: it stays until the step is over.
+    Opened,
+    /// Its number is known: it may be gone when the step comes to it.
+    Named,
+}
+
+/// The slot of a file that was opened before the step in whose middle it is used.
+const EARLY: u8 = u8::MAX;
 
 const NO_SUCH_NAME: Refusal = "there is no such name";
 const NOT_A_FILE: Refusal = "it is not a file";
@@ -58,7 +72,7 @@ impl Model {
         });
         let checkpoints = checkpoints.collect();
         let ever = nodes.keys().copied().chain(used).collect();
-        Self { nodes, held: BTreeMap::new(), retained: BTreeSet::new(), checkpoints, deletes_oldest, ever, block_size }
+        Self { nodes, held: BTreeMap::new(), found: None, retained: BTreeSet::new(), checkpoints, deletes_oldest, ever, block_size }
     }
 
     /// Carries a step out.
@@ -177,17 +191,45 @@ impl Model {
         self.directory(dir)?.get(&format!("f{file}")).copied().ok_or(NO_SUCH_NAME)
     }
 
+    /// As [`named`](Self::named), or as it was found before.
+    fn reached(&mut self, file: u8, dir: u8) -> Result<InodeNo, Refusal> {
+        match self.found.filter(|found| (found.0, found.1) == (file, dir)) {
+            None => self.named(file, dir),
+            Some((_, _, ino)) if self.nodes.contains_key(&ino) => Ok(ino),
+            Some(_) => Err(NO_SUCH_NAME),
+        }
+    }
+
     fn node(&mut self, file: u8, dir: u8) -> Result<&mut Node, Refusal> {
-        let ino = self.named(file, dir)?;
+        let ino = self.reached(file, dir)?;
         let node = self.nodes.get_mut(&ino).expect("names lead to inodes");
         // A path that ends in a symbolic link is followed, and these lead nowhere.
         if matches!(node.kind, Kind::Symlink(_)) { Err(NOT_A_FILE) } else { Ok(node) }
     }
 
+    /// Finds the file that a step names before another one is carried out: a program opens it, and what comes in the middle may give the name to another
+    /// file. Returns whether there is one to be found.
+    pub(crate) fn find_early(&mut self, step: &Step, found: Found) -> bool {
+        let Some((file, dir, opens)) = step.reaches() else { return false };
+        let Ok(ino) = self.named(file, dir) else { return false };
+        self.found = Some((file, dir, ino));
+        if found == Found::Opened {
+            self.held.insert(EARLY, ino);
+        }
+        opens || found == Found::Named
+    }
+
+    /// Ends what [`find_early`](Self::find_early) began.
+    pub(crate) fn forget_found(&mut self) {
+        self.found = None;
+        self.held.remove(&EARLY);
+        self.drop_nameless();
+    }
+
     /// Returns the inode of a file.
     pub(crate) fn ino(&mut self, on: On) -> Result<InodeNo, Refusal> {
         match on {
-            On::Name(file, dir) => self.named(file, dir),
+            On::Name(file, dir) => self.reached(file, dir),
             On::Held(slot) => self.held.get(&slot).copied().ok_or("nothing is held there"),
         }
     }
@@ -276,7 +318,7 @@ impl Model {
 
     fn link(&mut self, file: u8, dir: u8, to: u8, to_dir: u8) -> Result<(), Refusal> {
         self.node(file, dir)?;
-        let ino = self.named(file, dir)?;
+        let ino = self.reached(file, dir)?;
         let entries = self.directory(to_dir)?;
         if entries.contains_key(&format!("f{to}")) {
             return Err(EXISTS);
@@ -287,7 +329,7 @@ impl Model {
 
     fn hold(&mut self, slot: u8, file: u8, dir: u8) -> Result<(), Refusal> {
         self.content(On::Name(file, dir))?;
-        let ino = self.named(file, dir)?;
+        let ino = self.reached(file, dir)?;
         self.held.insert(slot, ino);
         self.drop_nameless();
         Ok(())

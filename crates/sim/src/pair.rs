@@ -9,7 +9,7 @@ use crate::act::Stage;
 use crate::history::{Done, History, Pair};
 use crate::interleave;
 use crate::live::hold_against;
-use crate::model::Model;
+use crate::model::{Found, Model};
 use crate::outcome::{Outcome, Promise};
 use crate::view::{Seen, View, difference, see};
 use crate::workload::Step;
@@ -73,12 +73,18 @@ struct Possible {
 impl Possible {
     fn of(before: &Model, halves: &[Half<'_>; 2], seen: &Seen) -> Result<Self, String> {
         let (mut alone, mut both, mut whys) = ([None, None], None, Vec::new());
-        for (first, second) in [(0, 1), (1, 0)] {
+        // The second may have found its file before the first took the name away.
+        let orders = [None, Some(Found::Opened), Some(Found::Named)].into_iter().flat_map(|early| [(0, 1, early), (1, 0, early)]);
+        for (first, second, early) in orders {
             let mut model = before.clone();
+            if early.is_some_and(|early| alone[first].is_some() || !model.find_early(halves[second].step, early)) {
+                continue;
+            }
             let order = format!("{:?} before {:?}", halves[first].step, halves[second].step);
             let fits = halves[first].follow(&mut model).and_then(|()| {
                 let between = model.view();
                 halves[second].follow(&mut model)?;
+                model.forget_found();
                 difference(&seen.view, &model.view()).map_or(Ok(between), Err)
             });
             match fits {

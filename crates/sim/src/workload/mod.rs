@@ -206,6 +206,19 @@ impl Step {
         matches!(self, Self::Remount | Self::Kill | Self::Die(..) | Self::Grow(_) | Self::Vanish(_) | Self::Return | Self::During(..))
     }
 
+    /// The file that it finds by a path, before it does anything to it: file slot, directory slot, and whether it opens it.
+    pub(crate) fn reaches(&self) -> Option<(u8, u8, bool)> {
+        match *self {
+            Self::Write(On::Name(file, dir), ..) | Self::Read(On::Name(file, dir), ..) | Self::SetSize(On::Name(file, dir), _) => Some((file, dir, true)),
+            Self::Allocate(On::Name(file, dir), ..) | Self::Defragment(On::Name(file, dir), _) | Self::Append(file, dir, ..) => Some((file, dir, true)),
+            Self::SyncData(On::Name(file, dir)) | Self::SyncAll(On::Name(file, dir)) | Self::Hold(_, file, dir, _) => Some((file, dir, true)),
+            Self::SetMode(file, dir, _) | Self::SetIoMode(file, dir, _) | Self::Truncate(file, dir, _) => Some((file, dir, false)),
+            Self::Retain(_, file, dir) | Self::Link(file, dir, ..) => Some((file, dir, false)),
+            Self::SetAttribute(file, dir, ..) | Self::RemoveAttribute(file, dir, _) | Self::SetUntorn(Some(file), dir, _) => Some((file, dir, false)),
+            _ => None,
+        }
+    }
+
     /// Whether what it makes gets a number or a line that is not known beforehand.
     pub(crate) fn makes(&self) -> bool {
         let made = matches!(self, Self::Create(..) | Self::Symlink(..) | Self::MakeDirectory(_) | Self::Clone(..) | Self::CloneDirectory(..));
