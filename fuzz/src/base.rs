@@ -3,9 +3,9 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use block::{AlignedBuf, BlockDevice, MemoryDevice, Snapshot};
-use fs::forge::{self, RegionPlace, RowImage};
-use fs::{
+use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice, Snapshot};
+use bedplate_fs::forge::{self, RegionPlace, RowImage};
+use bedplate_fs::{
     AllocateMode, CheckpointOptions, CheckpointScope, FileKind, FileSystem, FormatOptions, InodeNo, IoMode, MountOptions, NewFile, OpenOptions,
 };
 
@@ -73,7 +73,7 @@ fn make(block_size: u32, clean: bool, checkpoints: bool) -> Base {
 }
 
 /// Makes checkpoints, and changes behind them.
-fn add_checkpoints(fs: &FileSystem) -> fs::Result<()> {
+fn add_checkpoints(fs: &FileSystem) -> bedplate_fs::Result<()> {
     fs.create_checkpoint("all", &CheckpointOptions::default())?;
     fs.open("/d/one", &OpenOptions::read_write())?.write_at(&[0x66; 8192], 4096)?;
     let scope = CheckpointScope::Paths(vec!["/d/e".into()]);
@@ -83,7 +83,7 @@ fn add_checkpoints(fs: &FileSystem) -> fs::Result<()> {
 }
 
 /// Makes one of everything.
-fn fill(fs: &FileSystem) -> fs::Result<()> {
+fn fill(fs: &FileSystem) -> bedplate_fs::Result<()> {
     let new = NewFile { mode: 0o644, uid: 1, gid: 2 };
     let d = fs.create_dir_all("/d/e/f")?.ino;
     for number in 0..SMALL_FILES {

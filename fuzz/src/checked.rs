@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use block::{BlockDevice, DeviceCall, Error, ErrorKind, Hook, HookedDevice, MemoryDevice, Operation, Result, Snapshot};
-use fs::forge::RegionPlace;
+use bedplate_block::{BlockDevice, DeviceCall, Error, ErrorKind, Hook, HookedDevice, MemoryDevice, Operation, Result, Snapshot};
+use bedplate_fs::forge::RegionPlace;
 
 /// Operations that one input may cost: far above what any sound volume of this size needs, far below what feels like a hang.
 const OPERATIONS_MAX: u64 = 500_000;

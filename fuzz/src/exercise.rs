@@ -12,8 +12,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, Snapshot};
-use fs::{
+use bedplate_block::{AlignedBuf, BlockDevice, Snapshot};
+use bedplate_fs::{
     AllocateMode, CheckReport, CheckpointOptions, Error, ErrorKind, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, RenameMode, RollbackOptions,
     Salvage, SetAttr, forge,
 };
@@ -53,7 +53,7 @@ fn explained(error: &Error) {
 }
 
 /// Takes an outcome, which may be any refusal; in a volume that is `clean`, not that of corruption.
-fn tolerate<T>(result: fs::Result<T>, clean: bool) -> Option<T> {
+fn tolerate<T>(result: bedplate_fs::Result<T>, clean: bool) -> Option<T> {
     match result {
         Ok(value) => Some(value),
         Err(error) => {

@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use block::AlignedBuf;
+use bedplate_block::AlignedBuf;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use serde::Serialize;

@@ -1,11 +1,11 @@
 //! Ordinary files with the speed of a raw device, for databases: the public library.
 #![forbid(unsafe_code)]
 
-pub use block::{
+pub use bedplate_block::{
     AlignedBuf, BlockDevice, Completion, DeviceCounters, DeviceOptions, DeviceQueue, Engine, EngineReport, Error as DeviceError,
     ErrorKind as DeviceErrorKind, Geometry, MemoryDevice, QueueOptions, Request, RequestKind, Segment, create_image,
 };
-pub use fs::{
+pub use bedplate_fs::{
     AllocateMode, Attr, CacheCounters, ChangedBlocks, ChangedKind, ChangedRange, CheckReport, CheckpointCounts, CheckpointDifference, CheckpointHold,
     CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, CloneReport, CloneSource, CounterSnapshot, DefragStep, DifferenceKind,
     DirEntry, Error, ErrorKind, ExtentInfo, File, FileActivity, FileKind, FilePath, FileSystem, Finding, FindingKind, FormatOptions, FormatReport,
@@ -15,7 +15,7 @@ pub use fs::{
     TunableSet, TunableState, TuneOptions, TunedBy, Unit, Untorn, format_duration, format_size, format_time, parse_duration, parse_size,
     readable_name, split_mode_suffix,
 };
-pub use volume::{
+pub use bedplate_volume::{
     ArbiterProvider, Arrangement, Arrival, Config as GroupConfig, Difference, Error as GroupError, ErrorKind as GroupErrorKind,
     FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Foreground, Group, HEAD_BYTES, Id, ImportOptions, Innodb, Label, Layout, MEMBER_BYTES_MIN,
     Member, MemberState, MemberStatistics, NewGroup, OperationStatistics, PageArbiter, PageFormat, PlexStatistics, Postgres, Relayout,

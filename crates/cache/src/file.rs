@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::{Arc, Weak};
 
-use block::AlignedBuf;
+use bedplate_block::AlignedBuf;
 
 use super::Backing;
 use super::core::FileCore;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
-use block::Workers;
+use bedplate_block::Workers;
 
 use super::CacheOptions;
 use super::core::FileCore;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use block::IntervalMap;
+use bedplate_block::IntervalMap;
 
 /// The pages as runs; each with the time when its oldest page became dirty.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use block::AlignedBuf;
+use bedplate_block::AlignedBuf;
 
 use super::core::FileCore;
 use super::counters::Counters;

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use block::AlignedBuf;
+use bedplate_block::AlignedBuf;
 
 use super::layout::REQUEST_BYTES_MAX;
 use super::sync::Mutex;

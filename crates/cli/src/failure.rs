@@ -74,16 +74,16 @@ impl Failure {
     }
 
     /// Makes the failure of a mount.
-    fn of_mount(kind: serve::ErrorKind, message: &str) -> Self {
+    fn of_mount(kind: bedplate_serve::ErrorKind, message: &str) -> Self {
         let kind = match kind {
-            serve::ErrorKind::Option => return Self::usage(message),
-            serve::ErrorKind::MountPoint => "mount_point",
-            serve::ErrorKind::Stale => "stale_mount",
-            serve::ErrorKind::Busy => "busy",
-            serve::ErrorKind::Permission => "not_permitted",
-            serve::ErrorKind::Unavailable => "unavailable",
-            serve::ErrorKind::Io | serve::ErrorKind::FileSystem => "io",
-            serve::ErrorKind::Broken => "broken",
+            bedplate_serve::ErrorKind::Option => return Self::usage(message),
+            bedplate_serve::ErrorKind::MountPoint => "mount_point",
+            bedplate_serve::ErrorKind::Stale => "stale_mount",
+            bedplate_serve::ErrorKind::Busy => "busy",
+            bedplate_serve::ErrorKind::Permission => "not_permitted",
+            bedplate_serve::ErrorKind::Unavailable => "unavailable",
+            bedplate_serve::ErrorKind::Io | bedplate_serve::ErrorKind::FileSystem => "io",
+            bedplate_serve::ErrorKind::Broken => "broken",
         };
         Self::new(kind, without_numbers(message))
     }
@@ -124,9 +124,9 @@ impl From<bedplate::DeviceError> for Failure {
     }
 }
 
-impl From<backup::Error> for Failure {
-    fn from(error: backup::Error) -> Self {
-        use backup::ErrorKind as Kind;
+impl From<bedplate_backup::Error> for Failure {
+    fn from(error: bedplate_backup::Error) -> Self {
+        use bedplate_backup::ErrorKind as Kind;
         let kind = match error.kind {
             Kind::Usage => return Self::usage(error.message),
             Kind::NotFound => "not_found",
@@ -147,15 +147,15 @@ impl From<backup::Error> for Failure {
     }
 }
 
-impl From<serve::Error> for Failure {
-    fn from(error: serve::Error) -> Self {
+impl From<bedplate_serve::Error> for Failure {
+    fn from(error: bedplate_serve::Error) -> Self {
         Self::of_mount(error.kind, &error.message)
     }
 }
 
-impl From<crashlab::Error> for Failure {
-    fn from(error: crashlab::Error) -> Self {
-        use crashlab::ErrorKind as Kind;
+impl From<bedplate_crashlab::Error> for Failure {
+    fn from(error: bedplate_crashlab::Error) -> Self {
+        use bedplate_crashlab::ErrorKind as Kind;
         let kind = match error.kind {
             Kind::Usage => return Self::usage(error.message),
             Kind::FileSystem(kind) => kind_name(kind),
@@ -177,15 +177,15 @@ impl From<crashlab::Error> for Failure {
     }
 }
 
-impl From<bench::Error> for Failure {
-    fn from(error: bench::Error) -> Self {
+impl From<bedplate_bench::Error> for Failure {
+    fn from(error: bedplate_bench::Error) -> Self {
         let kind = match error.kind {
-            bench::ErrorKind::Usage => return Self::usage(error.to_string()),
-            bench::ErrorKind::Target => "target",
-            bench::ErrorKind::NotConfirmed => "not_confirmed",
-            bench::ErrorKind::Io => "io",
-            bench::ErrorKind::Interrupted => "interrupted",
-            bench::ErrorKind::Results => "results",
+            bedplate_bench::ErrorKind::Usage => return Self::usage(error.to_string()),
+            bedplate_bench::ErrorKind::Target => "target",
+            bedplate_bench::ErrorKind::NotConfirmed => "not_confirmed",
+            bedplate_bench::ErrorKind::Io => "io",
+            bedplate_bench::ErrorKind::Interrupted => "interrupted",
+            bedplate_bench::ErrorKind::Results => "results",
         };
         Self::new(kind, without_numbers(&error.to_string()))
     }

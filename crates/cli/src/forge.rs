@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use backup::{Manifest, Repository, Target, restore};
 use bedplate::{BlockDevice, Group, GroupConfig};
+use bedplate_backup::{Manifest, Repository, Target, restore};
 
 use crate::daemon::control::wire;
 use crate::daemon::control::{Reply, act};
@@ -83,7 +83,7 @@ impl Backups {
         let manifest = self.repository.backup(name).map_err(|failure| failure.message)?;
         let sound = self.repository.verify(Some(name), |_| ()).map_err(|failure| failure.message)?.faults.is_empty();
         let paths = manifest.entries.iter().map(|entry| entry.path.get().to_vec()).collect();
-        let prepared = Target::prepare(target, |_| Ok::<_, backup::Error>(false));
+        let prepared = Target::prepare(target, |_| Ok::<_, bedplate_backup::Error>(false));
         let restored = prepared.and_then(|target| restore(&self.repository, &manifest, target, |_, _| ()));
         if let Err(error) = &restored {
             assert!(error.message.len() > 10, "{error:?} explains nothing");

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bedplate::FileSystem;
+use bedplate_serve::control::{self, Answer, Request};
 use clap::Args;
 use serde::de::DeserializeOwned;
-use serve::control::{self, Answer, Request};
 
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
@@ -43,7 +43,7 @@ impl Target {
     pub fn reach(&self) -> Result<Reach> {
         let mount = match device::of_volume(&self.volume)? {
             Some(mount) => Some(mount),
-            None if self.volume.is_dir() || serve::fuse::is_dead(&self.volume) => Some(live::require_mount(&self.volume)?),
+            None if self.volume.is_dir() || bedplate_serve::fuse::is_dead(&self.volume) => Some(live::require_mount(&self.volume)?),
             None => None,
         };
         Ok(mount.map_or_else(|| Reach::Alone(Volume::new(&self.volume, &self.devices)), Reach::Mounted))

@@ -38,7 +38,7 @@ pub enum ErrorKind {
     /// The file system failed.
     FileSystem(bedplate::ErrorKind),
     /// The mount failed.
-    Mount(serve::ErrorKind),
+    Mount(bedplate_serve::ErrorKind),
 }
 
 /// A kind to match on, and one sentence for people.
@@ -92,8 +92,8 @@ impl From<bedplate::DeviceError> for Error {
     }
 }
 
-impl From<serve::Error> for Error {
-    fn from(error: serve::Error) -> Self {
+impl From<bedplate_serve::Error> for Error {
+    fn from(error: bedplate_serve::Error) -> Self {
         Self::new(ErrorKind::Mount(error.kind), error.message)
     }
 }

@@ -16,7 +16,7 @@ pub fn page(report: &Report) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>Bedplate crash lab, seed {}</title><style>{}{STYLE}</style></head><body><main>",
         report.seed,
-        bench::REPORT_STYLE
+        bedplate_bench::REPORT_STYLE
     );
     head(&mut page, report);
     picture(&mut page, report);
@@ -29,7 +29,7 @@ pub fn page(report: &Report) -> String {
 }
 
 fn escape(text: &str) -> String {
-    bench::escape_html(text)
+    bedplate_bench::escape_html(text)
 }
 
 fn head(page: &mut String, report: &Report) {

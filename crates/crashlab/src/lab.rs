@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bedplate::BlockDevice;
-use serve::fuse::MountSettings;
+use bedplate_serve::fuse::MountSettings;
 
 use crate::workplace::Workplace;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bedplate::{BlockDevice, FileSystem, FormatOptions};
-use block::RecordingDevice;
+use bedplate_block::RecordingDevice;
 
 use crate::acknowledged::{Acknowledgement, Collector};
 use crate::error::{Error, ErrorKind, Result};

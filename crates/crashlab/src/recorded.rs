@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate::{BlockDevice, Geometry, MemoryDevice, format_size};
-use block::{Recording, Spooled};
+use bedplate_block::{Recording, Spooled};
 use serde::{Deserialize, Serialize};
 
 use crate::acknowledged::Acknowledgement;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bedplate::{BlockDevice, DeviceError, DeviceErrorKind};
-use block::{CrashChoice, CrashStep, Operation, RecordingDevice};
+use bedplate_block::{CrashChoice, CrashStep, Operation, RecordingDevice};
 use serde::Serialize;
 
 use crate::acknowledged::{before, copy_first};
@@ -173,7 +173,7 @@ fn blames_the_volume(kind: ErrorKind) -> bool {
     use bedplate::ErrorKind as Kind;
     match kind {
         ErrorKind::FileSystem(kind) => matches!(kind, Kind::Corrupt | Kind::NotAVolume | Kind::Io),
-        ErrorKind::Mount(kind) => matches!(kind, serve::ErrorKind::Io | serve::ErrorKind::FileSystem),
+        ErrorKind::Mount(kind) => matches!(kind, bedplate_serve::ErrorKind::Io | bedplate_serve::ErrorKind::FileSystem),
         kind => matches!(kind, ErrorKind::Corrupt | ErrorKind::Io),
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use block::{CrashStep, Spooled};
+use bedplate_block::{CrashStep, Spooled};
 use serde::Serialize;
 
 use crate::acknowledged::{before, line};

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
-use block::{CrashChoice, CrashStep, Recording};
+use bedplate_block::{CrashChoice, CrashStep, Recording};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
@@ -98,7 +98,7 @@ fn choose(recording: &Recording, sampling: &Sampling, number: usize, attempt: u6
 
 #[cfg(test)]
 mod tests {
-    use block::{AlignedBuf, BlockDevice, Geometry, MemoryDevice, RecordingDevice};
+    use bedplate_block::{AlignedBuf, BlockDevice, Geometry, MemoryDevice, RecordingDevice};
 
     use super::*;
 

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use block::{Recording, Source, Spooled};
+use bedplate_block::{Recording, Source, Spooled};
 use serde::{Deserialize, Serialize};
 
 use crate::acknowledged::Acknowledgement;

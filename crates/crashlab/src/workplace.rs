@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bedplate::{BlockDevice, FileSystem};
-use serve::fuse::{Mount, MountSettings};
+use bedplate_serve::fuse::{Mount, MountSettings};
 
 use crate::error::{Error, Result};
 

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use block::{AlignedBuf, BlockDevice, DeviceOptions, MemoryDevice};
-use fs::{File, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Result};
+use bedplate_block::{AlignedBuf, BlockDevice, DeviceOptions, MemoryDevice};
+use bedplate_fs::{File, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Result};
 
 const PAGE: usize = 8 << 10;
 const BLOCK: usize = 4 << 10;
@@ -46,7 +46,7 @@ type Seen = [f64; 6];
 fn main() -> Result<()> {
     let rounds = std::env::args().nth(1).and_then(|said| said.parse().ok()).unwrap_or(3);
     let device: Arc<dyn BlockDevice> = match std::env::args().nth(2) {
-        Some(path) => block::open(path, &DeviceOptions::default())?,
+        Some(path) => bedplate_block::open(path, &DeviceOptions::default())?,
         None => MemoryDevice::new(512 << 20),
     };
     FileSystem::format(&device, None, &FormatOptions { force: true, ..FormatOptions::default() })?;

@@ -10,8 +10,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use block::{AlignedBuf, BlockDevice, MemoryDevice, QueueOptions};
-use fs::{CheckpointOptions, File, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Queue, QueueCompletion, Result};
+use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice, QueueOptions};
+use bedplate_fs::{CheckpointOptions, File, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Queue, QueueCompletion, Result};
 
 const PAGE: usize = 8192;
 const PAGES: u64 = 32 << 10;

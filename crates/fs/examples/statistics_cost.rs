@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use block::{AlignedBuf, BlockDevice, DeviceOptions, MemoryDevice, QueueOptions};
-use fs::{File, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Queue, QueueCompletion, Result};
+use bedplate_block::{AlignedBuf, BlockDevice, DeviceOptions, MemoryDevice, QueueOptions};
+use bedplate_fs::{File, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Queue, QueueCompletion, Result};
 
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 16 << 10;
@@ -27,7 +27,7 @@ const DEPTH: usize = 128;
 fn main() -> Result<()> {
     let seconds = std::env::args().nth(1).and_then(|said| said.parse().ok()).unwrap_or(10);
     let device: Arc<dyn BlockDevice> = match std::env::args().nth(2) {
-        Some(path) => block::open(path, &DeviceOptions::default())?,
+        Some(path) => bedplate_block::open(path, &DeviceOptions::default())?,
         None => MemoryDevice::new(128 << 20),
     };
     FileSystem::format(&device, None, &FormatOptions::default())?;
@@ -65,7 +65,7 @@ fn compare(case: &str, seconds: u64, threads: usize, work: impl Fn(&Run, u64) ->
     let runs: Vec<Run> = (0..threads).map(|_| Run::default()).collect();
     let done = || runs.iter().map(|run| run.done.load(Relaxed)).sum::<u64>();
     let window = |counting: bool| {
-        fs::statistics_switch(counting);
+        bedplate_fs::statistics_switch(counting);
         let (before, began) = (done(), Instant::now());
         std::thread::sleep(WINDOW);
         (done() - before) as f64 / began.elapsed().as_secs_f64()
@@ -82,7 +82,7 @@ fn compare(case: &str, seconds: u64, threads: usize, work: impl Fn(&Run, u64) ->
             let (first, second) = (window(counted_first), window(!counted_first));
             pairs.push(if counted_first { (first, second) } else { (second, first) });
         }
-        fs::statistics_switch(true);
+        bedplate_fs::statistics_switch(true);
         runs.iter().for_each(|run| run.stop.store(true, Relaxed));
         running.into_iter().try_for_each(|thread| thread.join().expect("a worker does not panic"))
     })?;

@@ -5,7 +5,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice};
+use bedplate_block::{AlignedBuf, BlockDevice};
 
 use crate::schedule::{SCHEDULE_PREFIX, Schedule};
 use crate::{Lsn, Result};

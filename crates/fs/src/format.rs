@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice};
+use bedplate_block::{AlignedBuf, BlockDevice};
 use parking_lot::Mutex;
 use serde::Serialize;
 use uuid::Uuid;

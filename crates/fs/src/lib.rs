@@ -1,4 +1,4 @@
-//! The file system on one [`block::BlockDevice`]: names, inodes, I/O modes, checkpoints, mount and recovery.
+//! The file system on one [`bedplate_block::BlockDevice`]: names, inodes, I/O modes, checkpoints, mount and recovery.
 //!
 //! ```text
 //!   filesystem, queue ─► file                              the interface

@@ -18,7 +18,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::time::Instant;
 
-use block::BlockDevice;
+use bedplate_block::BlockDevice;
 use uuid::Uuid;
 
 use crate::checkpoint::{self, UNFINISHED};

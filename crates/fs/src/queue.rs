@@ -4,7 +4,7 @@ mod state;
 
 use std::sync::{Arc, Weak};
 
-use block::{AlignedBuf, QueueOptions};
+use bedplate_block::{AlignedBuf, QueueOptions};
 use parking_lot::Mutex;
 
 use crate::engine::HelpedQueue;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use fs::{
+use bedplate_fs::{
     ChangedRange, CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, CloneSource, Error, ErrorKind, FileKind, FileSystem, InodeNo,
     Moment, Pressure, RollbackOptions, Schedule, TuneOptions,
 };
@@ -126,7 +126,7 @@ pub enum Request {
         /// The path of the clone, from the root of the volume.
         target: Vec<u8>,
     },
-    /// Tells what differs between two moments: [`fs::CheckpointDifference`]s in the order of their paths.
+    /// Tells what differs between two moments: [`bedplate_fs::CheckpointDifference`]s in the order of their paths.
     Diff {
         /// The first checkpoint.
         from: Vec<u8>,
@@ -168,7 +168,7 @@ pub struct Changed {
 ///
 /// # Errors
 /// Those of the operation.
-pub fn answer(fs: &FileSystem, request: &Request) -> fs::Result<(Value, Changed)> {
+pub fn answer(fs: &FileSystem, request: &Request) -> bedplate_fs::Result<(Value, Changed)> {
     let plain = |value: Value| Ok((value, Changed::default()));
     match request {
         Request::Create { name, paths, keep, automatic } => {
@@ -292,7 +292,7 @@ pub struct Held {
 ///
 /// # Errors
 /// `NotFound`; those of reading the metadata.
-pub fn held(fs: &FileSystem, epochs: &[u32]) -> fs::Result<Held> {
+pub fn held(fs: &FileSystem, epochs: &[u32]) -> bedplate_fs::Result<Held> {
     if epochs.is_empty() {
         let pressure = fs.checkpoint_pressure()?;
         return Ok(Held { space: fs.all_checkpoints_space()?, pressure, warning: pressure.map(|pressure| pressure.to_string()) });
@@ -302,7 +302,7 @@ pub fn held(fs: &FileSystem, epochs: &[u32]) -> fs::Result<Held> {
         let found = all.iter().find(|checkpoint| checkpoint.epoch.0 == *epoch);
         found.map(|checkpoint| checkpoint.name.as_slice()).ok_or_else(|| Error::new(ErrorKind::NotFound, format!("checkpoint {epoch} was deleted")))
     };
-    let names = epochs.iter().map(name_of).collect::<fs::Result<Vec<_>>>()?;
+    let names = epochs.iter().map(name_of).collect::<bedplate_fs::Result<Vec<_>>>()?;
     Ok(Held { space: fs.checkpoints_space(&names)?, pressure: None, warning: None })
 }
 
@@ -349,7 +349,7 @@ pub enum Answer {
 impl Answer {
     /// Wraps what an operation returned.
     #[must_use]
-    pub fn of(result: fs::Result<Value>) -> Self {
+    pub fn of(result: bedplate_fs::Result<Value>) -> Self {
         match result {
             Ok(value) => Self::Done(value),
             Err(error) => Self::Failed(format!("{:?}", error.kind), error.message),
@@ -363,7 +363,7 @@ pub fn path_of(bytes: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
 }
 
-fn json(value: &impl Serialize) -> fs::Result<Value> {
+fn json(value: &impl Serialize) -> bedplate_fs::Result<Value> {
     serde_json::to_value(value).map_err(|e| Error::new(ErrorKind::Invalid, format!("the answer cannot be written as JSON: {e}")))
 }
 

@@ -54,8 +54,8 @@ impl Error {
     }
 }
 
-impl From<fs::Error> for Error {
-    fn from(source: fs::Error) -> Self {
+impl From<bedplate_fs::Error> for Error {
+    fn from(source: bedplate_fs::Error) -> Self {
         Self { kind: ErrorKind::FileSystem, message: source.message.clone(), source: Some(Arc::new(source)) }
     }
 }

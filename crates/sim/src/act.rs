@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use block::AlignedBuf;
-use fs::{
+use bedplate_block::AlignedBuf;
+use bedplate_fs::{
     ChangedKind, CheckpointInfo, CheckpointOptions, CheckpointScope, CloneSource, ErrorKind, File, FileKind, FileSystem, InodeNo, IoMode, NewFile,
     OpenOptions, Result, RollbackOptions, SetAttr, SpacePolicy,
 };
@@ -88,7 +88,7 @@ impl Stage {
             On::Name(file, dir) => work(&self.fs.open(file_path(file, dir), options)?),
             On::Held(slot) => {
                 let held = self.held.lock().get(&slot).cloned();
-                let missing = || fs::Error::new(ErrorKind::NotFound, "nothing is held there");
+                let missing = || bedplate_fs::Error::new(ErrorKind::NotFound, "nothing is held there");
                 work(held.as_ref().ok_or_else(missing)?)
             }
         }
@@ -159,7 +159,7 @@ impl Stage {
             }
             Step::Release(slot) => {
                 let held = self.held.lock().remove(&slot);
-                held.map(|_| Outcome::default()).ok_or_else(|| fs::Error::new(fs::ErrorKind::NotFound, "nothing is held there"))
+                held.map(|_| Outcome::default()).ok_or_else(|| bedplate_fs::Error::new(bedplate_fs::ErrorKind::NotFound, "nothing is held there"))
             }
             Step::Write(on, mode, offset, len, fill, durable) => {
                 let options = OpenOptions { mode: Some(mode), data_sync: durable, ..plain };
@@ -210,7 +210,7 @@ impl Stage {
             }
             Step::Forget(slot) => {
                 let retained = self.retained.lock().remove(&slot);
-                let ino = retained.ok_or_else(|| fs::Error::new(ErrorKind::NotFound, "nothing is remembered there"))?;
+                let ino = retained.ok_or_else(|| bedplate_fs::Error::new(ErrorKind::NotFound, "nothing is remembered there"))?;
                 fs.forget(ino, 1);
                 Ok(Outcome::default())
             }
@@ -301,7 +301,7 @@ impl Stage {
                             Err(error) if error.kind == ErrorKind::Invalid => continue,
                             changed => changed?,
                         };
-                        let range = |range: fs::ChangedRange| (range.offset..range.offset + range.len, range.kind == ChangedKind::Hole);
+                        let range = |range: bedplate_fs::ChangedRange| (range.offset..range.offset + range.len, range.kind == ChangedKind::Hole);
                         diff.ranges.insert(entry.ino, changed.map(range).collect());
                     }
                     _ => {}

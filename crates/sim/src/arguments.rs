@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use bedplate_sim::{Cuts, DIRECTED, Directed, Effort};
 use clap::Parser;
-use sim::{Cuts, DIRECTED, Directed, Effort};
 
 /// How the judge is started.
 const COMMAND: &str = "cargo run --release -p bedplate-sim --";

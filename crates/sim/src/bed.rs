@@ -15,7 +15,7 @@ mod wire;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use block::{BlockDevice, CrashChoice, CrashStep, Geometry, SimulatedDevice, SimulatedOptions, Snapshot};
+use bedplate_block::{BlockDevice, CrashChoice, CrashStep, Geometry, SimulatedDevice, SimulatedOptions, Snapshot};
 use parking_lot::Mutex;
 
 pub(crate) use fresh::{SIZE_MAX, format_options, fresh_bed, quiet, stale_bed};
@@ -199,7 +199,7 @@ fn apart(choice: &CrashChoice, index: usize, is_log: bool) -> CrashChoice {
 
 #[cfg(test)]
 mod tests {
-    use block::{AlignedBuf, MemoryDevice};
+    use bedplate_block::{AlignedBuf, MemoryDevice};
 
     use super::*;
 

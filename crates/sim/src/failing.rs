@@ -10,8 +10,8 @@ pub use format::{try_format_cuts, try_format_failures};
 
 use std::sync::Arc;
 
-use block::{BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, SimulatedDevice, Trigger, WriteFault};
-use fs::{AllocateMode, CheckpointInfo, ErrorKind, FileKind, FileSystem, InodeNo, MountOptions, NewFile, OpenOptions};
+use bedplate_block::{BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, SimulatedDevice, Trigger, WriteFault};
+use bedplate_fs::{AllocateMode, CheckpointInfo, ErrorKind, FileKind, FileSystem, InodeNo, MountOptions, NewFile, OpenOptions};
 use serde::Serialize;
 
 use crate::act::Stage;
@@ -175,7 +175,7 @@ impl Run {
     }
 
     /// What a checkpoint shows; where the error strikes a look at it, the look is taken once more without it.
-    fn see_made(&self, made: &CheckpointInfo) -> fs::Result<Outcome> {
+    fn see_made(&self, made: &CheckpointInfo) -> bedplate_fs::Result<Outcome> {
         let stage = self.stage.as_ref().expect("it is mounted");
         let struck = self.struck();
         match stage.made_checkpoint(made) {
@@ -309,7 +309,7 @@ impl Run {
 }
 
 /// What a person reads: one sentence.
-pub(crate) fn one_sentence(error: &fs::Error) -> Result<(), String> {
+pub(crate) fn one_sentence(error: &bedplate_fs::Error) -> Result<(), String> {
     let text = error.to_string();
     if text.is_empty() || text.contains('\n') || text.ends_with('.') { Err(format!("the message is not one sentence: {text:?}")) } else { Ok(()) }
 }

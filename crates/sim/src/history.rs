@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use block::Recorded;
-use fs::InodeNo;
+use bedplate_block::Recorded;
+use bedplate_fs::InodeNo;
 
 use crate::bed::Bed;
 use crate::model::Model;

@@ -5,7 +5,7 @@
 //!   second           └●──●──●──●──┘              … to its end
 //! ```
 //!
-//! A thread gives its turn away only at a *pause*: before a call of a device, and where the file system has one (`fs::Pause`: between the records of a long
+//! A thread gives its turn away only at a *pause*: before a call of a device, and where the file system has one (`bedplate_fs::Pause`: between the records of a long
 //! change, and between planning and logging one). The turns are numbers of pauses, so the same numbers make the same order. A thread that waits for a lock
 //! comes to no pause; the other one sees that it sleeps, takes the turn, and gives it time whenever it has let go of something. Which of them is first
 //! between that and the next pause is the scheduler's: the only thing that does not repeat.
@@ -103,7 +103,7 @@ pub(crate) fn run<A: Send, B: Send>(
     };
     let both = Arc::new(Turns { state: Mutex::new(state), changed: Condvar::new() });
     let (a, b) = std::thread::scope(|scope| {
-        let (of_first, of_second) = (fs::inherit(), fs::inherit());
+        let (of_first, of_second) = (bedplate_fs::inherit(), bedplate_fs::inherit());
         let place = |who| (Arc::clone(&both), who);
         let (for_first, for_second) = (place(Who::First), place(Who::Second));
         let first = scope.spawn(move || for_first.0.carry_out(for_first.1, of_first, first));
@@ -129,7 +129,7 @@ struct Ends<'a>(&'a Turns, Who);
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
         PLACE.set(None);
-        fs::on_pause(None);
+        bedplate_fs::on_pause(None);
         let mut state = self.0.state.lock();
         state.over[self.1.index()] = true;
         if state.turn == self.1 {
@@ -149,7 +149,7 @@ impl Turns {
         state.entries[who.index()] = File::open("/proc/thread-self/stat").ok().map(Arc::new);
         drop(self.wait(state, who));
         PLACE.set(Some((Arc::clone(self), who)));
-        fs::on_pause(Some(Rc::new(|_| pause())));
+        bedplate_fs::on_pause(Some(Rc::new(|_| pause())));
         work()
     }
 

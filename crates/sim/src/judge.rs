@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use block::{AlignedBuf, BlockDevice, CrashChoice};
-use fs::{ErrorKind, FileKind, FileSystem, FindingKind, InodeNo, MountOptions, NewFile, OpenOptions, SpacePolicy};
+use bedplate_block::{AlignedBuf, BlockDevice, CrashChoice};
+use bedplate_fs::{ErrorKind, FileKind, FileSystem, FindingKind, InodeNo, MountOptions, NewFile, OpenOptions, SpacePolicy};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -127,7 +127,7 @@ fn damage(remains: &Remains, copy: u64) -> Result<(), String> {
 const SUPERBLOCKS: [u64; 2] = [0, 8 << 20];
 
 /// Mounts, and compares.
-fn recover(mount: impl FnOnce() -> fs::Result<FileSystem>, kept: Kept<'_>) -> Result<(FileSystem, Seen), String> {
+fn recover(mount: impl FnOnce() -> bedplate_fs::Result<FileSystem>, kept: Kept<'_>) -> Result<(FileSystem, Seen), String> {
     let fs = mount().map_err(|e| format!("the volume does not mount: {e}"))?;
     let seen = see(&fs).map_err(|e| format!("the recovered volume cannot be read: {e}"))?;
     kept(&seen.view)?;
@@ -190,7 +190,7 @@ fn go_on(before: &View, fs: &FileSystem) -> Result<bool, String> {
     if fs.checkpoint_counts().policy == SpacePolicy::DeleteOldest && fs.statfs().available_bytes < ROOM_BYTES {
         return Ok(false);
     }
-    let work = || -> fs::Result<InodeNo> {
+    let work = || -> bedplate_fs::Result<InodeNo> {
         let made = fs.make(InodeNo::ROOT, b"judge", FileKind::File, NewFile::default(), 0)?.ino;
         let file = fs.open("/judge", &OpenOptions::read_write())?;
         file.write_at(&[0xa5; 10_000], 0)?;
@@ -219,7 +219,7 @@ const GROWN_BYTES: usize = 64 << 10;
 fn grow_over_removed(fs: &FileSystem, seen: &View) -> Result<(), String> {
     for (ino, content) in &seen.contents {
         let end = content.len() as u64;
-        let grown = || -> fs::Result<AlignedBuf> {
+        let grown = || -> bedplate_fs::Result<AlignedBuf> {
             let file = fs.open_inode(*ino, &OpenOptions::read_write())?;
             file.set_size(end + GROWN_BYTES as u64)?;
             let mut behind = AlignedBuf::zeroed(GROWN_BYTES);

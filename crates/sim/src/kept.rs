@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use fs::InodeNo;
+use bedplate_fs::InodeNo;
 
 use crate::history::{Done, History, content_of, views};
 use crate::model::allocate;

@@ -1,6 +1,6 @@
 //! What the live file system does, held against the model step by step.
 
-use fs::ErrorKind;
+use bedplate_fs::ErrorKind;
 
 use crate::act::Stage;
 use crate::history::History;
@@ -24,7 +24,7 @@ pub(crate) fn carry_out(stage: &Stage, history: &mut History, step: &Step) -> Re
 }
 
 /// Carries out in the model what a step did on the file system.
-pub(crate) fn hold_against(model: &mut Model, step: &Step, result: &fs::Result<Outcome>) -> Result<(), String> {
+pub(crate) fn hold_against(model: &mut Model, step: &Step, result: &bedplate_fs::Result<Outcome>) -> Result<(), String> {
     match result {
         Ok(outcome) => {
             compare_outcome(model, step, outcome)?;

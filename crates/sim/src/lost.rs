@@ -1,7 +1,7 @@
 //! A device that acknowledges a flush and loses it: harmless once an honoured flush has made up for it; until then a cut may take what was promised,
 //! and the least that is asked is that the remains are judged without a panic (docs/faults.md, what a device must do).
 
-use block::{CrashChoice, Fault, FaultRule, FlushFault, FlushOutcome, Recorded, Trigger};
+use bedplate_block::{CrashChoice, Fault, FaultRule, FlushFault, FlushOutcome, Recorded, Trigger};
 use serde::Serialize;
 
 use crate::bed::fresh_bed;

@@ -9,11 +9,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::Parser;
-use sim::{
-    Directed, Effort, Failure, FailureTally, Ground, Setup, Step, Tally, ThreadsViolation, Violation, pair_count, shrink, try_failures, try_format_failures,
-    try_interleaved, try_mounted, try_pair, try_seed, try_steps, try_threads, why_no_mount,
+use bedplate_sim::{
+    Directed, Effort, Failure, FailureTally, Ground, Setup, Step, Tally, ThreadsViolation, Violation, pair_count, shrink, try_failures,
+    try_format_failures, try_interleaved, try_mounted, try_pair, try_seed, try_steps, try_threads, why_no_mount,
 };
+use clap::Parser;
 
 use arguments::Arguments;
 

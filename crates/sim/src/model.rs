@@ -6,7 +6,7 @@ mod rollback;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fs::InodeNo;
+use bedplate_fs::InodeNo;
 
 use crate::node::{Kind, Node};
 use crate::outcome::Outcome;

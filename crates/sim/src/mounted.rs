@@ -10,12 +10,12 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use fs::{ErrorKind, FileSystem, InodeNo, IoMode, Result};
+use bedplate_fs::{ErrorKind, FileSystem, InodeNo, IoMode, Result};
+use bedplate_serve::control::{Answer, Request};
+use bedplate_serve::fuse::{Mount, MountSettings};
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use rustix::io::ReadWriteFlags;
-use serve::control::{Answer, Request};
-use serve::fuse::{Mount, MountSettings};
 
 use crate::act::Stage;
 use crate::bed::{fresh_bed, quiet};
@@ -82,21 +82,21 @@ struct Held {
     appends: File,
 }
 
-fn refused(error: &std::io::Error) -> fs::Error {
+fn refused(error: &std::io::Error) -> bedplate_fs::Error {
     let kind = match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
         Some(rustix::io::Errno::NOSPC) => ErrorKind::NoSpace,
         Some(rustix::io::Errno::NOENT) => ErrorKind::NotFound,
         _ => ErrorKind::Io,
     };
-    fs::Error::new(kind, error.to_string())
+    bedplate_fs::Error::new(kind, error.to_string())
 }
 
-fn system(error: rustix::io::Errno) -> fs::Error {
+fn system(error: rustix::io::Errno) -> bedplate_fs::Error {
     refused(&error.into())
 }
 
-fn missing() -> fs::Error {
-    fs::Error::new(ErrorKind::NotFound, "nothing is held there")
+fn missing() -> bedplate_fs::Error {
+    bedplate_fs::Error::new(ErrorKind::NotFound, "nothing is held there")
 }
 
 impl Program {
@@ -211,7 +211,7 @@ impl Program {
                 let status = std::process::Command::new("truncate").arg(format!("--size={size}")).arg("--no-create").arg(&path).status();
                 match status {
                     Ok(status) if status.success() => Ok(Outcome { wrote: Some(Wrote::anything(target)), ..Outcome::default() }),
-                    _ => Err(fs::Error::new(ErrorKind::Io, "truncate failed")),
+                    _ => Err(bedplate_fs::Error::new(ErrorKind::Io, "truncate failed")),
                 }
             }
             Step::Allocate(on, change, offset, len) => self.on(on, None, none, |file| {
@@ -237,7 +237,8 @@ impl Program {
             Step::Checkpoint(slot, None) => {
                 self.ask(&Request::Create { name: format!("c{slot}").into_bytes(), paths: Vec::new(), keep: false, automatic: false })?;
                 let made = self.stage.fs.checkpoints().into_iter().find(|made| made.name == format!("c{slot}").as_bytes());
-                self.stage.made_checkpoint(&made.ok_or_else(|| fs::Error::new(ErrorKind::NotFound, "the checkpoint that was made is not there"))?)
+                self.stage
+                    .made_checkpoint(&made.ok_or_else(|| bedplate_fs::Error::new(ErrorKind::NotFound, "the checkpoint that was made is not there"))?)
             }
             Step::DeleteCheckpoint(slot) => {
                 self.ask(&Request::Delete { name: format!("c{slot}").into_bytes() })?;
@@ -265,7 +266,7 @@ impl Program {
             *requests
         };
         let name = format!("user.bedplate.request.judge.{number}");
-        let text = serde_json::to_vec(request).map_err(|e| fs::Error::new(ErrorKind::Invalid, e.to_string()))?;
+        let text = serde_json::to_vec(request).map_err(|e| bedplate_fs::Error::new(ErrorKind::Invalid, e.to_string()))?;
         rustix::fs::setxattr(root, &name, &text, XattrFlags::empty()).map_err(system)?;
         let mut answer = Vec::new();
         loop {
@@ -278,8 +279,8 @@ impl Program {
         }
         match serde_json::from_slice(&answer) {
             Ok(Answer::Done(_)) => Ok(()),
-            Ok(Answer::Failed(kind, message)) => Err(fs::Error::new(ErrorKind::Io, format!("{kind}: {message}"))),
-            Err(e) => Err(fs::Error::new(ErrorKind::Io, format!("the answer makes no sense: {e}"))),
+            Ok(Answer::Failed(kind, message)) => Err(bedplate_fs::Error::new(ErrorKind::Io, format!("{kind}: {message}"))),
+            Err(e) => Err(bedplate_fs::Error::new(ErrorKind::Io, format!("the answer makes no sense: {e}"))),
         }
     }
 

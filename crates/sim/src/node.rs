@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fs::{InodeNo, IoMode};
+use bedplate_fs::{InodeNo, IoMode};
 
 /// What it holds.
 #[derive(Debug, Clone, PartialEq, Eq)]

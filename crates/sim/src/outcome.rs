@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use fs::InodeNo;
+use bedplate_fs::InodeNo;
 
 use crate::view::Seen;
 use crate::workload::Change;

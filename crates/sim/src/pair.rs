@@ -3,7 +3,7 @@
 //! Each of them happens at one moment of its own: the model carries them out one after the other, in either order that fits what they returned and what the
 //! file system shows. A cut while both are under way may leave neither, either or both, and once one has promised something, only what keeps that.
 
-use fs::ErrorKind;
+use bedplate_fs::ErrorKind;
 
 use crate::act::Stage;
 use crate::history::{Done, History, Pair};
@@ -17,7 +17,7 @@ use crate::workload::Step;
 /// A step that was carried out beside another.
 struct Half<'a> {
     step: &'a Step,
-    result: fs::Result<Outcome>,
+    result: bedplate_fs::Result<Outcome>,
     /// Device operations when it returned.
     end: usize,
 }
@@ -39,7 +39,7 @@ impl Half<'_> {
 }
 
 /// Whether a step may be refused only because of what is under way beside it.
-fn gives_way(step: &Step, error: &fs::Error) -> bool {
+fn gives_way(step: &Step, error: &bedplate_fs::Error) -> bool {
     matches!(step, Step::Rollback(..) | Step::DeleteCheckpoint(_)) && error.kind == ErrorKind::Busy
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use block::BlockDevice;
-use fs::InodeNo;
+use bedplate_block::BlockDevice;
+use bedplate_fs::InodeNo;
 
 use crate::act::Stage;
 use crate::bed::{Bed, SIZE_MAX, Wires, fresh_bed, quiet};

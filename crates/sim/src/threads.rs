@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use block::{CrashChoice, Fault, FaultRule, FlushFault, Trigger};
-use fs::{AllocateMode, ErrorKind, FileSystem, InodeNo, OpenOptions};
+use bedplate_block::{CrashChoice, Fault, FaultRule, FlushFault, Trigger};
+use bedplate_fs::{AllocateMode, ErrorKind, FileSystem, InodeNo, OpenOptions};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -64,7 +64,8 @@ pub fn try_threads(seed: u64, threads: u8, steps: usize, cuts: usize, begin: &(d
         // Recovery makes something else of them.
         let kept = remains.copy();
         let what = |what| broken(format!("cut after device operation {after} ({choice:?}): {what}"), Some(kept));
-        recover_and_compare(&crowd.histories[0].before, Looks { goes_on: true, ..Looks::default() }, &remains, &|seen| crowd.compare(after, seen)).map_err(what)?;
+        recover_and_compare(&crowd.histories[0].before, Looks { goes_on: true, ..Looks::default() }, &remains, &|seen| crowd.compare(after, seen))
+            .map_err(what)?;
         tally.states += 1;
     }
     Ok(tally)
@@ -239,7 +240,7 @@ impl Crowd {
 }
 
 /// Makes the directories and the shared file, whose pages are not written yet.
-fn prepare(fs: &FileSystem, threads: u8) -> fs::Result<InodeNo> {
+fn prepare(fs: &FileSystem, threads: u8) -> bedplate_fs::Result<InodeNo> {
     let shared = fs.open("/f0", &OpenOptions::create())?;
     shared.allocate(AllocateMode::Preallocate { keep_size: false }, 0, SHARED_PAGES * SHARED_PAGE_BYTES)?;
     for own in 1..=threads {

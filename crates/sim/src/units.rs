@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use fs::InodeNo;
+use bedplate_fs::InodeNo;
 
 use crate::history::{Done, History, content_of, views};
 use crate::outcome::Wrote;

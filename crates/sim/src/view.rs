@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fs::{Attr, CheckpointInfo, DirEntry, File, FileKind, FileSystem, InodeNo, OpenOptions, Result, SpacePolicy};
+use bedplate_fs::{Attr, CheckpointInfo, DirEntry, File, FileKind, FileSystem, InodeNo, OpenOptions, Result, SpacePolicy};
 
 use crate::node::{Kind, Node, line};
 use crate::workload::AUTOMATIC_PREFIX;

@@ -1,6 +1,6 @@
 //! Explicit little-endian readers and writers: bytes from a medium are hostile until they came through here.
 
-use block::{LeReader, Short};
+use bedplate_block::{LeReader, Short};
 
 use crate::{Error, Result};
 

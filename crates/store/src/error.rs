@@ -58,7 +58,7 @@ pub struct Error {
     /// One sentence: what was wrong, where, and what to do.
     pub message: String,
     /// The failed device operation.
-    pub source: Option<block::Error>,
+    pub source: Option<bedplate_block::Error>,
     /// Of [`ErrorKind::NoSpace`]: how many blocks were asked for at once.
     #[doc(hidden)]
     pub blocks_wanted: u64,
@@ -101,17 +101,17 @@ impl Error {
     }
 }
 
-impl From<block::Error> for Error {
-    fn from(source: block::Error) -> Self {
+impl From<bedplate_block::Error> for Error {
+    fn from(source: bedplate_block::Error) -> Self {
         let kind = match source.kind {
-            block::ErrorKind::Io | block::ErrorKind::OutOfRange => ErrorKind::Io,
-            block::ErrorKind::Unaligned => ErrorKind::Invalid,
-            block::ErrorKind::ReadOnly => ErrorKind::ReadOnly,
-            block::ErrorKind::NoSpace => ErrorKind::NoSpace,
-            block::ErrorKind::Busy => ErrorKind::Busy,
-            block::ErrorKind::NotFound => ErrorKind::NotFound,
-            block::ErrorKind::Permission => ErrorKind::NotPermitted,
-            block::ErrorKind::Unsupported => ErrorKind::Unsupported,
+            bedplate_block::ErrorKind::Io | bedplate_block::ErrorKind::OutOfRange => ErrorKind::Io,
+            bedplate_block::ErrorKind::Unaligned => ErrorKind::Invalid,
+            bedplate_block::ErrorKind::ReadOnly => ErrorKind::ReadOnly,
+            bedplate_block::ErrorKind::NoSpace => ErrorKind::NoSpace,
+            bedplate_block::ErrorKind::Busy => ErrorKind::Busy,
+            bedplate_block::ErrorKind::NotFound => ErrorKind::NotFound,
+            bedplate_block::ErrorKind::Permission => ErrorKind::NotPermitted,
+            bedplate_block::ErrorKind::Unsupported => ErrorKind::Unsupported,
         };
         Self { kind, message: source.to_string(), source: Some(source), blocks_wanted: 0 }
     }

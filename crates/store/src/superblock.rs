@@ -18,7 +18,7 @@ mod lists;
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice};
+use bedplate_block::{AlignedBuf, BlockDevice};
 
 use crate::checksum::crc32c;
 use crate::decode::Reader;

@@ -37,7 +37,7 @@ pub struct FileBlock(pub u64);
 pub struct Lsn(pub u64);
 
 /// All parts of a run of blocks have the record of the whole.
-impl block::RunValue for Lsn {}
+impl bedplate_block::RunValue for Lsn {}
 
 /// Counts checkpoints: an extent remembers the epoch it was born in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]

@@ -44,7 +44,7 @@ pub struct Error {
     /// One sentence: what was wrong, which member, what to do.
     pub message: String,
     /// The failed device operation, where there was one.
-    pub source: Option<block::Error>,
+    pub source: Option<bedplate_block::Error>,
 }
 
 impl Error {
@@ -57,9 +57,9 @@ impl Error {
     }
 }
 
-impl From<block::Error> for Error {
-    fn from(source: block::Error) -> Self {
-        let kind = if source.kind == block::ErrorKind::Busy { ErrorKind::Busy } else { ErrorKind::Device };
+impl From<bedplate_block::Error> for Error {
+    fn from(source: bedplate_block::Error) -> Self {
+        let kind = if source.kind == bedplate_block::ErrorKind::Busy { ErrorKind::Busy } else { ErrorKind::Device };
         Self { kind, message: source.to_string(), source: Some(source) }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Only built for fuzzers (`forge`): damage that a checksum finds is harmless, so what has to be tried is damage that none finds.
 
-use block::{AlignedBuf, BlockDevice};
+use bedplate_block::{AlignedBuf, BlockDevice};
 
 use crate::Result;
 use crate::group::{self, COPIES, SLOT_BYTES};

@@ -1,6 +1,6 @@
 //! Volumes: one linear address space over devices. With one device it is the identity and costs nothing.
 //!
-//! A volume *is* a block device: its users see [`BlockDevice`](block::BlockDevice) and not how many devices there are. Several devices
+//! A volume *is* a block device: its users see [`BlockDevice`](bedplate_block::BlockDevice) and not how many devices there are. Several devices
 //! form a [`Group`] with a label on every member; a group has a volume for data and, where wanted, one for the intent log.
 //!
 //! Each module uses those above it in this table, and none below.

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use block::{LogScale, RequestKind};
+use bedplate_block::{LogScale, RequestKind};
 
 use crate::watch::Watch;
 use crate::{OperationStatistics, VolumeStatistics};

@@ -255,7 +255,7 @@ fn pairs<'a>(watches: &[&'a Watch]) -> impl Iterator<Item = (&'a Histogram, &'a 
 
 #[cfg(test)]
 mod tests {
-    use block::RequestKind;
+    use bedplate_block::RequestKind;
 
     use super::*;
 

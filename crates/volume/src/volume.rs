@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use block::{BlockDevice, DeviceOptions, MemoryDevice, Result};
+use bedplate_block::{BlockDevice, DeviceOptions, MemoryDevice, Result};
 
 use crate::{ErrorKind, Label};
 
@@ -24,9 +24,9 @@ impl Volume {
     /// Opens the volume on a block device or an image file. A member of a group is no volume by itself: see [`Group`](crate::Group).
     ///
     /// # Errors
-    /// Those of [`block::open`]; `Unsupported` for a member of a group, which names the group.
+    /// Those of [`bedplate_block::open`]; `Unsupported` for a member of a group, which names the group.
     pub fn open(path: impl AsRef<Path>, options: &VolumeOptions) -> Result<Self> {
-        let device = block::open(path, &options.device)?;
+        let device = bedplate_block::open(path, &options.device)?;
         match Label::read(&*device) {
             Ok(label) => Err(member_alone(&*device, &format!("it is a member of the group {}; open the group", label.config.name))),
             Err(error) if error.kind == ErrorKind::NewerFormat => Err(member_alone(&*device, &error.message)),
@@ -53,10 +53,10 @@ impl Volume {
     }
 }
 
-fn member_alone(device: &dyn BlockDevice, detail: &str) -> block::Error {
-    block::Error {
-        kind: block::ErrorKind::Unsupported,
-        operation: block::Operation::Open,
+fn member_alone(device: &dyn BlockDevice, detail: &str) -> bedplate_block::Error {
+    bedplate_block::Error {
+        kind: bedplate_block::ErrorKind::Unsupported,
+        operation: bedplate_block::Operation::Open,
         device: device.name().to_owned(),
         offset: None,
         detail: detail.to_owned(),
@@ -79,8 +79,8 @@ mod tests {
     fn a_member_of_a_group_is_no_volume_by_itself() {
         let dir = tempfile::tempdir().unwrap();
         let paths: Vec<_> = (0..2).map(|n| dir.path().join(format!("m{n}"))).collect();
-        paths.iter().for_each(|path| block::create_image(path, 8 << 20, false).unwrap());
-        let members = paths.iter().map(|path| block::open(path, &DeviceOptions::default()).unwrap()).collect();
+        paths.iter().for_each(|path| bedplate_block::create_image(path, 8 << 20, false).unwrap());
+        let members = paths.iter().map(|path| bedplate_block::open(path, &DeviceOptions::default()).unwrap()).collect();
         let data = crate::Arrangement { shape: crate::Shape::Mirror, unit_bytes: crate::UNIT_BYTES_DEFAULT, plexes: 2 };
         let name = "tank".to_owned();
         let new =
@@ -88,17 +88,17 @@ mod tests {
         crate::create(&new).unwrap();
         drop(new);
         let error = Volume::open(&paths[0], &VolumeOptions::default()).unwrap_err();
-        assert!(error.kind == block::ErrorKind::Unsupported && error.to_string().contains("group tank"), "{error}");
+        assert!(error.kind == bedplate_block::ErrorKind::Unsupported && error.to_string().contains("group tank"), "{error}");
     }
 
     #[test]
     fn a_volume_opens_with_the_options_of_its_device() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
-        block::create_image(&path, 1 << 20, false).unwrap();
+        bedplate_block::create_image(&path, 1 << 20, false).unwrap();
         let options = VolumeOptions { device: DeviceOptions { read_only: true, ..DeviceOptions::default() } };
         let device = Volume::open(&path, &options).unwrap().device();
         assert!(device.geometry().read_only);
-        assert_eq!(Volume::open(dir.path().join("none"), &options).unwrap_err().kind, block::ErrorKind::NotFound);
+        assert_eq!(Volume::open(dir.path().join("none"), &options).unwrap_err().kind, bedplate_block::ErrorKind::NotFound);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use block::RequestKind;
+use bedplate_block::RequestKind;
 
 /// What operations took: sixteen buckets for every doubling from 1 µs on.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use block::{
+use bedplate_block::{
     AlignedBuf, BlockDevice, Completion, DeviceCounters, DeviceQueue, EngineReport, Geometry, QueueOptions, Request, RequestKind, Result, Segment,
 };
 
@@ -53,13 +53,20 @@ impl Window {
         Ok(())
     }
 
-    fn check(&self, operation: block::Operation, offset: u64, len: u64) -> Result<()> {
+    fn check(&self, operation: bedplate_block::Operation, offset: u64, len: u64) -> Result<()> {
         let size = self.size_bytes();
         if offset <= size && len <= size - offset {
             return Ok(());
         }
         let detail = format!("{len} bytes from there pass the end at byte {size}");
-        Err(block::Error { kind: block::ErrorKind::OutOfRange, operation, device: self.name.clone(), offset: Some(offset), detail, errno: None })
+        Err(bedplate_block::Error {
+            kind: bedplate_block::ErrorKind::OutOfRange,
+            operation,
+            device: self.name.clone(),
+            offset: Some(offset),
+            detail,
+            errno: None,
+        })
     }
 
     fn count(&self, operations: &AtomicU64, bytes: Option<(&AtomicU64, u64)>, result: Result<()>) -> Result<()> {
@@ -103,14 +110,14 @@ impl BlockDevice for Window {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let len = buf.len() as u64;
-        self.check(block::Operation::Read, offset, len)?;
+        self.check(bedplate_block::Operation::Read, offset, len)?;
         let result = self.each(offset, len, |device, at, from, len| device.read_at(&mut buf[from..from + len as usize], at));
         self.count(&self.counts.reads, Some((&self.counts.read_bytes, len)), result)
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
         let len = buf.len() as u64;
-        self.check(block::Operation::Write, offset, len)?;
+        self.check(bedplate_block::Operation::Write, offset, len)?;
         let result = self.each(offset, len, |device, at, from, len| device.write_at(&buf[from..from + len as usize], at));
         self.count(&self.counts.writes, Some((&self.counts.written_bytes, len)), result)
     }
@@ -121,13 +128,13 @@ impl BlockDevice for Window {
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        self.check(block::Operation::Write, offset, len)?;
+        self.check(bedplate_block::Operation::Write, offset, len)?;
         let result = self.each(offset, len, |device, at, _, len| device.write_zeroes(at, len));
         self.count(&self.counts.writes, Some((&self.counts.written_bytes, len)), result)
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<bool> {
-        self.check(block::Operation::Discard, offset, len)?;
+        self.check(bedplate_block::Operation::Discard, offset, len)?;
         let mut taken = false;
         self.each(offset, len, |device, at, _, len| {
             taken |= device.discard(at, len)?;
@@ -274,7 +281,7 @@ impl DeviceQueue for WindowQueue {
 
 #[cfg(test)]
 mod tests {
-    use block::MemoryDevice;
+    use bedplate_block::MemoryDevice;
 
     use super::*;
 

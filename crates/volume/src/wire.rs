@@ -1,6 +1,6 @@
 //! Reading and writing the fields of labels and logs; nothing is read past the end.
 
-use block::{LeReader, Short};
+use bedplate_block::{LeReader, Short};
 
 /// A field that does not parse: where it stands and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use cli::forge::Backups;
+use bedplate_cli::forge::Backups;
 use tempfile::TempDir;
 
 /// A directory of backups with chunks that stand in an input as `$0` to `$2`: a whole one, a short one, and a damaged one.

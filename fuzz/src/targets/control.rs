@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use block::{AlignedBuf, BlockDevice, MemoryDevice, Snapshot};
-use cli::forge;
-use volume::{Arrangement, Group, ImportOptions, NewGroup, Role, Shape, create};
+use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice, Snapshot};
+use bedplate_volume::{Arrangement, Group, ImportOptions, NewGroup, Role, Shape, create};
+use bedplate_cli::forge;
 
 use crate::checked::{Checked, Watch};
 
@@ -80,7 +80,7 @@ pub fn request(data: &[u8]) {
     drop(group);
     // As the next mount finds them.
     let all: Vec<Arc<dyn BlockDevice>> = devices.iter().cloned().chain(new.values().map(|device| Arc::clone(device) as _)).collect();
-    let members: Vec<_> = all.into_iter().filter(|device| volume::Label::read(&**device).is_ok()).collect();
+    let members: Vec<_> = all.into_iter().filter(|device| bedplate_volume::Label::read(&**device).is_ok()).collect();
     let placed = newest(&members);
     let group = Group::import(&placed, &QUIET).expect("requests leave a group that can be opened");
     keeps(&group, base);
@@ -89,9 +89,9 @@ pub fn request(data: &[u8]) {
 
 /// Leaves out what lost its place in the group.
 fn newest(members: &[Arc<dyn BlockDevice>]) -> Vec<Arc<dyn BlockDevice>> {
-    let labels: Vec<_> = members.iter().filter_map(|device| volume::Label::read(&**device).ok()).collect();
+    let labels: Vec<_> = members.iter().filter_map(|device| bedplate_volume::Label::read(&**device).ok()).collect();
     let config = labels.iter().max_by_key(|label| label.config.event).map(|label| label.config.clone()).expect("a group has members");
-    let placed = |label: &volume::Label| config.index_of(label.member).is_some();
+    let placed = |label: &bedplate_volume::Label| config.index_of(label.member).is_some();
     members.iter().zip(&labels).filter(|(_, label)| placed(label)).map(|(device, _)| Arc::clone(device)).collect()
 }
 

@@ -6,10 +6,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
 
-use block::{BlockDevice, MemoryDevice};
-use fs::FileSystem;
+use bedplate_block::{BlockDevice, MemoryDevice};
+use bedplate_fs::FileSystem;
+use bedplate_serve::fuse::{MountSettings, WriteBack, serve_connection};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair};
-use serve::fuse::{MountSettings, WriteBack, serve_connection};
 
 use crate::base::{base, options};
 use crate::checked::Watch;

@@ -5,8 +5,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use block::{AlignedBuf, BlockDevice, MemoryDevice, Snapshot};
-use volume::{Arrangement, Group, ImportOptions, NewGroup, Role, Shape, Target, create};
+use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice, Snapshot};
+use bedplate_volume::{Arrangement, Group, ImportOptions, NewGroup, Role, Shape, Target, create};
 
 use crate::checked::Watch;
 use crate::input::Input;
@@ -96,7 +96,7 @@ pub fn run(data: &[u8]) {
 
 fn resealed(member: &Snapshot) -> Snapshot {
     let memory = MemoryDevice::from_snapshot(member, MemoryDevice::GEOMETRY);
-    volume::forge::reseal(&*memory).expect("memory does not fail");
+    bedplate_volume::forge::reseal(&*memory).expect("memory does not fail");
     memory.snapshot()
 }
 
@@ -126,7 +126,7 @@ fn import(members: &[Snapshot], options: &ImportOptions) {
             if !options.read_only {
                 let again = Group::import(&devices, &ImportOptions { degraded: true, ..QUIET }).map(drop);
                 // Of the last event that is believed the import itself makes one that is not.
-                let counted_out = |error: &volume::Error| error.message.contains("there was no event");
+                let counted_out = |error: &bedplate_volume::Error| error.message.contains("there was no event");
                 assert!(again.as_ref().err().is_none_or(counted_out), "it was imported and closed, and now: {again:?}");
             }
         }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use block::{BlockDevice, MemoryDevice, Snapshot};
-use fs::forge;
+use bedplate_block::{BlockDevice, MemoryDevice, Snapshot};
+use bedplate_fs::forge;
 
 use crate::checked::Watch;
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use block::{BlockDevice, MemoryDevice};
-use fs::forge::{self, RowImage};
+use bedplate_block::{BlockDevice, MemoryDevice};
+use bedplate_fs::forge::{self, RowImage};
 
 use crate::base::{Base, base};
 use crate::exercise::exercise;

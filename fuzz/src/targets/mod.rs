@@ -20,8 +20,8 @@ pub struct Target {
 
 /// All of them.
 pub const TARGETS: [Target; 18] = [
-    Target { name: "superblock", run: fs::forge::decode_superblock },
-    Target { name: "label", run: volume::Label::decode_any },
+    Target { name: "superblock", run: bedplate_fs::forge::decode_superblock },
+    Target { name: "label", run: bedplate_volume::Label::decode_any },
     Target { name: "group", run: group::run },
     Target { name: "log_head", run: log::head },
     Target { name: "log_records", run: log::records },
@@ -44,5 +44,5 @@ pub const TARGETS: [Target; 18] = [
 fn rows(data: &[u8]) {
     let mut input = crate::input::Input::new(data);
     let (table, key) = (input.u8(), input.u8());
-    fs::forge::decode_row(table, input.bytes(key.into()), input.rest());
+    bedplate_fs::forge::decode_row(table, input.bytes(key.into()), input.rest());
 }

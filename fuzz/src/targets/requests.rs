@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use block::{BlockDevice, MemoryDevice};
-use fs::FileSystem;
-use serve::control::{Answer, Request, answer};
+use bedplate_block::{BlockDevice, MemoryDevice};
+use bedplate_fs::FileSystem;
+use bedplate_serve::control::{Answer, Request, answer};
 
 use crate::base::{base, options};
 use crate::checked::Watch;

@@ -1,7 +1,7 @@
 //! Text that people write: sizes, durations, mount options, names with a suffix.
 
-use fs::{format_duration, format_size, parse_duration, parse_size, split_mode_suffix};
-use serve::fuse::MountSettings;
+use bedplate_fs::{format_duration, format_size, parse_duration, parse_size, split_mode_suffix};
+use bedplate_serve::fuse::MountSettings;
 
 /// Reads a size and a duration; what is written of a size and can be read again is nearly the same.
 pub fn sizes(data: &[u8]) {

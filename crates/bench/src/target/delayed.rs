@@ -81,7 +81,7 @@ impl BlockDevice for DelayedDevice {
         }
         Err(DeviceError {
             kind: DeviceErrorKind::Unsupported,
-            operation: block::Operation::Queue,
+            operation: bedplate_block::Operation::Queue,
             device: self.name().to_owned(),
             offset: None,
             detail: "memory with an added latency serves threads only: leave out --depth".to_owned(),

@@ -4,18 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bedplate::BlockDevice;
-use block::DeviceOptions;
+use bedplate_block::DeviceOptions;
 
 use crate::{Error, Result};
 
 /// Claims a device or an image file for this run: no other process has it open, nothing of it is mounted.
 pub(crate) fn claim_device(path: &Path) -> Result<Arc<dyn BlockDevice>> {
-    direct(path, block::open(path, &DeviceOptions::default())?)
+    direct(path, bedplate_block::open(path, &DeviceOptions::default())?)
 }
 
 /// Opens a file of our own on a mounted file system, as often as it takes.
 pub(crate) fn open_file(path: &Path) -> Result<Arc<dyn BlockDevice>> {
-    direct(path, block::open(path, &DeviceOptions { exclusive: false, ..DeviceOptions::default() })?)
+    direct(path, bedplate_block::open(path, &DeviceOptions { exclusive: false, ..DeviceOptions::default() })?)
 }
 
 /// A buffered device would be measured against direct ones.

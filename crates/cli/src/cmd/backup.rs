@@ -5,8 +5,8 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use backup::{Access, Changed, Created, Header, Pruned, Repository, Source, Verified};
 use bedplate::{DifferenceKind, FileKind, Timestamp, format_size, format_time};
+use bedplate_backup::{Access, Changed, Created, Header, Pruned, Repository, Source, Verified};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -117,7 +117,7 @@ fn create(dir: &Path, checkpoint: &OsString, repository: &OsStr, name: Option<&s
     let base = base.map(|(old, changed)| repository.backup(&old.name).map(|old| (old, changed))).transpose()?;
     let source = Source { dir: shown, header, base };
     let mut progress = progress::Bytes::new(output, format!("backing up {}", source.header.name), 0);
-    let created = backup::create(&repository, &source, |done, total| progress.reach(done, total))?;
+    let created = bedplate_backup::create(&repository, &source, |done, total| progress.reach(done, total))?;
     drop(progress);
     output.show(&Shown(created))
 }

@@ -39,7 +39,7 @@ struct Grown {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let mount = match device::of_volume(&arguments.path)? {
         Some(mount) => Some(mount),
-        None if arguments.path.is_dir() || serve::fuse::is_dead(&arguments.path) => Some(live::require_mount(&arguments.path)?),
+        None if arguments.path.is_dir() || bedplate_serve::fuse::is_dead(&arguments.path) => Some(live::require_mount(&arguments.path)?),
         None => None,
     };
     let grown = match mount {

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bedplate::{format_duration, format_size};
+use bedplate_serve::control;
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
-use serve::control;
 
 use crate::device::group;
 use crate::device::{self, Access};
@@ -41,7 +41,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let path = &group::resolve(&arguments.path)?;
     let mount = match device::of_volume(path)? {
         Some(mount) => Some(mount),
-        None if path.is_dir() || serve::fuse::is_dead(path) => Some(live::require_mount(path)?),
+        None if path.is_dir() || bedplate_serve::fuse::is_dead(path) => Some(live::require_mount(path)?),
         None => mount::above(&mount::canonical(path)?)?,
     };
     let info = match mount {

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate::{FileSystem, Group};
+use bedplate_serve::fuse::{Mount, MountOption, MountSettings, is_mount_option, mount_options, unknown_mount_option};
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use serve::fuse::{Mount, MountOption, MountSettings, is_mount_option, mount_options, unknown_mount_option};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -337,7 +337,7 @@ impl fmt::Display for Mounted {
 
 #[cfg(test)]
 mod tests {
-    use serve::fuse::mount_tunables;
+    use bedplate_serve::fuse::mount_tunables;
 
     use super::*;
 

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
-use backup::{Access, Repository, Restored, Target};
 use bedplate::format_size;
+use bedplate_backup::{Access, Repository, Restored, Target};
 use clap::Args;
 
 use crate::failure::{Failure, Result};
@@ -29,7 +29,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let manifest = repository.backup(&arguments.name)?;
     let target = Target::prepare(&arguments.dir, |dir| Ok::<_, Failure>(mount::above(dir)?.is_some()))?;
     let mut progress = progress::Bytes::new(output, format!("restoring {}", arguments.name), 0);
-    let restored = backup::restore(&repository, &manifest, target, |done, total| progress.reach(done, total))?;
+    let restored = bedplate_backup::restore(&repository, &manifest, target, |done, total| progress.reach(done, total))?;
     drop(progress);
     output.show(&Shown(restored))
 }

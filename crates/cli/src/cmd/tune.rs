@@ -3,10 +3,10 @@
 use std::fmt;
 
 use bedplate::{Takes, Tunable, TunableState, TuneOptions, TunedBy};
+use bedplate_serve::control::Request;
 use clap::Args;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
-use serve::control::Request;
 
 use crate::device::Access;
 use crate::failure::{Failure, Result};

@@ -39,12 +39,12 @@ struct Unmounted {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let started = Instant::now();
     let mount = find(&arguments.dir)?;
-    let stale = serve::fuse::is_dead(&mount.dir);
+    let stale = bedplate_serve::fuse::is_dead(&mount.dir);
     let daemon = if stale { None } else { daemon_of(&mount) };
     let mount = found_later(mount, daemon);
     // A loop device that was detached while it is in use goes with its last user: kept, it can be asked below whether it is clean.
     let _kept = std::fs::File::open(&mount.source);
-    serve::fuse::unmount(&mount.dir)?;
+    bedplate_serve::fuse::unmount(&mount.dir)?;
     if !stale {
         progress::during(output, "making everything durable", || wait(&mount, daemon))?;
         require_clean(&mount)?;
@@ -58,7 +58,7 @@ pub fn end(dir: &Path) -> Result<()> {
     let Some(mount) = mount::at(&mount::canonical(dir)?)?.filter(Mount::is_ours) else { return Ok(()) };
     let daemon = daemon_of(&mount);
     let mount = found_later(mount, daemon);
-    serve::fuse::unmount(&mount.dir)?;
+    bedplate_serve::fuse::unmount(&mount.dir)?;
     wait(&mount, daemon)?;
     require_clean(&mount)
 }
@@ -132,7 +132,7 @@ fn is_free(mount: &Mount) -> bool {
 
 /// Fails when a container that was started while the volume was mounted still has a copy of the mount.
 fn require_no_copies(mount: &Mount) -> Result<()> {
-    let holders = serve::fuse::holders_of(&mount.device);
+    let holders = bedplate_serve::fuse::holders_of(&mount.device);
     if holders.is_empty() {
         return Ok(());
     }

@@ -32,7 +32,7 @@ enum Word<T> {
 
 /// Starts this program again with `arguments` and returns what it announces.
 pub fn start<T: DeserializeOwned>(arguments: &[OsString]) -> Result<T> {
-    if let Err(error) = block::close_descriptors_on_exec() {
+    if let Err(error) = bedplate_block::close_descriptors_on_exec() {
         tracing::debug!("the daemon inherits what its caller left open: {error}");
     }
     let program = std::env::current_exe().map_err(|error| Failure::new("io", format!("cannot find the program to start as a daemon: {error}")))?;

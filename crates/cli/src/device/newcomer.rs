@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bedplate::{Arrival, BlockDevice, FileSystem, GroupConfig, MemberState};
-use block::Backing;
+use bedplate_block::Backing;
 use serde::{Deserialize, Serialize};
 
 use crate::device::group;

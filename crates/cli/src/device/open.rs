@@ -57,7 +57,7 @@ pub fn open(path: &Path, access: Access) -> Result<Arc<dyn BlockDevice>> {
 /// Opens an image file or a block device for this process alone, whatever lies on it.
 pub fn open_plain(path: &Path, access: Access) -> Result<Arc<dyn BlockDevice>> {
     let options = DeviceOptions { read_only: access == Access::ReadOnly, ..DeviceOptions::default() };
-    let device = block::open(path, &options).map_err(|error| explain_busy(path, error.into()))?;
+    let device = bedplate_block::open(path, &options).map_err(|error| explain_busy(path, error.into()))?;
     if access == Access::ReadWrite && device.geometry().read_only {
         let path = path.display();
         return Err(Failure::new("read_only", format!("{path} is read-only: make it writable, or mount it with -o ro")));

@@ -15,7 +15,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use block::Waker;
+use bedplate_block::Waker;
 
 use super::Daemon;
 use crate::engine::{Engine, MovedFile, MoverState};

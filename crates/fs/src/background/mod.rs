@@ -12,7 +12,7 @@ pub(crate) mod sync_daemon;
 
 use std::thread::JoinHandle;
 
-use block::Waker;
+use bedplate_block::Waker;
 
 /// The running daemon; dropping it ends it and waits.
 #[derive(Debug)]

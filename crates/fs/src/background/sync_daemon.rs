@@ -5,7 +5,7 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use block::Waker;
+use bedplate_block::Waker;
 
 use super::Daemon;
 use crate::Result;

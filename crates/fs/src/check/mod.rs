@@ -30,7 +30,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use block::BlockDevice;
+use bedplate_block::BlockDevice;
 
 use crate::mount::{Loaded, load};
 use crate::{Error, ErrorKind, InodeNo, Result};

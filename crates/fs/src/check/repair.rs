@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use block::BlockDevice;
+use bedplate_block::BlockDevice;
 
 use super::notes::Notes;
 use super::{CACHE_BYTES, past};

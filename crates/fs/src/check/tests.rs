@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, CrashChoice, MemoryDevice, SimulatedDevice, SimulatedOptions, Snapshot};
+use bedplate_block::{AlignedBuf, BlockDevice, CrashChoice, MemoryDevice, SimulatedDevice, SimulatedOptions, Snapshot};
 
 use crate::forge::{self, RowImage};
 use crate::{

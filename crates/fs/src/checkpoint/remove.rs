@@ -171,13 +171,13 @@ impl Engine {
 mod tests {
     use std::time::Duration;
 
-    use block::{AlignedBuf, MemoryDevice};
+    use bedplate_block::{AlignedBuf, MemoryDevice};
 
     use crate::{AllocateMode, CheckpointOptions, File, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions};
 
     /// A volume that is synced only when it is asked to, and a file on it.
     fn bed() -> (FileSystem, File) {
-        let device: std::sync::Arc<dyn block::BlockDevice> = MemoryDevice::new(64 << 20);
+        let device: std::sync::Arc<dyn bedplate_block::BlockDevice> = MemoryDevice::new(64 << 20);
         FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
         let options = MountOptions { mode: IoMode::Concurrent, sync_interval: Duration::from_secs(3600), ..MountOptions::default() };
         let volume = FileSystem::mount(device, None, options).unwrap();

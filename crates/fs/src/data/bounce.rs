@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 
-use block::AlignedBuf;
+use bedplate_block::AlignedBuf;
 
 /// What a thread moves at once through its bounce buffer, in bytes.
 pub(crate) const BOUNCE_BYTES: usize = 256 << 10;

@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use block::AlignedBuf;
+use bedplate_block::AlignedBuf;
 use serde::{Deserialize, Serialize};
 
 use super::commit_map::{Change, SizeChange};

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use block::Segment;
+use bedplate_block::Segment;
 
 use super::DataPath;
 use super::fill::Filling;

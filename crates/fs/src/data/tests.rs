@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::{AlignedBuf, BlockDevice, MemoryDevice};
+use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice};
 
 use super::commit_map::{Change, Mark, SizeChange};
 use crate::{ErrorKind, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Reason};

@@ -1,6 +1,6 @@
 //! What background defragmentation does and did, and how fast it may be.
 
-use block::Waker;
+use bedplate_block::Waker;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 

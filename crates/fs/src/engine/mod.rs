@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use block::{BlockDevice, Geometry, Waker};
+use bedplate_block::{BlockDevice, Geometry, Waker};
 use parking_lot::Mutex;
 
 pub(crate) use deferred_free::DeferredFree;

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use block::BlockDevice;
+use bedplate_block::BlockDevice;
 use parking_lot::Mutex;
 
 use crate::engine::Engine;

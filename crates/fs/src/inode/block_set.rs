@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use block::IntervalMap;
+use bedplate_block::IntervalMap;
 
 /// A set of file blocks.
 #[derive(Debug, Default)]

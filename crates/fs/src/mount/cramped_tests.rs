@@ -1,6 +1,6 @@
 //! Volumes whose metadata has no room to grow: what goes on, what is refused, what unmounts, mounts and power cuts leave.
 
-use block::{AlignedBuf, CrashChoice, SimulatedDevice};
+use bedplate_block::{AlignedBuf, CrashChoice, SimulatedDevice};
 
 use super::*;
 use crate::{AllocateMode, CheckpointOptions, FileSystem, FormatOptions, IoMode, OpenOptions, RenameMode, SetAttr, SpacePolicy};

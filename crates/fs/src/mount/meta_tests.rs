@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use block::{BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, SimulatedDevice, SimulatedOptions, Trigger};
+use bedplate_block::{BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, SimulatedDevice, SimulatedOptions, Trigger};
 
 use crate::engine::Engine;
 use crate::{ErrorKind, FileSystem, FormatOptions, MountOptions};
@@ -199,7 +199,7 @@ fn is_whole(device: &Arc<dyn BlockDevice>, at: u64) -> bool {
 }
 
 fn copy_at(device: &Arc<dyn BlockDevice>, at: u64) -> Option<Superblock> {
-    let mut copy = block::AlignedBuf::zeroed(CONTENT_BYTES);
+    let mut copy = bedplate_block::AlignedBuf::zeroed(CONTENT_BYTES);
     device.read_at(&mut copy, at).unwrap();
     Superblock::decode(&copy, at).ok()
 }
@@ -234,7 +234,7 @@ fn i_sb_3_s_37_s_39_either_superblock_is_enough_after_a_growth_that_was_cut() {
             let found: Arc<dyn BlockDevice> = second.crash_image(cut, &CrashChoice::Seeded(cut as u64));
             for (lost, kept) in [(0, COPY_B), (COPY_B, 0)].into_iter().filter(|(_, kept)| is_whole(&found, *kept)) {
                 let image: Arc<dyn BlockDevice> = second.crash_image(cut, &CrashChoice::Seeded(cut as u64));
-                image.write_at(&block::AlignedBuf::zeroed(CONTENT_BYTES), lost).unwrap();
+                image.write_at(&bedplate_block::AlignedBuf::zeroed(CONTENT_BYTES), lost).unwrap();
                 let context = format!("cut after {after}, then after {cut}, then the copy at byte {lost} is lost and that at {kept} is left");
                 let recovered = crate::mount::mount(image, None, quiet()).unwrap_or_else(|e| panic!("{context}: {e}"));
                 assert!(everything(&recovered), "{context}");
@@ -263,7 +263,7 @@ fn i_sb_2_s_36_impossible_regions_are_refused() {
         Superblock { size_bytes: 4096, ..base.clone() },
     ];
     for superblock in hostile {
-        let device: Arc<dyn BlockDevice> = SimulatedDevice::over(&block::MemoryDevice::new(SIZE).snapshot(), &SimulatedOptions::default());
+        let device: Arc<dyn BlockDevice> = SimulatedDevice::over(&bedplate_block::MemoryDevice::new(SIZE).snapshot(), &SimulatedOptions::default());
         superblock.write_unchecked(&device).unwrap();
         let error = Superblock::read(&device).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Corrupt, "{superblock:?}");

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use block::{CrashChoice, Fault, FaultRule, FlushFault, MemoryDevice, SimulatedDevice, Trigger};
+use bedplate_block::{CrashChoice, Fault, FaultRule, FlushFault, MemoryDevice, SimulatedDevice, Trigger};
 use parking_lot::Mutex;
 
 use super::*;
@@ -75,7 +75,7 @@ fn i_reg_1_i_sb_1_i_sb_2_the_region_grows_into_single_blocks() {
     let reserved: u64 = superblock.regions().iter().map(|region| region.len / block).sum();
     assert_eq!(space.totals().free + reserved, BLOCKS / 2 + odd_blocks_of_regions(&superblock), "every block is free or belongs to one region");
     let list = superblock.regions().last().unwrap().start;
-    device.write_at(&block::AlignedBuf::zeroed(BLOCK as usize), list).unwrap();
+    device.write_at(&bedplate_block::AlignedBuf::zeroed(BLOCK as usize), list).unwrap();
     let error = Superblock::read(&device).unwrap_err();
     assert!(error.kind == ErrorKind::Corrupt && error.message.contains("list of metadata chunks"), "S-36: {error}");
 }
@@ -96,7 +96,7 @@ fn i_meta_5_s_34_metadata_that_cannot_grow_refuses_changes_and_latches_nothing()
     FileSystem::format(&shared, None, &FormatOptions { log_bytes: Some(1 << 20), ..FormatOptions::default() }).unwrap();
     let fs = FileSystem::mount(Arc::clone(&shared), None, quiet()).unwrap();
     let file = fs.open("/holes", &OpenOptions::create()).unwrap();
-    let part = block::AlignedBuf::zeroed(1 << 20);
+    let part = bedplate_block::AlignedBuf::zeroed(1 << 20);
     let full = (0..).step_by(part.len()).find(|at| file.write_at(&part, *at).is_err()).unwrap();
     for at in (0..full).step_by(8192) {
         file.allocate(crate::AllocateMode::PunchHole, at, 4096).unwrap();
@@ -171,7 +171,7 @@ impl Pair {
 /// Writes at least so many bytes, in records whose data replay checks.
 fn write(fs: &FileSystem, path: &str, len: u64, fill: u8) {
     let file = fs.open(path, &OpenOptions::create()).unwrap();
-    let mut part = block::AlignedBuf::zeroed(128 << 10);
+    let mut part = bedplate_block::AlignedBuf::zeroed(128 << 10);
     part.fill(fill);
     for at in (0..len).step_by(part.len()) {
         file.write_at(&part, at).unwrap();
@@ -180,7 +180,7 @@ fn write(fs: &FileSystem, path: &str, len: u64, fill: u8) {
 
 fn assert_holds(fs: &FileSystem, path: &str, fill: u8, context: &str) {
     let Ok(file) = fs.open(path, &OpenOptions::read_only()) else { return };
-    let mut bytes = block::AlignedBuf::zeroed(usize::try_from(file.size()).unwrap());
+    let mut bytes = bedplate_block::AlignedBuf::zeroed(usize::try_from(file.size()).unwrap());
     file.read_at(&mut bytes, 0).unwrap();
     let wrong = bytes.iter().position(|byte| *byte != fill);
     assert_eq!(wrong, None, "{context}: '{path}' of {} bytes is damaged at this byte", bytes.len());
@@ -275,7 +275,7 @@ fn cut_between_the_records_of_a_truncation() -> std::result::Result<usize, Strin
     let fs = FileSystem::mount(shared, None, MountOptions { limits, ..quiet() }).unwrap();
     mounted.set(Arc::downgrade(fs.state())).unwrap();
     let file = fs.open("/long", &OpenOptions::create()).unwrap();
-    let page = block::AlignedBuf::zeroed(4096);
+    let page = bedplate_block::AlignedBuf::zeroed(4096);
     (0..20).for_each(|i| file.write_at(&page, i * 8192).map(drop).unwrap());
     fs.sync().unwrap();
     file.set_size(4096).unwrap();

@@ -11,7 +11,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use block::{AlignedBuf, Completion, DeviceQueue, Request, RequestKind};
+use bedplate_block::{AlignedBuf, Completion, DeviceQueue, Request, RequestKind};
 
 use super::QueueCompletion;
 use crate::data::{DataPath, Filling, Planned, Segments};

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice};
+use bedplate_block::{AlignedBuf, BlockDevice};
 
 use super::pages::{self, Gap, PAGE, Slot, TreeFile};
 use bedplate_store::{DentryRow, ExtentRow, InodeRow, Table, split_extent_key, split_key};

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice};
+use bedplate_block::{AlignedBuf, BlockDevice};
 use serde::Serialize;
 
 use crate::inode::attr_of;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, Fault, FaultRule, MemoryDevice, ReadFault, SimulatedDevice, SimulatedOptions, Trigger};
+use bedplate_block::{AlignedBuf, BlockDevice, Fault, FaultRule, MemoryDevice, ReadFault, SimulatedDevice, SimulatedOptions, Trigger};
 
 use super::Salvage;
 use super::pages::TreeFile;

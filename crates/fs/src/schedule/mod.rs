@@ -18,7 +18,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use block::Period;
+use bedplate_block::Period;
 use serde::{Deserialize, Serialize};
 
 use crate::calendar::format_time;

@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use block::LogScale;
+use bedplate_block::LogScale;
 use serde::{Deserialize, Serialize};
 
 use super::counting;

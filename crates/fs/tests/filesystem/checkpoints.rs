@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 
-use block::{AlignedBuf, BlockDevice};
-use fs::{
+use bedplate_block::{AlignedBuf, BlockDevice};
+use bedplate_fs::{
     AllocateMode, CheckpointOptions, CheckpointScope, ErrorKind, FileKind, FileSystem, InodeNo, IoMode, MountOptions, OpenOptions, RollbackOptions,
 };
 
@@ -259,7 +259,7 @@ fn s_51_a_checkpoint_is_read_only_and_hidden() {
     assert!(fs.list_xattr(dir.ino).unwrap().is_empty() && fs.list_xattr(root.ino).unwrap().is_empty());
     assert_eq!((fs.parent(root.ino).unwrap(), fs.parent(dir.ino).unwrap()), (dir.ino, InodeNo::ROOT));
     assert_eq!(fs.resolve("/.checkpoints/now/d/../a").unwrap().size, 3);
-    let read_only = |result: fs::Result<()>| assert_eq!(result.unwrap_err().kind, ErrorKind::ReadOnly);
+    let read_only = |result: bedplate_fs::Result<()>| assert_eq!(result.unwrap_err().kind, ErrorKind::ReadOnly);
     let a = fs.resolve("/.checkpoints/now/a").unwrap().ino;
     read_only(fs.open("/.checkpoints/now/a", &OpenOptions::read_write()).map(drop));
     read_only(fs.open("/.checkpoints/now/new", &OpenOptions::create()).map(drop));
@@ -268,7 +268,7 @@ fn s_51_a_checkpoint_is_read_only_and_hidden() {
     read_only(fs.rename_path("/.checkpoints/now/a", "/b"));
     read_only(fs.rename_path("/a", "/.checkpoints/now/b"));
     read_only(fs.set_xattr(a, b"user.x", b"", false, false));
-    read_only(fs.set_attr(a, &fs::SetAttr { size: Some(0), ..fs::SetAttr::default() }).map(drop));
+    read_only(fs.set_attr(a, &bedplate_fs::SetAttr { size: Some(0), ..bedplate_fs::SetAttr::default() }).map(drop));
     read_only(fs.link(a, InodeNo::ROOT, b"c").map(drop));
     assert_eq!(fs.create_dir_all("/.checkpoints").unwrap().ino, dir.ino);
     assert!(fs.remove("/.checkpoints").is_err() && fs.rename_path("/.checkpoints", "/x").is_err());

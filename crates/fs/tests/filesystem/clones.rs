@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use block::{AlignedBuf, BlockDevice, CrashChoice, SimulatedDevice, SimulatedOptions, Snapshot};
-use fs::{AllocateMode, CloneSource, ErrorKind, FileSystem, InodeNo, IoMode, NewFile, OpenOptions, RollbackOptions};
+use bedplate_block::{AlignedBuf, BlockDevice, CrashChoice, SimulatedDevice, SimulatedOptions, Snapshot};
+use bedplate_fs::{AllocateMode, CloneSource, ErrorKind, FileSystem, InodeNo, IoMode, NewFile, OpenOptions, RollbackOptions};
 
 use crate::checkpoints::{change_in, differing, everything, of, of_checkpoint, sound, tree, whole, write};
 use crate::support::{Random, device, format, mount_as};
@@ -149,14 +149,14 @@ fn s_75_a_clone_is_all_that_it_is_of() {
     write(&fs, "/db/data", 3 << 20, &[7; 8192], IoMode::Concurrent);
     let file = fs.open("/db/data", &OpenOptions::read_write()).unwrap();
     file.allocate(AllocateMode::Preallocate { keep_size: true }, 8 << 20, 1 << 20).unwrap();
-    fs.set_attr(file.ino(), &fs::SetAttr { mode: Some(0o640), uid: Some(7), gid: Some(8), ..fs::SetAttr::default() }).unwrap();
+    fs.set_attr(file.ino(), &bedplate_fs::SetAttr { mode: Some(0o640), uid: Some(7), gid: Some(8), ..bedplate_fs::SetAttr::default() }).unwrap();
     fs.set_untorn(file.ino(), Some(8192)).unwrap();
     fs.set_io_mode(file.ino(), Some(IoMode::Direct)).unwrap();
     fs.set_xattr(file.ino(), b"user.note", &[9; 3000], false, false).unwrap();
     fs.link(file.ino(), dir, b"again").unwrap();
     fs.link(fs.resolve("/db/deep/f3").unwrap().ino, db, b"zz").unwrap();
     fs.symlink(db, b"link", b"/nowhere", NewFile::default()).unwrap();
-    fs.make(db, b"pipe", fs::FileKind::Fifo, NewFile::default(), 0).unwrap();
+    fs.make(db, b"pipe", bedplate_fs::FileKind::Fifo, NewFile::default(), 0).unwrap();
     fs.create_checkpoint("then", &of(&["/db"])).unwrap();
     let (was, in_use) = (below(&fs, "/db"), fs.statfs().inodes);
     write(&fs, "/db/data", 0, &[1; 8192], IoMode::Concurrent);
@@ -178,7 +178,7 @@ fn s_75_a_clone_is_all_that_it_is_of() {
     assert!(below(&fs, "/db/all/copy") == was);
     fs.clone_files(&present("/copy/data"), "/db/data2").unwrap();
     assert_eq!(fs.resolve("/db/data2").unwrap().nlink, 1);
-    let names = |error: fs::Result<fs::CloneReport>| error.unwrap_err().kind;
+    let names = |error: bedplate_fs::Result<bedplate_fs::CloneReport>| error.unwrap_err().kind;
     assert_eq!(names(fs.clone_files(&present("/db"), "/copy")), ErrorKind::Exists);
     assert_eq!(names(fs.clone_files(&present("/db"), "/")), ErrorKind::Exists);
     assert_eq!(names(fs.clone_files(&present("/none"), "/new")), ErrorKind::NotFound);
@@ -268,7 +268,7 @@ fn s_75_a_crash_leaves_a_clone_whole_or_absent() {
 }
 
 /// Applies what is told to have changed to what was there.
-fn brought_up(fs: &FileSystem, was: &[u8], path: &str, changes: fs::ChangedBlocks, now: &[u8]) -> Vec<u8> {
+fn brought_up(fs: &FileSystem, was: &[u8], path: &str, changes: bedplate_fs::ChangedBlocks, now: &[u8]) -> Vec<u8> {
     let mut bytes = was.to_vec();
     bytes.truncate(changes.size as usize);
     bytes.resize(changes.size as usize, 0);
@@ -276,8 +276,8 @@ fn brought_up(fs: &FileSystem, was: &[u8], path: &str, changes: fs::ChangedBlock
     for range in changes {
         let (from, to) = (range.offset as usize, (range.offset + range.len) as usize);
         match range.kind {
-            fs::ChangedKind::Data => bytes[from..to].copy_from_slice(&now[from..to]),
-            fs::ChangedKind::Hole => bytes[from..to].fill(0),
+            bedplate_fs::ChangedKind::Data => bytes[from..to].copy_from_slice(&now[from..to]),
+            bedplate_fs::ChangedKind::Hole => bytes[from..to].fill(0),
         }
     }
     bytes
@@ -371,7 +371,7 @@ fn s_77_only_what_was_written_is_told() {
         let changes = fs.changed_blocks(ino, from, to.map(str::as_bytes)).unwrap();
         changes.map(|range| (range.offset / 4096, range.len / 4096, range.kind)).collect()
     };
-    use fs::ChangedKind::{Data, Hole};
+    use bedplate_fs::ChangedKind::{Data, Hole};
     assert_eq!(told("a", Some("b")), [(3, 2, Data), (900, 1, Data)]);
     assert_eq!(told("b", None), [(2, 1, Hole)]);
     assert_eq!(told("a", None), [(2, 1, Hole), (3, 2, Data), (900, 1, Data)]);
@@ -398,7 +398,7 @@ fn s_77_a_diff_names_what_came_went_moved_and_changed() {
     fs.remove("/d/gone").unwrap();
     fs.rename_path("/d/e", "/d/x").unwrap();
     fs.rename_path("/d/x/moved", "/moved").unwrap();
-    fs.set_attr(fs.resolve("/d/mode").unwrap().ino, &fs::SetAttr { mode: Some(0o600), ..fs::SetAttr::default() }).unwrap();
+    fs.set_attr(fs.resolve("/d/mode").unwrap().ino, &bedplate_fs::SetAttr { mode: Some(0o600), ..bedplate_fs::SetAttr::default() }).unwrap();
     fs.remove("/d/replaced").unwrap();
     write(&fs, "/d/replaced", 0, &[4; 10], IoMode::Cached);
     fs.link(fs.resolve("/d/linked").unwrap().ino, InodeNo::ROOT, b"again").unwrap();

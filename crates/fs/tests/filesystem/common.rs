@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use block::{BlockDevice, MemoryDevice};
-use fs::{FileSystem, FormatOptions, MountOptions, NewFile};
+use bedplate_block::{BlockDevice, MemoryDevice};
+use bedplate_fs::{FileSystem, FormatOptions, MountOptions, NewFile};
 
 pub const SIZE: u64 = 64 << 20;
 

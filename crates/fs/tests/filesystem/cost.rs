@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, DeviceCounters};
-use fs::{AllocateMode, File, FileSystem, IoMode, OpenOptions, Reason};
+use bedplate_block::{AlignedBuf, BlockDevice, DeviceCounters};
+use bedplate_fs::{AllocateMode, File, FileSystem, IoMode, OpenOptions, Reason};
 
 use crate::support::{device, format, mount_as};
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use block::{BlockDevice, CrashChoice, SimulatedDevice, SimulatedOptions, Snapshot};
-use fs::{AllocateMode, CheckpointOptions, File, IoMode, OpenOptions, RollbackOptions};
+use bedplate_block::{BlockDevice, CrashChoice, SimulatedDevice, SimulatedOptions, Snapshot};
+use bedplate_fs::{AllocateMode, CheckpointOptions, File, IoMode, OpenOptions, RollbackOptions};
 
 use crate::common::assert_sound;
 use crate::support::{Random, Skewed, format, mount_as};
@@ -129,7 +129,7 @@ fn judge(states: &[State], after: usize, found: &[u8], context: &str) {
 
 fn power_cuts(mode: IoMode, block: u32, seed: u64, volatile_cache: bool) {
     let options = SimulatedOptions { seed, ..SimulatedOptions::default() };
-    let geometry = block::Geometry { volatile_cache, ..options.geometry };
+    let geometry = bedplate_block::Geometry { volatile_cache, ..options.geometry };
     let mut base = Snapshot::empty(VOLUME_BYTES);
     let stale = vec![STALE; 1 << 20];
     (0..VOLUME_BYTES >> 20).for_each(|mib| base.write(&stale, mib << 20));

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use block::BlockDevice;
-use fs::{AllocateMode, ErrorKind, File, FileSystem, IoMode, OpenOptions};
+use bedplate_block::BlockDevice;
+use bedplate_fs::{AllocateMode, ErrorKind, File, FileSystem, IoMode, OpenOptions};
 
 use crate::common::assert_sound;
 use crate::support::{Random, Skewed, device, format, mount_as};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use block::{AlignedBuf, BlockDevice, CrashChoice, Geometry, MemoryDevice, SimulatedDevice, SimulatedOptions};
-use fs::{CheckpointOptions, ErrorKind, File, FileSystem, InodeNo, IoMode, OpenOptions};
+use bedplate_block::{AlignedBuf, BlockDevice, CrashChoice, Geometry, MemoryDevice, SimulatedDevice, SimulatedOptions};
+use bedplate_fs::{CheckpointOptions, ErrorKind, File, FileSystem, InodeNo, IoMode, OpenOptions};
 
 use crate::support::{Random, device, format, mount_as};
 

@@ -1,12 +1,12 @@
 //! Comparing moments of which one, or both, are checkpoints of named files.
 
-use fs::{CheckpointOptions, FileSystem, InodeNo, IoMode};
+use bedplate_fs::{CheckpointOptions, FileSystem, InodeNo, IoMode};
 
 use crate::checkpoints::{everything, of, sound, write};
 use crate::support::{device, format, mount_as};
 
 fn told(fs: &FileSystem, from: &str, to: Option<&str>) -> Vec<String> {
-    let line = |difference: &fs::CheckpointDifference| {
+    let line = |difference: &bedplate_fs::CheckpointDifference| {
         let from = difference.from.as_ref().map(|from| format!(" from {}", from.escape_ascii())).unwrap_or_default();
         format!("{:?} {}{from} {}", difference.kind, difference.path.escape_ascii(), difference.changed_bytes)
     };

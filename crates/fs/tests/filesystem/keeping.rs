@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use block::{AlignedBuf, BlockDevice, CrashChoice, QueueOptions, SimulatedDevice, SimulatedOptions, Snapshot};
-use fs::{
+use bedplate_block::{AlignedBuf, BlockDevice, CrashChoice, QueueOptions, SimulatedDevice, SimulatedOptions, Snapshot};
+use bedplate_fs::{
     AllocateMode, CheckpointOptions, CheckpointScope, CloneSource, ErrorKind, FileKind, FileSystem, InodeNo, IoMode, Moment, MountOptions, NewFile,
     OpenOptions, Queue, RollbackOptions, Schedule, SpacePolicy, Timestamp,
 };
@@ -31,7 +31,7 @@ pub fn aligned(len: usize, fill: u8) -> AlignedBuf {
     buf
 }
 
-pub fn put(fs: &FileSystem, path: &str, offset: u64, len: usize, fill: u8, mode: IoMode) -> fs::Result<()> {
+pub fn put(fs: &FileSystem, path: &str, offset: u64, len: usize, fill: u8, mode: IoMode) -> bedplate_fs::Result<()> {
     let file = fs.open(path, &OpenOptions { mode: Some(mode), ..OpenOptions::create() })?;
     for at in (0..len).step_by(MIB) {
         file.write_at(&aligned(MIB.min(len - at), fill), offset + at as u64)?;

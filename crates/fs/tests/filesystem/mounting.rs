@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, Fault, FaultRule, Geometry, MemoryDevice, ReadFault, SimulatedDevice, Trigger};
-use fs::{ErrorKind, FileKind, FileSystem, FindingKind, FormatOptions, InodeNo, IoMode, MountOptions, OpenOptions};
+use bedplate_block::{AlignedBuf, BlockDevice, Fault, FaultRule, Geometry, MemoryDevice, ReadFault, SimulatedDevice, Trigger};
+use bedplate_fs::{ErrorKind, FileKind, FileSystem, FindingKind, FormatOptions, InodeNo, IoMode, MountOptions, OpenOptions};
 
 use crate::common::{SIZE, assert_sound, device, formatted, mount, new_file};
 
 const COPY_B: u64 = 8 << 20;
 
-fn error_of(device: &Arc<dyn BlockDevice>) -> fs::Error {
+fn error_of(device: &Arc<dyn BlockDevice>) -> bedplate_fs::Error {
     FileSystem::mount(Arc::clone(device), None, MountOptions::default()).map(|_| ()).unwrap_err()
 }
 
@@ -260,7 +260,7 @@ fn s_33_a_growth_that_fails_turns_the_volume_read_only() {
     FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
     let fs = mount(&device);
     simulated.grow(2 * SIZE);
-    simulated.inject(FaultRule::new(Fault::Flush(block::FlushFault::Fail), Trigger::Next(1)));
+    simulated.inject(FaultRule::new(Fault::Flush(bedplate_block::FlushFault::Fail), Trigger::Next(1)));
     assert_eq!(fs.grow().unwrap_err().kind, ErrorKind::Io);
     assert_eq!(fs.sync().unwrap_err().kind, ErrorKind::Io, "the first failure stays");
     assert_eq!(fs.grow().unwrap_err().kind, ErrorKind::ReadOnly);

@@ -1,6 +1,6 @@
 //! Names, links, renames and attributes.
 
-use fs::{ErrorKind, FileKind, FileSystem, InodeNo, IoMode, NewFile, RenameMode, SetAttr, Timestamp};
+use bedplate_fs::{ErrorKind, FileKind, FileSystem, InodeNo, IoMode, NewFile, RenameMode, SetAttr, Timestamp};
 
 use crate::common::{around_kill, around_remount, assert_sound, formatted, mount, new_file};
 
@@ -19,7 +19,7 @@ fn names(fs: &FileSystem, dir: InodeNo) -> Vec<String> {
     entries.into_iter().map(|entry| String::from_utf8(entry.name).unwrap()).collect()
 }
 
-fn kind_of<T: std::fmt::Debug>(result: fs::Result<T>) -> ErrorKind {
+fn kind_of<T: std::fmt::Debug>(result: bedplate_fs::Result<T>) -> ErrorKind {
     result.unwrap_err().kind
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use block::AlignedBuf;
-use fs::{FileKind, InodeLockSetting, InodeNo, IoMode, MountOptions, OpenOptions, SetAttr};
+use bedplate_block::AlignedBuf;
+use bedplate_fs::{FileKind, InodeLockSetting, InodeNo, IoMode, MountOptions, OpenOptions, SetAttr};
 
 use crate::common::{around_kill, formatted, new_file};
 
@@ -14,7 +14,7 @@ const SECTOR: usize = 512;
 /// Runs three writers and two readers over one range of one file; `seen` judges every read.
 fn overlap(mode: IoMode, inode_lock: InodeLockSetting, seen: impl Fn(&[u8]) + Sync) {
     let options = MountOptions { mode, inode_lock, ..MountOptions::default() };
-    let fs = fs::FileSystem::mount(formatted(), None, options).unwrap();
+    let fs = bedplate_fs::FileSystem::mount(formatted(), None, options).unwrap();
     let file = fs.open("f", &OpenOptions::create()).unwrap();
     file.write_at(&AlignedBuf::zeroed(LEN), 0).unwrap();
     file.sync_all().unwrap();

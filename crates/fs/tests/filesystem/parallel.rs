@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use block::{BlockDevice, QueueOptions};
-use fs::{AllocateMode, ErrorKind, File, FileSystem, IoMode, OpenOptions, Queue};
+use bedplate_block::{BlockDevice, QueueOptions};
+use bedplate_fs::{AllocateMode, ErrorKind, File, FileSystem, IoMode, OpenOptions, Queue};
 
 use crate::common::assert_sound;
 use crate::support::{Random, Skewed, device, format, mount_as};
@@ -262,10 +262,11 @@ fn queues_in_every_mode_read_what_they_wrote_while_the_file_changes() {
 #[test]
 fn queues_do_so_on_every_engine() {
     let directory = tempfile::tempdir().expect("there is a place for temporary files");
-    for (name, engine) in [("uring", block::Engine::Auto), ("threads", block::Engine::Threads)] {
+    for (name, engine) in [("uring", bedplate_block::Engine::Auto), ("threads", bedplate_block::Engine::Threads)] {
         let path = directory.path().join(name);
-        block::create_image(&path, 64 << 20, false).expect("an image is made");
-        let device = block::open(&path, &block::DeviceOptions { engine, ..block::DeviceOptions::default() }).expect("it opens");
+        bedplate_block::create_image(&path, 64 << 20, false).expect("an image is made");
+        let device =
+            bedplate_block::open(&path, &bedplate_block::DeviceOptions { engine, ..bedplate_block::DeviceOptions::default() }).expect("it opens");
         format(&device, 4096);
         for mode in [IoMode::Concurrent, IoMode::Direct] {
             queues_under_change(&device, mode);

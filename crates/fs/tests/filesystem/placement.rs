@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use block::{AlignedBuf, BlockDevice};
-use fs::{CheckpointOptions, ErrorKind, File, FileSystem, IoMode, MountOptions, MoverState, OpenOptions, Tunable, TuneOptions};
+use bedplate_block::{AlignedBuf, BlockDevice};
+use bedplate_fs::{CheckpointOptions, ErrorKind, File, FileSystem, IoMode, MountOptions, MoverState, OpenOptions, Tunable, TuneOptions};
 
 use crate::support::{Random, device, format, mount_as, options};
 

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, QueueOptions};
-use fs::{AllocateMode, CheckpointOptions, ErrorKind, File, FileSystem, IoMode, OpenOptions, Queue, QueueCompletion, Reason, RollbackOptions};
+use bedplate_block::{AlignedBuf, BlockDevice, QueueOptions};
+use bedplate_fs::{
+    AllocateMode, CheckpointOptions, ErrorKind, File, FileSystem, IoMode, OpenOptions, Queue, QueueCompletion, Reason, RollbackOptions,
+};
 
 use crate::support::{Random, device, format, mount_as};
 
@@ -147,7 +149,7 @@ fn s_55_rolled_back_to_unwritten_they_are_written_in_place_again() {
 fn s_76_zeroed_blocks_of_clones_are_not_written_by_both() {
     let bed = Bed::new();
     bed.write(&(0..BLOCKS).collect::<Vec<_>>(), 9);
-    bed.fs.clone_files(&fs::CloneSource::Present("/file".into()), "/twin").unwrap();
+    bed.fs.clone_files(&bedplate_fs::CloneSource::Present("/file".into()), "/twin").unwrap();
     let twin = bed.fs.open("/twin", &OpenOptions::read_write()).unwrap();
     let zero = AllocateMode::ZeroRange { keep_size: true };
     for file in [&bed.file, &twin] {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, CrashChoice, SimulatedDevice};
-use fs::{ErrorKind, FileKind, FileSystem, FormatOptions, InodeNo, IoMode, MountOptions, OpenOptions, SetAttr};
+use bedplate_block::{AlignedBuf, BlockDevice, CrashChoice, SimulatedDevice};
+use bedplate_fs::{ErrorKind, FileKind, FileSystem, FormatOptions, InodeNo, IoMode, MountOptions, OpenOptions, SetAttr};
 
 use crate::common::{SIZE, assert_sound, device, formatted, mount, new_file};
 use crate::support::options;
@@ -23,7 +23,7 @@ fn work(fs: &FileSystem) {
         file.write_at(&content(number as u8), 0).unwrap();
     }
     // It makes all before it durable; what comes after it is left to the unmount.
-    fs.create_checkpoint("kept", &fs::CheckpointOptions::default()).unwrap();
+    fs.create_checkpoint("kept", &bedplate_fs::CheckpointOptions::default()).unwrap();
     for (number, mode) in IoMode::ALL.into_iter().enumerate() {
         let file = fs.open(format!("/d/{}", mode.name()), &OpenOptions { mode: Some(mode), ..OpenOptions::read_write() }).unwrap();
         file.write_at(&content(number as u8 + 100)[..5000], 3000).unwrap();

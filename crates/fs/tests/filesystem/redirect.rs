@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use block::{
+use bedplate_block::{
     AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Hook, HookedDevice, MemoryDevice, QueueOptions, Request, RequestKind, Result,
 };
-use fs::{CheckpointOptions, File, FileSystem, IoMode, OpenOptions, Queue, QueueCompletion};
+use bedplate_fs::{CheckpointOptions, File, FileSystem, IoMode, OpenOptions, Queue, QueueCompletion};
 
 use crate::support::{Random, format, mount_as};
 
@@ -118,7 +118,7 @@ fn s_71_a_queue_keeps_redirected_writes_in_flight() {
         match kind {
             0 => drop(bed.fs.create_checkpoint("before", &CheckpointOptions::default()).unwrap()),
             1 => bed.fs.set_untorn(bed.file.ino(), Some(2 * BLOCK as u32)).unwrap(),
-            _ => bed.file.allocate(fs::AllocateMode::PunchHole, 0, BLOCKS * BLOCK as u64).unwrap(),
+            _ => bed.file.allocate(bedplate_fs::AllocateMode::PunchHole, 0, BLOCKS * BLOCK as u64).unwrap(),
         }
         let mut queue = Queue::new(&bed.fs, &QueueOptions { depth_max: DEPTH, ..QueueOptions::default() }).unwrap();
         let mut buf = AlignedBuf::zeroed(2 * BLOCK);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use block::BlockDevice;
-use fs::{AllocateMode, CheckpointOptions, ErrorKind, File, FileSystem, IoMode, OpenOptions, SpacePolicy};
+use bedplate_block::BlockDevice;
+use bedplate_fs::{AllocateMode, CheckpointOptions, ErrorKind, File, FileSystem, IoMode, OpenOptions, SpacePolicy};
 
 use crate::common::assert_sound;
 use crate::keeping::{BLOCK, MIB, aligned, automatic, full, names, put, read};

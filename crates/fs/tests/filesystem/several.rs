@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::{AlignedBuf, BlockDevice};
-use fs::{
+use bedplate_block::{AlignedBuf, BlockDevice};
+use bedplate_fs::{
     AllocateMode, CheckpointOptions, CheckpointScope, CloneSource, Error, ErrorKind, FileSystem, InodeNo, IoMode, Limits, MountOptions, OpenOptions,
     Result, RollbackOptions, SetAttr,
 };

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use block::{AlignedBuf, DeviceCall, Hook, HookedDevice, Result};
-use fs::{AllocateMode, ErrorKind, File, FileSystem, InodeLockSetting, IoMode, MountOptions, OpenOptions};
+use bedplate_block::{AlignedBuf, DeviceCall, Hook, HookedDevice, Result};
+use bedplate_fs::{AllocateMode, ErrorKind, File, FileSystem, InodeLockSetting, IoMode, MountOptions, OpenOptions};
 
 use crate::support::{device, format, mount_as, options};
 

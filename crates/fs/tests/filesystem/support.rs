@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::{AlignedBuf, BlockDevice, Geometry, MemoryDevice};
-use fs::{FileSystem, FormatOptions, IoMode, MountOptions};
+use bedplate_block::{AlignedBuf, BlockDevice, Geometry, MemoryDevice};
+use bedplate_fs::{FileSystem, FormatOptions, IoMode, MountOptions};
 
 /// Random numbers (xorshift*), the same for the same seed everywhere.
 pub struct Random(u64);

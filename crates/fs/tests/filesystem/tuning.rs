@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use block::{BlockDevice, CrashChoice, SimulatedDevice};
-use fs::{ErrorKind, FileSystem, IoMode, MountOptions, OpenOptions, Takes, Tunable, TunableSet, TuneOptions, TunedBy};
+use bedplate_block::{BlockDevice, CrashChoice, SimulatedDevice};
+use bedplate_fs::{ErrorKind, FileSystem, IoMode, MountOptions, OpenOptions, Takes, Tunable, TunableSet, TuneOptions, TunedBy};
 
 use crate::support::{device, format};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, CrashChoice, Geometry, MemoryDevice, SimulatedDevice, SimulatedOptions};
-use fs::{ErrorKind, FileSystem, IoMode, OpenOptions};
+use bedplate_block::{AlignedBuf, BlockDevice, CrashChoice, Geometry, MemoryDevice, SimulatedDevice, SimulatedOptions};
+use bedplate_fs::{ErrorKind, FileSystem, IoMode, OpenOptions};
 
 use crate::support::{Random, device, format, mount_as};
 
@@ -56,7 +56,9 @@ fn torn_pages(unit: u32, block_size: u32, mode: IoMode, untorn: bool) -> usize {
     for after in first..=last {
         for choice in [CrashChoice::LoseAll, CrashChoice::Seeded(after as u64), CrashChoice::Seeded(!(after as u64))] {
             let image: Arc<dyn BlockDevice> = device.crash_image(after, &choice);
-            assert!(FileSystem::check(&image, None, false).unwrap().findings.iter().all(|finding| finding.kind == fs::FindingKind::Superblock));
+            assert!(
+                FileSystem::check(&image, None, false).unwrap().findings.iter().all(|finding| finding.kind == bedplate_fs::FindingKind::Superblock)
+            );
             let fs = mount_as(&image, mode);
             let file = fs.open("/pages", &OpenOptions::read_only()).unwrap();
             let least = &synced.iter().rfind(|(at, _)| *at <= after).unwrap().1;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, Fault, FaultRule, QueueOptions, ReadFault, SimulatedDevice, Trigger};
-use fs::{
+use bedplate_block::{AlignedBuf, BlockDevice, Fault, FaultRule, QueueOptions, ReadFault, SimulatedDevice, Trigger};
+use bedplate_fs::{
     CheckpointOptions, FileSystem, InodeNo, IoMode, MountOptions, OpenOptions, Queue, QueueCompletion, Reason, RenameMode, Tunable, TuneOptions,
 };
 

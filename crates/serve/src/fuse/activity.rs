@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use fs::{FileActivity, InodeNo, IoMode, MoverReport};
+use bedplate_fs::{FileActivity, InodeNo, IoMode, MoverReport};
 use serde::Serialize;
 
 use super::errno::Answer;
@@ -121,7 +121,7 @@ impl Shared {
         let mover = self.fs.info().mover;
         let inodes: Vec<InodeNo> = mover.now.iter().chain(&mover.last).map(|file| file.ino).collect();
         let paths = if with_paths { self.paths(&inodes)? } else { HashMap::new() };
-        let paths = paths.into_iter().map(|(ino, path)| (ino, fs::readable_name(&path))).collect();
+        let paths = paths.into_iter().map(|(ino, path)| (ino, bedplate_fs::readable_name(&path))).collect();
         Ok(Mover { mover, paths })
     }
 
@@ -131,7 +131,7 @@ impl Shared {
         let mut named = |activity: FileActivity| {
             let path = paths.remove(&activity.ino.0);
             let odd = path.as_ref().filter(|path| std::str::from_utf8(path).is_err());
-            Named { path_bytes: odd.cloned(), path: path.as_ref().map(|path| fs::readable_name(path)), activity }
+            Named { path_bytes: odd.cloned(), path: path.as_ref().map(|path| bedplate_fs::readable_name(path)), activity }
         };
         Ok(activities.into_iter().map(&mut named).collect())
     }

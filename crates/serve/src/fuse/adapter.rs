@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fs::{Attr, FileKind, InodeNo, SetAttr, Timestamp};
+use bedplate_fs::{Attr, FileKind, InodeNo, SetAttr, Timestamp};
 use fuser::{
     AccessFlags, BsdFileFlags, Config, CopyFileRangeFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate,

@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use fs::{InodeNo, IoMode};
+use bedplate_fs::{InodeNo, IoMode};
 use parking_lot::Mutex;
 
 use super::shared::Shared;
@@ -78,7 +78,7 @@ mod tests {
         let names: Vec<_> = suffixed(b"f").collect();
         assert_eq!(names.len(), IoMode::ALL.len());
         for name in names {
-            let (plain, mode) = fs::split_mode_suffix(name.as_bytes());
+            let (plain, mode) = bedplate_fs::split_mode_suffix(name.as_bytes());
             assert!(plain == b"f" && mode.is_some(), "{name:?}");
         }
     }

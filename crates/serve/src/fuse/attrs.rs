@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fs::{Attr, InodeNo, SetAttr};
+use bedplate_fs::{Attr, InodeNo, SetAttr};
 
 use super::errno::Answer;
 use super::names::{Caller, KERNEL_TTL, WRITTEN_TTL};

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-use block::AlignedBuf;
+use bedplate_block::AlignedBuf;
 
 /// The largest payload of one request in bytes: what the kernel sends and asks for at most (`fs.fuse.max_pages_limit` by default).
 pub(super) const PAYLOAD_BYTES_MAX: usize = 1 << 20;

@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fs::{AllocateMode, InodeLockSetting, InodeNo, IoMode, OpenOptions};
+use bedplate_fs::{AllocateMode, InodeLockSetting, InodeNo, IoMode, OpenOptions};
 
 use super::buffers::{PAYLOAD_BYTES_MAX, with_buffer};
 use super::errno::{Answer, Errno};

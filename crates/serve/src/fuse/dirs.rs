@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use fs::{Attr, DirEntry, ErrorKind, FileKind, InodeNo};
+use bedplate_fs::{Attr, DirEntry, ErrorKind, FileKind, InodeNo};
 use parking_lot::Mutex;
 
 use super::errno::{Answer, Errno};

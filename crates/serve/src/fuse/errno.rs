@@ -1,6 +1,6 @@
 //! The one table that turns errors of the file system into error numbers.
 
-use fs::ErrorKind;
+use bedplate_fs::ErrorKind;
 
 /// An error number for the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,8 +55,8 @@ impl From<ErrorKind> for Errno {
     }
 }
 
-impl From<fs::Error> for Errno {
-    fn from(error: fs::Error) -> Self {
+impl From<bedplate_fs::Error> for Errno {
+    fn from(error: bedplate_fs::Error) -> Self {
         // The kernel passes on a number only; the sentence of a failing device or medium must not be lost.
         if matches!(error.kind, ErrorKind::Io | ErrorKind::Corrupt) {
             tracing::error!("{error}");
@@ -78,7 +78,7 @@ mod tests {
             (ErrorKind::ReadOnly, libc::EROFS),
             (ErrorKind::Corrupt, libc::EUCLEAN),
         ] {
-            assert_eq!(Errno::from(fs::Error::new(kind, "x")).code(), code);
+            assert_eq!(Errno::from(bedplate_fs::Error::new(kind, "x")).code(), code);
         }
     }
 }

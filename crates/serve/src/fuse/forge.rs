@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use fs::FileSystem;
+use bedplate_fs::FileSystem;
 
 use super::adapter::Session;
 use super::lines::Lines;

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use fs::{InodeNo, IoMode};
+use bedplate_fs::{InodeNo, IoMode};
 use parking_lot::Mutex;
 
 /// How long a hint waits for its open. Long enough for an open that waits behind a stalled device.

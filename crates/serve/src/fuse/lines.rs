@@ -9,7 +9,7 @@
 //! | caches | messages to the kernel about its pages and names | callers that hold a page or a directory locked: event threads, or a sync of the directory |
 //! | control | requests of commands: checkpoints, rollbacks, tunables | callers that hold a file locked: event threads, syncs, or pages that a direct write has dropped |
 
-use block::Workers;
+use bedplate_block::Workers;
 
 /// The most threads of each line; further jobs wait their turn.
 const SYNCS_MAX: usize = 64;

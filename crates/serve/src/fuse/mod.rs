@@ -1,11 +1,11 @@
-//! The mount: a translator from the kernel's FUSE protocol onto [`fs::FileSystem`].
+//! The mount: a translator from the kernel's FUSE protocol onto [`bedplate_fs::FileSystem`].
 //!
 //! ```text
 //!   programs ── kernel (VFS, page cache) ── the FUSE device ── event threads: adapter.rs, one method a request
 //!                                                   │  names.rs  data.rs  attrs.rs  dirs.rs  xattrs.rs: what each request means
 //!                                                   │  lines.rs: what may wait for the kernel or for a flush
 //!                                                   ▼
-//!                                             fs::FileSystem, fs::File
+//!                                             bedplate_fs::FileSystem, bedplate_fs::File
 //! ```
 //!
 //! The protocol library is `fuser`; no file but `adapter.rs` knows it. The kernel knows every file by its inode number, once: whatever

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use fs::{FileSystem, Tunable};
+use bedplate_fs::{FileSystem, Tunable};
 use parking_lot::{Condvar, Mutex};
 
 use super::adapter::Session;

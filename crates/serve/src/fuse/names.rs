@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fs::{Attr, ErrorKind, FileKind, InodeNo, IoMode, NewFile, RenameMode, split_mode_suffix};
+use bedplate_fs::{Attr, ErrorKind, FileKind, InodeNo, IoMode, NewFile, RenameMode, split_mode_suffix};
 
 use super::errno::{Answer, Errno};
 use super::shared::Shared;

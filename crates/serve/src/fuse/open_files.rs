@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
-use fs::{File, InodeNo};
+use bedplate_fs::{File, InodeNo};
 use parking_lot::Mutex;
 
 use super::data::Durability;
@@ -247,8 +247,8 @@ impl OpenFiles {
 mod tests {
     use std::sync::atomic::AtomicU32;
 
-    use block::{BlockDevice, MemoryDevice};
-    use fs::{FileKind, FileSystem, FormatOptions, MountOptions, NewFile, OpenOptions};
+    use bedplate_block::{BlockDevice, MemoryDevice};
+    use bedplate_fs::{FileKind, FileSystem, FormatOptions, MountOptions, NewFile, OpenOptions};
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Which mount options there are: the tunables of the file system by their names, and those of a mount alone.
 
-use fs::{IoMode, TUNABLES, Takes, Tunable, TunableInfo, Unit};
+use bedplate_fs::{IoMode, TUNABLES, Takes, Tunable, TunableInfo, Unit};
 
 use crate::{Error, ErrorKind};
 

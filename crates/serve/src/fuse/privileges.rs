@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use fs::{Attr, ErrorKind, FileKind, FileSystem, InodeNo, SetAttr};
+use bedplate_fs::{Attr, ErrorKind, FileKind, FileSystem, InodeNo, SetAttr};
 
 use super::errno::Answer;
 use super::open_files::OpenFile;
@@ -76,7 +76,7 @@ pub(super) fn without_set_id(attr: &Attr) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use fs::Timestamp;
+    use bedplate_fs::Timestamp;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Mount options, as mount(8) writes them.
 
-use fs::{InodeLockSetting, IoMode, MountOptions, Tunable};
+use bedplate_fs::{InodeLockSetting, IoMode, MountOptions, Tunable};
 
 use super::options::{EARLIER, Earlier, mount_tunables, unknown_mount_option};
 use crate::{Error, ErrorKind, Result};
@@ -21,7 +21,7 @@ pub enum WriteBack {
 /// How a volume is mounted. Parsed from text by [`parse`](Self::parse); every field may be set directly too.
 #[derive(Debug, Clone)]
 pub struct MountSettings {
-    /// What the file system needs to know; give it to [`fs::FileSystem::mount`].
+    /// What the file system needs to know; give it to [`bedplate_fs::FileSystem::mount`].
     pub file_system: MountOptions,
     /// Lets users other than the mounting one use the mount. Permissions are checked in any case.
     pub allow_other: bool,

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use block::Workers;
-use fs::{FilePath, FileSystem, InodeLockSetting, InodeNo, Tunable};
+use bedplate_block::Workers;
+use bedplate_fs::{FilePath, FileSystem, InodeLockSetting, InodeNo, Tunable};
 use parking_lot::Mutex;
 
 use super::adapter::Kernel;

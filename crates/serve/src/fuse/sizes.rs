@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use fs::{Attr, FileKind, InodeNo};
+use bedplate_fs::{Attr, FileKind, InodeNo};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, utimensat};
 

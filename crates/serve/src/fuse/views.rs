@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fs::{CheckpointHold, InodeNo};
+use bedplate_fs::{CheckpointHold, InodeNo};
 use parking_lot::Mutex;
 
 use super::mount::Mount;

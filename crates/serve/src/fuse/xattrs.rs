@@ -28,7 +28,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fs::{FileKind, InodeNo, IoMode, OpenOptions};
+use bedplate_fs::{FileKind, InodeNo, IoMode, OpenOptions};
 
 use super::errno::{Answer, Errno};
 use super::names::Caller;
@@ -235,13 +235,13 @@ impl Shared {
 
 enum SomeOpen {
     Existing(Arc<OpenFile>),
-    New(Box<fs::File>),
+    New(Box<bedplate_fs::File>),
 }
 
 impl std::ops::Deref for SomeOpen {
-    type Target = fs::File;
+    type Target = bedplate_fs::File;
 
-    fn deref(&self) -> &fs::File {
+    fn deref(&self) -> &bedplate_fs::File {
         match self {
             Self::Existing(open) => &open.file,
             Self::New(file) => file,
@@ -252,7 +252,7 @@ impl std::ops::Deref for SomeOpen {
 /// Reads a size as people write it.
 fn size(value: &[u8]) -> Answer<u64> {
     let text = str::from_utf8(value).map_err(|_| Errno::INVAL)?.trim_end_matches(['\0', '\n']);
-    fs::parse_size(text).map_err(|_| Errno::INVAL)
+    bedplate_fs::parse_size(text).map_err(|_| Errno::INVAL)
 }
 
 pub(super) fn json(value: &impl serde::Serialize) -> Answer<Vec<u8>> {

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
+use bedplate_block::{BlockDevice, MemoryDevice};
+use bedplate_fs::{FileSystem, FormatOptions};
 use bedplate_serve::control::{Answer, Request};
 use bedplate_serve::fuse::{Mount, MountSettings};
-use block::{BlockDevice, MemoryDevice};
-use fs::{FileSystem, FormatOptions};
 use tempfile::TempDir;
 
 /// Size of the volumes: more than the tests write, less than the machine has.

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use bedplate_fs::FileSystem;
 use bedplate_serve::ErrorKind;
 use bedplate_serve::fuse::{Mount, MountSettings};
-use fs::FileSystem;
 
 use crate::harness::{Mounted, NOBODY, Server, available, errno, format_memory, has_program, needs_root, ordinary_users_may_mount, server_command};
 

@@ -193,7 +193,7 @@ fn s_29_cached_and_direct_writers_share_a_file() {
                 let path = m.path(name);
                 scope.spawn(move || {
                     let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).unwrap();
-                    let mut buffer = block::AlignedBuf::zeroed(BLOCK);
+                    let mut buffer = bedplate_block::AlignedBuf::zeroed(BLOCK);
                     for i in 0..BLOCKS {
                         let offset = (i * 4 + part) * BLOCK as u64;
                         buffer.copy_from_slice(&pattern(part, offset, BLOCK));

@@ -5,8 +5,8 @@ use std::io::IoSlice;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
 
-use block::{BlockDevice, CrashChoice, SimulatedDevice};
-use fs::{FileKind, FileSystem, FormatOptions, InodeNo, MountOptions, NewFile, OpenOptions};
+use bedplate_block::{BlockDevice, CrashChoice, SimulatedDevice};
+use bedplate_fs::{FileKind, FileSystem, FormatOptions, InodeNo, MountOptions, NewFile, OpenOptions};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::ReadWriteFlags;
 
@@ -107,7 +107,7 @@ fn s_6_what_asked_to_be_durable_survives_a_power_cut() {
                 File::open(m.root()).unwrap().sync_all().unwrap();
                 let mut open = File::options();
                 let file = open.read(true).write(true).custom_flags(flags | direct).open(m.path(&format!("{name}{suffix}"))).unwrap();
-                let mut data = block::AlignedBuf::zeroed(8192);
+                let mut data = bedplate_block::AlignedBuf::zeroed(8192);
                 data.copy_from_slice(&pattern(round as u64, 0, 8192));
                 assert_eq!(rustix::io::pwritev2(&file, &[IoSlice::new(&data)], 0, of_call).unwrap(), 8192, "{what}");
                 let cut = || {

@@ -69,7 +69,7 @@ fn s_32_s_57_an_open_file_has_the_size_that_a_rollback_gave_it() {
                 let name = format!("f{round}-{before}");
                 let file = append(&format!("{name}{suffix}"), flags);
                 let page = |byte: u8| {
-                    let mut page = block::AlignedBuf::zeroed(4096);
+                    let mut page = bedplate_block::AlignedBuf::zeroed(4096);
                     page.fill(byte);
                     page
                 };

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use block::Snapshot;
-use volume::{Config, Extent, Layout};
+use bedplate_block::Snapshot;
+use bedplate_volume::{Config, Extent, Layout};
 
 /// A byte that not all copies have, or that its parity does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use block::{Geometry, MemoryDevice, Snapshot};
-use fs::{FileSystem, FormatOptions, MountOptions};
+use bedplate_block::{Geometry, MemoryDevice, Snapshot};
+use bedplate_fs::{FileSystem, FormatOptions, MountOptions};
 
 use super::{Bed, Snapshots};
 use crate::workload::{Ground, Setup};

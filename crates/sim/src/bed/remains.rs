@@ -4,12 +4,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use block::{BlockDevice, HookedDevice, MemoryDevice, Snapshot};
-use fs::{FileSystem, Limits, MountOptions};
-use volume::{Group, ImportOptions, Label, MemberState, Undecided};
+use bedplate_block::{BlockDevice, HookedDevice, MemoryDevice, Snapshot};
+use bedplate_fs::{FileSystem, Limits, MountOptions};
+use bedplate_volume::{Group, ImportOptions, Label, MemberState, Undecided};
 
-use super::{Snapshots, copies};
 use super::wire::data_of;
+use super::{Snapshots, copies};
 use crate::workload::Ground;
 
 /// What a power cut left on the devices of a volume.
@@ -28,8 +28,8 @@ pub struct Remains {
 #[derive(Debug)]
 struct Named;
 
-impl block::Hook for Named {
-    fn call(&self, _: block::DeviceCall<'_>, pass: &mut dyn FnMut() -> block::Result<()>) -> block::Result<()> {
+impl bedplate_block::Hook for Named {
+    fn call(&self, _: bedplate_block::DeviceCall<'_>, pass: &mut dyn FnMut() -> bedplate_block::Result<()>) -> bedplate_block::Result<()> {
         pass()
     }
 }
@@ -59,7 +59,7 @@ impl Remains {
     }
 
     /// What the file system lies on; of a group, opened without writing to any member where that is asked for.
-    pub(crate) fn volume(&self, read_only: bool) -> fs::Result<Arc<dyn BlockDevice>> {
+    pub(crate) fn volume(&self, read_only: bool) -> bedplate_fs::Result<Arc<dyn BlockDevice>> {
         if self.ground == Ground::One {
             return Ok(Arc::clone(&self.devices[0]) as _);
         }
@@ -82,7 +82,7 @@ impl Remains {
         self.devices.first().filter(|_| self.ground == Ground::One)
     }
 
-    pub(crate) fn mount(&self, options: MountOptions) -> fs::Result<FileSystem> {
+    pub(crate) fn mount(&self, options: MountOptions) -> bedplate_fs::Result<FileSystem> {
         FileSystem::mount(self.volume(options.read_only)?, self.log(), MountOptions { limits: limits(self.per_record), ..options })
     }
 
@@ -122,10 +122,10 @@ impl Remains {
 }
 
 /// Opens a group. A member that was away when the power went may be newer than the others know: it is refused, and left out.
-pub(super) fn open_group(members: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> fs::Result<Group> {
-    let failed = |e: volume::Error| fs::Error::new(fs::ErrorKind::Io, format!("the group does not open: {e}"));
+pub(super) fn open_group(members: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> bedplate_fs::Result<Group> {
+    let failed = |e: bedplate_volume::Error| bedplate_fs::Error::new(bedplate_fs::ErrorKind::Io, format!("the group does not open: {e}"));
     match Group::import(members, options) {
-        Err(error) if error.kind == volume::ErrorKind::Outdated => {
+        Err(error) if error.kind == bedplate_volume::ErrorKind::Outdated => {
             let event = |device: &Arc<dyn BlockDevice>| Label::read(&**device).map_or(0, |label| label.config.event);
             let oldest = (0..members.len()).min_by_key(|index| event(&members[*index])).unwrap_or(0);
             let others: Vec<_> = members.iter().enumerate().filter(|(index, _)| *index != oldest).map(|(_, member)| Arc::clone(member)).collect();

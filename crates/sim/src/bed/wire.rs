@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use block::{
+use bedplate_block::{
     AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Error, ErrorKind, Hook, HookedDevice, Operation, QueueOptions, Request, Result,
 };
-use fs::{FileSystem, MountOptions};
-use volume::{FOREGROUND_UNLIMITED, Group, ImportOptions, NewGroup, Role};
+use bedplate_fs::{FileSystem, MountOptions};
+use bedplate_volume::{FOREGROUND_UNLIMITED, Group, ImportOptions, NewGroup, Role};
 
 use super::Bed;
 use super::remains::{limits, open_group};
@@ -82,7 +82,7 @@ impl Wires {
             reserve_bytes: 0,
             force: false,
         };
-        volume::create(&new).map_err(|e| e.to_string())?;
+        bedplate_volume::create(&new).map_err(|e| e.to_string())?;
         // What copies or compares in the background of a program would wait for it now and then.
         let options = ImportOptions { degraded: false, background: false, read_only: false };
         let group = open_group(&self.devices[..self.bed.members], &options).map_err(|e| e.to_string())?;
@@ -90,7 +90,7 @@ impl Wires {
     }
 
     /// Opens what the file system lies on, without the members that are away. With `sync` everything is brought up to date first.
-    pub(crate) fn volume(&self, sync: bool) -> fs::Result<Arc<dyn BlockDevice>> {
+    pub(crate) fn volume(&self, sync: bool) -> bedplate_fs::Result<Arc<dyn BlockDevice>> {
         if self.bed.ground == Ground::One {
             return Ok(Arc::clone(self.data()));
         }
@@ -98,17 +98,17 @@ impl Wires {
         let options = ImportOptions { degraded: true, background: false, read_only: false };
         let group = open_group(&there.collect::<Vec<_>>(), &options)?;
         if sync {
-            group.sync().map_err(|e| fs::Error::new(fs::ErrorKind::Io, e.to_string()))?;
+            group.sync().map_err(|e| bedplate_fs::Error::new(bedplate_fs::ErrorKind::Io, e.to_string()))?;
         }
         Ok(data_of(&group))
     }
 
-    pub(crate) fn mount(&self, options: MountOptions) -> fs::Result<FileSystem> {
+    pub(crate) fn mount(&self, options: MountOptions) -> bedplate_fs::Result<FileSystem> {
         self.mount_synced(false, options)
     }
 
     /// Mounts; with `sync` a group is brought up to date first.
-    pub(crate) fn mount_synced(&self, sync: bool, options: MountOptions) -> fs::Result<FileSystem> {
+    pub(crate) fn mount_synced(&self, sync: bool, options: MountOptions) -> bedplate_fs::Result<FileSystem> {
         FileSystem::mount(self.volume(sync)?, self.log().cloned(), MountOptions { limits: limits(self.bed.per_record), ..options })
     }
 }

@@ -1,7 +1,7 @@
 //! Formatting on a device that fails, or loses its power: what is left is no volume, or an empty one, and formatting again makes one.
 
-use block::{BlockDevice, CrashChoice, FaultRule, Trigger};
-use fs::{ErrorKind, FileSystem, FormatOptions, OpenOptions};
+use bedplate_block::{BlockDevice, CrashChoice, FaultRule, Trigger};
+use bedplate_fs::{ErrorKind, FileSystem, FormatOptions, OpenOptions};
 
 use super::{Failure, FailureTally, one_sentence};
 use crate::bed::{Remains, format_options, fresh_bed, quiet, stale_bed};
@@ -94,7 +94,7 @@ fn after_format(remains: &Remains, uuid: &str) -> Result<Left, String> {
         Err(error) if error.kind == ErrorKind::NotAVolume => return one_sentence(&error).map(|()| Left::Nothing),
         Err(error) => return Err(format!("S-98: half a volume is there: {error}")),
     };
-    let broken = |what: &'static str| move |e: fs::Error| format!("S-98: {what}: {e}");
+    let broken = |what: &'static str| move |e: bedplate_fs::Error| format!("S-98: {what}: {e}");
     let names = see(&fs).map_err(broken("what mounts cannot be read"))?.view.names;
     let is_new = fs.info().uuid == uuid;
     if is_new && !names.is_empty() {

@@ -1,6 +1,6 @@
 //! Unmounting, mounting, recovery and growth on a device that fails.
 
-use fs::ErrorKind;
+use bedplate_fs::ErrorKind;
 
 use super::{Failure, Run, one_sentence};
 use crate::act::Stage;
@@ -10,7 +10,7 @@ use crate::model::Model;
 use crate::outcome::Promise;
 use crate::view::{Seen, see};
 use crate::workload::Step;
-use block::BlockDevice;
+use bedplate_block::BlockDevice;
 
 impl Run {
     /// Unmounts, or the process dies, and mounts: whatever of it fails, a mount on a device that works finds all that was promised.
@@ -43,7 +43,7 @@ impl Run {
         self.failure == Failure::Flush && self.struck() && self.stage.is_none()
     }
 
-    fn expected(&self, error: &fs::Error, otherwise: &str) -> Result<(), String> {
+    fn expected(&self, error: &bedplate_fs::Error, otherwise: &str) -> Result<(), String> {
         one_sentence(error)?;
         if self.struck() { Ok(()) } else { Err(format!("{otherwise}: {error}")) }
     }
@@ -69,7 +69,7 @@ impl Run {
 
     /// Reads all there is; if the error strikes here, once more without it.
     fn see_again(&self) -> Result<Seen, String> {
-        let read = |what: &'static str| move |e: fs::Error| format!("{what}: {e}");
+        let read = |what: &'static str| move |e: bedplate_fs::Error| format!("{what}: {e}");
         if !self.struck() {
             match see(self.fs()) {
                 Err(_) if self.struck() => {}

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fs::InodeNo;
+use bedplate_fs::InodeNo;
 
 use super::{EXISTS, Kind, Model, NO_SUCH_NAME, Nodes, Past, Refusal};
 use crate::outcome::{Diff, Outcome};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fs::InodeNo;
+use bedplate_fs::InodeNo;
 
 use super::{Kind, Model, NO_SUCH_NAME, Nodes, Refusal};
 use crate::workload::Back;

@@ -1,6 +1,6 @@
 //! What one of many threads does: in a directory of its own, and on its own pages of a file that all of them write.
 
-use fs::IoMode;
+use bedplate_fs::IoMode;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 

@@ -1,6 +1,6 @@
 //! Directed workloads: what has broken file systems before.
 
-use fs::IoMode;
+use bedplate_fs::IoMode;
 
 use super::past::{defragmentation, full_volume, heirs, named_files, rollbacks, untorn};
 use super::{Back, Change, On, RenameKind, Step};
@@ -521,7 +521,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::ops::Range;
 
-    use block::Recorded;
+    use bedplate_block::Recorded;
 
     use super::*;
     use crate::run::record;

@@ -1,6 +1,6 @@
 //! Random workloads: what a seed makes the file system do.
 
-use fs::IoMode;
+use bedplate_fs::IoMode;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 

@@ -14,9 +14,9 @@ pub(crate) use generate::generate_setup;
 pub use mounted::generate_mounted;
 pub use pairs::{generate_interleaved, pair, pair_count};
 
-use fs::{AllocateMode, IoMode, RenameMode};
+use bedplate_fs::{AllocateMode, IoMode, RenameMode};
+use bedplate_volume::{Arrangement, Shape};
 use serde::Serialize;
-use volume::{Arrangement, Shape};
 
 /// The volume a workload runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -209,8 +209,12 @@ impl Step {
     /// The file that it finds by a path, before it does anything to it: file slot, directory slot, and whether it opens it.
     pub(crate) fn reaches(&self) -> Option<(u8, u8, bool)> {
         match *self {
-            Self::Write(On::Name(file, dir), ..) | Self::Read(On::Name(file, dir), ..) | Self::SetSize(On::Name(file, dir), _) => Some((file, dir, true)),
-            Self::Allocate(On::Name(file, dir), ..) | Self::Defragment(On::Name(file, dir), _) | Self::Append(file, dir, ..) => Some((file, dir, true)),
+            Self::Write(On::Name(file, dir), ..) | Self::Read(On::Name(file, dir), ..) | Self::SetSize(On::Name(file, dir), _) => {
+                Some((file, dir, true))
+            }
+            Self::Allocate(On::Name(file, dir), ..) | Self::Defragment(On::Name(file, dir), _) | Self::Append(file, dir, ..) => {
+                Some((file, dir, true))
+            }
             Self::SyncData(On::Name(file, dir)) | Self::SyncAll(On::Name(file, dir)) | Self::Hold(_, file, dir, _) => Some((file, dir, true)),
             Self::SetMode(file, dir, _) | Self::SetIoMode(file, dir, _) | Self::Truncate(file, dir, _) => Some((file, dir, false)),
             Self::Retain(_, file, dir) | Self::Link(file, dir, ..) => Some((file, dir, false)),

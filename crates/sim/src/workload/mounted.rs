@@ -1,6 +1,6 @@
 //! What a program does on a mount.
 
-use fs::IoMode;
+use bedplate_fs::IoMode;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 

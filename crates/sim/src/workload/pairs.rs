@@ -1,6 +1,6 @@
 //! Long changes, and what comes in the middle of each: a file of ten extents on a volume where a record takes a few of them.
 
-use fs::IoMode;
+use bedplate_fs::IoMode;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 

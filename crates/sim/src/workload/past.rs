@@ -1,6 +1,6 @@
 //! Directed workloads about what comes back, and about pages that do not tear.
 
-use fs::IoMode;
+use bedplate_fs::IoMode;
 
 use super::directed::{A, B, write};
 use super::{Back, Change, On, RenameKind, Step, fill};

@@ -4,9 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::{AlignedBuf, BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, QueueOptions, ReadFault, SimulatedDevice, Trigger, WriteFault};
-use fs::{ErrorKind, FileSystem, FindingKind, FormatOptions, IoMode, MountOptions, OpenOptions, Queue};
-use sim::{DIRECTED, LostTally, Setup, try_lost_flushes};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, QueueOptions, ReadFault, SimulatedDevice, Trigger, WriteFault,
+};
+use bedplate_fs::{ErrorKind, FileSystem, FindingKind, FormatOptions, IoMode, MountOptions, OpenOptions, Queue};
+use bedplate_sim::{DIRECTED, LostTally, Setup, try_lost_flushes};
 
 const SIZE: u64 = 48 << 20;
 const SUPERBLOCKS: [Range<u64>; 2] = [0..64 << 10, 8 << 20..(8 << 20) + (64 << 10)];
@@ -20,12 +22,12 @@ fn volume(seed: u64) -> Arc<SimulatedDevice> {
     device
 }
 
-fn mount(device: &Arc<SimulatedDevice>) -> fs::Result<FileSystem> {
+fn mount(device: &Arc<SimulatedDevice>) -> bedplate_fs::Result<FileSystem> {
     let options = MountOptions { mode: IoMode::Concurrent, sync_interval: Duration::from_secs(86_400), ..MountOptions::default() };
     FileSystem::mount(Arc::clone(device) as _, None, options)
 }
 
-fn put(fs: &FileSystem, name: &str, fill: u8) -> fs::Result<()> {
+fn put(fs: &FileSystem, name: &str, fill: u8) -> bedplate_fs::Result<()> {
     let file = fs.open(name, &OpenOptions::create())?;
     file.write_at(&[fill; 20_000], 0)?;
     file.sync_all()
@@ -89,7 +91,7 @@ fn s_36_bits_that_rot_in_the_metadata() {
     for step in 0..60 {
         // The tree lies behind the log.
         let offset = LOG.end + step * 4099;
-        let device = SimulatedDevice::over(&base, &block::SimulatedOptions::default());
+        let device = SimulatedDevice::over(&base, &bedplate_block::SimulatedOptions::default());
         device.decay(offset, 1 << (step % 8));
         found += u32::from(detected_or_harmless(&device, &format!("byte {offset}")));
     }
@@ -151,7 +153,7 @@ fn s_35_s_36_reads_that_return_something_else_once() {
     let base = device.snapshot();
     for nth in 1..40 {
         for fault in [ReadFault::FlipBit, ReadFault::Misdirect { to: 20 << 20 }] {
-            let device = SimulatedDevice::over(&base, &block::SimulatedOptions { seed: nth, ..block::SimulatedOptions::default() });
+            let device = SimulatedDevice::over(&base, &bedplate_block::SimulatedOptions { seed: nth, ..bedplate_block::SimulatedOptions::default() });
             device.inject(FaultRule::new(Fault::Read(fault), Trigger::Nth(nth)));
             if let Err(error) = mount(&device) {
                 assert!(matches!(error.kind, ErrorKind::Corrupt | ErrorKind::NotAVolume | ErrorKind::Io), "read {nth}, {fault:?}: {error}");
@@ -181,8 +183,10 @@ fn s_33_devices_that_dawdle_or_die() {
         let acknowledged = (0..20).take_while(|n| put(&fs, &format!("late{n}"), 60).is_ok()).count();
         assert!(fs.sync().is_err(), "S-33");
         drop(fs);
-        let remains =
-            SimulatedDevice::over(&device.crash_content(device.operation_count(), &CrashChoice::LoseAll), &block::SimulatedOptions::default());
+        let remains = SimulatedDevice::over(
+            &device.crash_content(device.operation_count(), &CrashChoice::LoseAll),
+            &bedplate_block::SimulatedOptions::default(),
+        );
         assert!(!detected_or_harmless(&remains, "died"));
         let fs = mount(&remains).unwrap();
         assert!((0..acknowledged).all(|n| holds(&fs, &format!("late{n}"), 60)), "died after {after}: {acknowledged} files were acknowledged");

@@ -1,6 +1,6 @@
 //! Errors: here at every ninth call; the release build of the judge lets every one fail (`--failing`).
 
-use sim::{DIRECTED, Failure, FailureTally, Setup, try_failures, try_format_cuts, try_format_failures};
+use bedplate_sim::{DIRECTED, Failure, FailureTally, Setup, try_failures, try_format_cuts, try_format_failures};
 
 fn every_call_fails(failure: Failure, for_ever: bool) {
     let mut total = FailureTally::default();

@@ -1,7 +1,7 @@
 //! Long changes of a file of ten extents, on a volume where a record takes four of them, with another operation in the middle; members of groups that
 //! vanish; processes that die in the middle of a step.
 
-use sim::{Back, Cuts, Effort, Ground, On, Setup, Step, pair, try_interleaved, try_pair};
+use bedplate_sim::{Back, Cuts, Effort, Ground, On, Setup, Step, pair, try_interleaved, try_pair};
 
 fn effort(steps: usize, cuts: usize) -> Effort {
     Effort { steps, cuts: Cuts::Around(cuts), second_cut_every: 4, second_life_every: 0 }
@@ -12,14 +12,14 @@ pub(crate) fn number(change: &Step, other: &Step) -> usize {
     let is = |number: &usize| {
         pair(*number, &[1]).iter().any(|step| matches!(step, Step::During(first, second, _) if (&**first, &**second) == (change, other)))
     };
-    (0..sim::pair_count()).find(is).expect("there is such a pair")
+    (0..bedplate_sim::pair_count()).find(is).expect("there is such a pair")
 }
 
 /// S-11, S-50, S-56: checkpoints and rollbacks in the middle of truncations by path and of removals show and leave one state or the other.
 #[test]
 fn s_11_s_50_s_56_nothing_shows_the_middle_of_a_long_change() {
     let everything = Step::Rollback(0, Back::Everything, true);
-    for change in [Step::Truncate(0, 0, 3000), Step::Unlink(0, 0), Step::Allocate(On::Name(0, 0), sim::Change::Punch, 512, 9000)] {
+    for change in [Step::Truncate(0, 0, 3000), Step::Unlink(0, 0), Step::Allocate(On::Name(0, 0), bedplate_sim::Change::Punch, 512, 9000)] {
         for other in [&Step::Checkpoint(1, None), &everything] {
             if let Err(violation) = try_pair(1, number(&change, other), &Setup::SMALL, 4, &effort(0, 2)) {
                 panic!("{violation}");

@@ -1,7 +1,7 @@
 //! A judge that finds nothing is not believed: each planted mistake must be found, within so many states.
 
-use fs::PlantedBug;
-use sim::{Back, Cuts, DIRECTED, Effort, Failure, Setup, Step, generate, try_failures, try_format_cuts, try_pair, try_steps};
+use bedplate_fs::PlantedBug;
+use bedplate_sim::{Back, Cuts, DIRECTED, Effort, Failure, Setup, Step, generate, try_failures, try_format_cuts, try_pair, try_steps};
 
 use crate::interleaved::number;
 
@@ -15,7 +15,7 @@ fn finds(bug: PlantedBug, near: &str) {
 
 /// As [`finds`], on other devices than one disk.
 fn finds_on(disks: &Setup, bug: PlantedBug, near: &str) {
-    fs::plant(Some(bug));
+    bedplate_fs::plant(Some(bug));
     let directed = DIRECTED.iter().find(|directed| directed.name == near).expect("the workload has this name");
     let mut states = 0;
     let near = (1..=3).map(|seed| (seed, *disks, (directed.steps)(), Cuts::Every(6)));
@@ -126,7 +126,7 @@ fn a_rollback_in_two_parts() {
 /// where the file grows.
 #[test]
 fn a_truncation_that_does_not_note_that_it_is_under_way() {
-    fs::plant(Some(PlantedBug::TruncationNotMarked));
+    bedplate_fs::plant(Some(PlantedBug::TruncationNotMarked));
     let effort = Effort { cuts: Cuts::Around(20), second_cut_every: 0, second_life_every: 0, ..Effort::default() };
     let found = try_pair(1, number(&Step::Truncate(0, 0, 3000), &Step::Sync), &Setup::SMALL, 1, &effort);
     let violation = found.expect_err("TruncationNotMarked went unnoticed");
@@ -137,7 +137,7 @@ fn a_truncation_that_does_not_note_that_it_is_under_way() {
 /// A checkpoint or a rollback between two records of a truncation by path, or of the reclaim of a removed file.
 #[test]
 fn a_freeze_that_does_not_wait_for_long_changes() {
-    fs::plant(Some(PlantedBug::FreezeBesideChanges));
+    bedplate_fs::plant(Some(PlantedBug::FreezeBesideChanges));
     let effort = Effort { cuts: Cuts::Around(6), second_cut_every: 0, second_life_every: 0, ..Effort::default() };
     let everything = Step::Rollback(0, Back::Everything, true);
     for (change, other) in [(Step::Truncate(0, 0, 3000), Step::Checkpoint(1, None)), (Step::Unlink(0, 0), everything)] {
@@ -151,7 +151,7 @@ fn a_freeze_that_does_not_wait_for_long_changes() {
 /// The metadata region grows, the power goes between the two copies of the superblock, and during the recovery once more: the older copy alone names too little.
 #[test]
 fn copies_of_the_superblock_that_stay_unequal() {
-    fs::plant(Some(PlantedBug::CopiesStayUnequal));
+    bedplate_fs::plant(Some(PlantedBug::CopiesStayUnequal));
     let directed = DIRECTED.iter().find(|directed| directed.name == "metadata outgrow their region").expect("the workload has this name");
     let effort = Effort { cuts: Cuts::Around(500), second_cut_every: 2, second_life_every: 0, ..Effort::default() };
     let found = (1..=8).find_map(|seed| try_steps(seed, &Setup::DISK, &(directed.steps)(), &effort).err());
@@ -180,7 +180,7 @@ fn two_devices_in_the_wrong_order() {
 /// The judge of failing devices finds it: the sync that met the failure, or the next one, says that all is well.
 #[test]
 fn a_failed_flush_that_is_forgotten() {
-    fs::plant(Some(PlantedBug::FailedFlushForgotten));
+    bedplate_fs::plant(Some(PlantedBug::FailedFlushForgotten));
     let found = DIRECTED.iter().find_map(|directed| try_failures(&Setup::DISK, &(directed.steps)(), Failure::Flush, false, 7).err());
     println!("FailedFlushForgotten: {}", found.expect("FailedFlushForgotten went unnoticed"));
 }
@@ -188,7 +188,7 @@ fn a_failed_flush_that_is_forgotten() {
 /// Superblocks that name a volume which is not there yet.
 #[test]
 fn a_volume_that_is_announced_too_early() {
-    fs::plant(Some(PlantedBug::PublishedWhileFormatting));
+    bedplate_fs::plant(Some(PlantedBug::PublishedWhileFormatting));
     for setup in [Setup::DISK, Setup::TWO_DISKS] {
         println!("PublishedWhileFormatting: {}", try_format_cuts(&setup, true, 4).expect_err("PublishedWhileFormatting went unnoticed"));
     }

@@ -1,7 +1,7 @@
 //! Many threads at once, and the power is cut under them.
 
-use fs::PlantedBug;
-use sim::{ThreadsViolation, try_threads};
+use bedplate_fs::PlantedBug;
+use bedplate_sim::{ThreadsViolation, try_threads};
 
 const STEPS: usize = 40;
 const CUTS: usize = 30;
@@ -24,7 +24,7 @@ fn s_1_s_2_s_3_s_4_s_5_s_6_s_9_s_50_s_54_s_72_three_threads_lose_nothing() {
 #[test]
 fn what_is_wrong_between_threads_is_found() {
     for bug in [PlantedBug::JoinedTooLate, PlantedBug::ReuseBeforeSealed, PlantedBug::MissingFlush] {
-        match search(1..100, &|| fs::plant(Some(bug))) {
+        match search(1..100, &|| bedplate_fs::plant(Some(bug))) {
             Err(violation) => println!("{bug:?}: found with seed {}: {}", violation.seed, violation.what),
             Ok(states) => panic!("{bug:?} went unnoticed in {states} states"),
         }
@@ -34,7 +34,7 @@ fn what_is_wrong_between_threads_is_found() {
 /// S-5: a change that is logged behind what another thread changed later. Each thread's own promises are kept.
 #[test]
 fn s_5_what_survives_without_an_earlier_change_of_another_thread_is_found() {
-    match search(1..100, &|| fs::plant(Some(PlantedBug::LoggedOutOfOrder))) {
+    match search(1..100, &|| bedplate_fs::plant(Some(PlantedBug::LoggedOutOfOrder))) {
         Err(violation) => {
             println!("LoggedOutOfOrder: found with seed {}: {}", violation.seed, violation.what);
             assert!(violation.what.contains("S-5:"), "by another rule: {}", violation.what);

@@ -1,7 +1,7 @@
 //! What must survive every cut.
 
-use block::{AlignedBuf, BlockDevice};
-use sim::{Cuts, DIRECTED, Effort, On, Setup, Step, record, try_seed, try_steps};
+use bedplate_block::{AlignedBuf, BlockDevice};
+use bedplate_sim::{Cuts, DIRECTED, Effort, On, Setup, Step, record, try_seed, try_steps};
 
 /// S-4, S-5, S-6, S-7, S-9, S-16, S-19, S-37, S-38: random workloads in all modes, cut anywhere, also during recovery and in a second life.
 #[test]
@@ -59,7 +59,8 @@ fn the_workload_of_a_full_volume_makes_checkpoints_go() {
 /// S-77: a comparison is of what has names. The judge took a file that is only held open for one that is not told of.
 #[test]
 fn s_77_a_file_without_a_name_is_no_part_of_a_comparison() {
-    let write = Step::Write(On::Held(0), fs::IoMode::Direct, 0, 4096, 7, false);
-    let steps = [Step::Create(0, 0), Step::Checkpoint(0, None), Step::Hold(0, 0, 0, fs::IoMode::Direct), Step::Unlink(0, 0), write, Step::Diff(0)];
+    let write = Step::Write(On::Held(0), bedplate_fs::IoMode::Direct, 0, 4096, 7, false);
+    let steps =
+        [Step::Create(0, 0), Step::Checkpoint(0, None), Step::Hold(0, 0, 0, bedplate_fs::IoMode::Direct), Step::Unlink(0, 0), write, Step::Diff(0)];
     record(&Setup::DISK, &steps).unwrap_or_else(|what| panic!("{what}"));
 }

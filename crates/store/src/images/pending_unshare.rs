@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use block::IntervalMap;
+use bedplate_block::IntervalMap;
 
 use crate::Lsn;
 use crate::extent::Run;

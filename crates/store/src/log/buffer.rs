@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use block::AlignedBuf;
+use bedplate_block::AlignedBuf;
 
 use super::Record;
 use super::batch::HEADER_BYTES;

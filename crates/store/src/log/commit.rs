@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use block::AlignedBuf;
+use bedplate_block::AlignedBuf;
 
 use super::batch::{HEADER_BYTES, Header};
 use super::buffer::Batch;

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice};
+use bedplate_block::{AlignedBuf, BlockDevice};
 use uuid::Uuid;
 
 use super::LogPlace;

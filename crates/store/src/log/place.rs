@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::BlockDevice;
+use bedplate_block::BlockDevice;
 use uuid::Uuid;
 
 use super::batch::SECTOR;

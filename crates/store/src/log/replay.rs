@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice};
+use bedplate_block::{AlignedBuf, BlockDevice};
 
 use super::batch::{BATCH_BYTES_MAX, HEADER_BYTES, Header, Mismatch, SECTOR};
 use super::{Exposure, LogParts, LogPosition, Record};

@@ -12,7 +12,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use block::{AlignedBuf, BlockDevice};
+use bedplate_block::{AlignedBuf, BlockDevice};
 use parking_lot::{Mutex, RwLock};
 use redb::StorageBackend;
 

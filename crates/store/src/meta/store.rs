@@ -4,7 +4,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use block::BlockDevice;
+use bedplate_block::BlockDevice;
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 use redb::{Database, Durability, TableDefinition};
 

@@ -18,7 +18,7 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice};
+use bedplate_block::{AlignedBuf, BlockDevice};
 
 use super::{ByteRun, CHUNKS_INLINE, Superblock};
 use crate::checksum::crc32c;

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::block::{BlockDevice, MemoryDevice};
+use bedplate_block::{BlockDevice, MemoryDevice};
 
 use super::*;
 use crate::relayout::fixture::{Fixture, REGION_BYTES, new_group, quiet, stamped};

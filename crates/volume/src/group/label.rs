@@ -12,7 +12,7 @@
 //!
 //! * I-LAB-1: a label is encoded into its slot or not at all.
 
-use block::{AlignedBuf, BlockDevice};
+use bedplate_block::{AlignedBuf, BlockDevice};
 
 use super::config::{FOREGROUND_PERCENT_MIN, Head};
 use crate::wire::{Fault, Reader, crc32c};
@@ -244,7 +244,7 @@ pub(crate) fn block_bytes(device: &dyn BlockDevice) -> usize {
 }
 
 /// Writes one copy durably.
-pub(crate) fn write_copy(bytes: &AlignedBuf, device: &dyn BlockDevice, offset: u64) -> block::Result<()> {
+pub(crate) fn write_copy(bytes: &AlignedBuf, device: &dyn BlockDevice, offset: u64) -> bedplate_block::Result<()> {
     device.write_at(bytes, offset)?;
     device.flush()
 }

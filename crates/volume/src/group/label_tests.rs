@@ -1,6 +1,6 @@
 //! Labels: written, torn, turned over bit by bit, made up.
 
-use block::{BlockDevice, MemoryDevice};
+use bedplate_block::{BlockDevice, MemoryDevice};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use block::{BlockDevice, Result};
+use bedplate_block::{BlockDevice, Result};
 use parking_lot::Mutex;
 
 use super::label::COPIES;
@@ -34,7 +34,7 @@ pub(crate) struct MemberHandle {
     /// What it failed with first. A leaf.
     failure: OnceLock<String>,
     /// What stood in the place of its label. A leaf.
-    overwritten: OnceLock<block::Error>,
+    overwritten: OnceLock<bedplate_block::Error>,
     /// Used under the configuration's lock only.
     label: Mutex<WrittenLabel>,
 }
@@ -264,7 +264,7 @@ impl MemberHandle {
 
 #[cfg(test)]
 mod tests {
-    use block::{Fault, FaultRule, FlushFault, SimulatedDevice, Trigger};
+    use bedplate_block::{Fault, FaultRule, FlushFault, SimulatedDevice, Trigger};
 
     use super::*;
 
@@ -274,7 +274,7 @@ mod tests {
         let handle = MemberHandle::new(Id([1; 16]), Arc::clone(&device) as _, MemberState::Active);
         handle.flush().unwrap();
         assert_eq!(device.counters().flushes, 0);
-        handle.write(&block::AlignedBuf::zeroed(512), 0).unwrap();
+        handle.write(&bedplate_block::AlignedBuf::zeroed(512), 0).unwrap();
         device.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1)));
         assert!(handle.flush().is_err());
         handle.flush().unwrap();

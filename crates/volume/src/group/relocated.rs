@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use block::BlockDevice;
+use bedplate_block::BlockDevice;
 
 use super::assemble::{Assembly, Found};
 use super::state::Handles;

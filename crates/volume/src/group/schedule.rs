@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use block::Period;
+use bedplate_block::Period;
 
 use crate::wire::{Fault, Reader};
 

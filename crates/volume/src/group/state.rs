@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use block::Waker;
+use bedplate_block::Waker;
 use parking_lot::{Mutex, RwLock};
 
 use super::label::EVENT_OF_ARRIVAL;
@@ -92,7 +92,7 @@ impl GroupState {
     ///
     /// # Errors
     /// `Broken` when the data is not whole without it.
-    pub fn fail(&self, handle: &Arc<MemberHandle>, why: &block::Error) -> Result<()> {
+    pub fn fail(&self, handle: &Arc<MemberHandle>, why: &bedplate_block::Error) -> Result<()> {
         let mut config = self.config.lock();
         let Some(index) = config.index_of(handle.id).filter(|index| config.members[*index].state != MemberState::Failed) else { return Ok(()) };
         // What lies on it leaves with it.
@@ -122,7 +122,7 @@ impl GroupState {
         published
     }
 
-    fn broken(&self, config: &Config, index: usize, why: &block::Error) -> Error {
+    fn broken(&self, config: &Config, index: usize, why: &bedplate_block::Error) -> Error {
         let lost: Vec<&str> = config
             .members
             .iter()
@@ -164,7 +164,7 @@ impl GroupState {
     }
 
     /// Compares the labels of members with what was written there last, and returns those that something else wrote over and that have not left yet.
-    pub fn find_overwritten(&self, concerns: &dyn Fn(usize) -> bool) -> Vec<(Arc<MemberHandle>, block::Error)> {
+    pub fn find_overwritten(&self, concerns: &dyn Fn(usize) -> bool) -> Vec<(Arc<MemberHandle>, bedplate_block::Error)> {
         let config = self.config.lock();
         let handles = self.handles();
         let found = self.check_labels(&config, &handles).into_iter().filter(|(index, _)| concerns(*index));
@@ -174,7 +174,7 @@ impl GroupState {
     /// Compares the labels of the members that are not failed with what was written there last, and returns those that are to leave: one that was
     /// overwritten in any case; one whose label cannot be read, and that may answer later, if the group is whole without it. Called under the
     /// configuration's lock.
-    fn check_labels(&self, config: &Config, handles: &Handles) -> Vec<(usize, block::Error)> {
+    fn check_labels(&self, config: &Config, handles: &Handles) -> Vec<(usize, bedplate_block::Error)> {
         let mut lost = Vec::new();
         for (index, handle) in handles.iter().enumerate() {
             let Some(handle) = handle.as_ref().filter(|_| config.members[index].state != MemberState::Failed) else { continue };

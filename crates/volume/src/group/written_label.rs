@@ -8,7 +8,7 @@
 //!                                                                        that holds nothing that counts
 //! ```
 
-use block::{AlignedBuf, BlockDevice, Error, ErrorKind, Operation};
+use bedplate_block::{AlignedBuf, BlockDevice, Error, ErrorKind, Operation};
 
 use super::label::{self, COPIES, SLOT_BYTES};
 use crate::{Label, Result};
@@ -105,7 +105,7 @@ fn read_slot(device: &dyn BlockDevice, offset: u64) -> Option<AlignedBuf> {
 mod tests {
     use std::sync::Arc;
 
-    use block::{Fault, FaultRule, ReadFault, SimulatedDevice, Trigger};
+    use bedplate_block::{Fault, FaultRule, ReadFault, SimulatedDevice, Trigger};
 
     use super::*;
     use crate::Id;

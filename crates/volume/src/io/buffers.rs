@@ -3,7 +3,7 @@
 //! What is dealt out to members, or summed up, passes through buffers of our own. A fresh one costs more than what is done with it: the system hands
 //! its pages out one by one and each is filled with zeros first.
 
-use block::AlignedBuf;
+use bedplate_block::AlignedBuf;
 use parking_lot::Mutex;
 
 /// The smallest buffer; the others are a power of two times as long.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use block::{BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, QueueOptions, RequestKind, Result};
+use bedplate_block::{BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, QueueOptions, RequestKind, Result};
 
 use super::KeepOpen;
 use super::queue::VolumeQueue;

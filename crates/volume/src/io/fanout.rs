@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use block::{AlignedBuf, Completion, DeviceQueue, Operation, QueueOptions, Request, RequestKind, Result, Segment};
+use bedplate_block::{AlignedBuf, Completion, DeviceQueue, Operation, QueueOptions, Request, RequestKind, Result, Segment};
 use parking_lot::Mutex;
 
 use crate::group::MemberHandle;
@@ -194,9 +194,9 @@ impl JobInFlight {
     }
 }
 
-fn refused(handle: &MemberHandle, detail: &str) -> block::Error {
-    block::Error {
-        kind: block::ErrorKind::Io,
+fn refused(handle: &MemberHandle, detail: &str) -> bedplate_block::Error {
+    bedplate_block::Error {
+        kind: bedplate_block::ErrorKind::Io,
         operation: Operation::Queue,
         device: handle.name().to_owned(),
         offset: None,

@@ -7,7 +7,7 @@
 //! What a member holds that was overwritten was never written to the volume. So whatever was copied while one was found to be is copied again:
 //! [`overwritten_count`](crate::group::GroupState::overwritten_count) before and after tells.
 
-use block::{ErrorKind, Operation, Result};
+use bedplate_block::{ErrorKind, Operation, Result};
 
 use super::epoch::LayoutEpoch;
 use super::volume_io::VolumeIo;

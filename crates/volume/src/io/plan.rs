@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, Segment};
+use bedplate_block::{AlignedBuf, Segment};
 
 use super::buffers::Buffers;
 use crate::group::{Handles, MemberHandle};
@@ -163,7 +163,7 @@ pub(crate) fn add(shares: &mut Vec<Share>, handle: &Arc<MemberHandle>, piece: Pi
 
 #[cfg(test)]
 mod tests {
-    use block::MemoryDevice;
+    use bedplate_block::MemoryDevice;
 
     use super::*;
     use crate::{Extent, Id, Layout, MemberState, Mirror, Stripe};

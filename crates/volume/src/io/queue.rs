@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use block::{AlignedBuf, Completion, DeviceQueue, ErrorKind, Operation, QueueOptions, Request, RequestKind, Result, Segment};
+use bedplate_block::{AlignedBuf, Completion, DeviceQueue, ErrorKind, Operation, QueueOptions, Request, RequestKind, Result, Segment};
 
 use super::KeepOpen;
 use super::epoch::{LayoutEpoch, POLL_INTERVAL};
@@ -420,7 +420,7 @@ impl VolumeQueue {
 
     /// Reads what failed with positioned calls, which know what to do about a bad copy.
     #[cold]
-    fn read_again(&self, entry: &mut RequestInFlight, mut failures: Vec<(Arc<MemberHandle>, block::Error)>) -> Result<()> {
+    fn read_again(&self, entry: &mut RequestInFlight, mut failures: Vec<(Arc<MemberHandle>, bedplate_block::Error)>) -> Result<()> {
         let first = failures.swap_remove(0).1;
         if entry.context.epoch.redundancy.is_none() && !entry.context.epoch.has_parity() {
             return Err(first);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use block::{AlignedBuf, DeviceQueue, RequestKind, Segment};
+use bedplate_block::{AlignedBuf, DeviceQueue, RequestKind, Segment};
 
 use super::epoch::LayoutEpoch;
 use super::plan::Piece;
@@ -18,7 +18,7 @@ pub(crate) struct MemberPart {
     /// Where it ends on the member, and how many bytes it moves.
     pub end: u64,
     pub len: u64,
-    pub error: Option<block::Error>,
+    pub error: Option<bedplate_block::Error>,
     pub ended: bool,
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::{AlignedBuf, Operation, Result};
+use bedplate_block::{AlignedBuf, Operation, Result};
 
 use super::epoch::LayoutEpoch;
 use super::plan::handle_of;
@@ -251,7 +251,7 @@ impl VolumeIo {
 mod tests {
     use std::sync::Arc;
 
-    use ::block::{AlignedBuf, BlockDevice};
+    use bedplate_block::{AlignedBuf, BlockDevice};
 
     use crate::planted::{Mistake, with_mistake};
     use crate::relayout::fixture::{Fixture, quiet, stamped};

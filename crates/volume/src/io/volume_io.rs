@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use block::{AlignedBuf, ErrorKind, Geometry, Operation, RequestKind, Result};
+use bedplate_block::{AlignedBuf, ErrorKind, Geometry, Operation, RequestKind, Result};
 use parking_lot::Mutex;
 
 use super::buffers::Buffers;
@@ -55,12 +55,12 @@ pub(crate) struct VolumeIo {
     /// A leaf lock.
     pub relayout_step_state: Mutex<RelayoutStepState>,
     pub latched: AtomicBool,
-    pub latch: Mutex<Option<block::Error>>,
+    pub latch: Mutex<Option<bedplate_block::Error>>,
 }
 
 impl VolumeIo {
-    pub fn error(&self, kind: ErrorKind, operation: Operation, offset: Option<u64>, detail: String) -> block::Error {
-        block::Error { kind, operation, device: self.name.clone(), offset, detail, errno: None }
+    pub fn error(&self, kind: ErrorKind, operation: Operation, offset: Option<u64>, detail: String) -> bedplate_block::Error {
+        bedplate_block::Error { kind, operation, device: self.name.clone(), offset, detail, errno: None }
     }
 
     /// Checks a range against size, block and access.
@@ -104,7 +104,7 @@ impl VolumeIo {
         self.latch.lock().clone().map_or(Ok(()), Err)
     }
 
-    pub fn latch(&self, error: &block::Error) {
+    pub fn latch(&self, error: &bedplate_block::Error) {
         self.latch.lock().get_or_insert_with(|| error.clone());
         self.latched.store(true, Ordering::Release);
     }
@@ -114,16 +114,16 @@ impl VolumeIo {
         self.latch(&self.error(ErrorKind::ReadOnly, Operation::Write, None, "the group was closed: open it again".to_owned()));
     }
 
-    pub fn no_copy(&self, operation: Operation, offset: u64) -> block::Error {
+    pub fn no_copy(&self, operation: Operation, offset: u64) -> bedplate_block::Error {
         self.error_without(&self.group_state.config(), operation, offset)
     }
 
     /// As [`no_copy`](Self::no_copy), of a write under a configuration that may come to count.
-    pub fn no_copy_of(&self, config: &Config, offset: u64) -> block::Error {
+    pub fn no_copy_of(&self, config: &Config, offset: u64) -> bedplate_block::Error {
         self.error_without(config, Operation::Write, offset)
     }
 
-    fn error_without(&self, config: &Config, operation: Operation, offset: u64) -> block::Error {
+    fn error_without(&self, config: &Config, operation: Operation, offset: u64) -> bedplate_block::Error {
         let handles = self.group_state.handles();
         let is_lost = |index: usize| handles.get(index).and_then(Option::as_ref).is_some_and(|handle| handle.is_overwritten());
         let lost: Vec<String> = config
@@ -183,7 +183,7 @@ impl VolumeIo {
         run: &Run,
         buf: &mut [u8],
         address: u64,
-        (bad, first): (&Arc<MemberHandle>, block::Error),
+        (bad, first): (&Arc<MemberHandle>, bedplate_block::Error),
     ) -> Result<()> {
         let other = run.copies().iter().filter_map(|copy| Some((plan::handle_of(handles, copy.member)?, copy.offset)));
         let mut other = other.filter(|(handle, _)| handle.is_active() && !Arc::ptr_eq(handle, bad));
@@ -329,7 +329,7 @@ impl VolumeIo {
     }
 
     /// Takes the buffers of jobs back and returns those that failed.
-    pub fn take_back(&self, done: Vec<Done>) -> Vec<(Arc<MemberHandle>, block::Error)> {
+    pub fn take_back(&self, done: Vec<Done>) -> Vec<(Arc<MemberHandle>, bedplate_block::Error)> {
         let mut failures = Vec::new();
         for done in done {
             done.buf.into_iter().for_each(|buf| self.buffers.give(buf));
@@ -339,7 +339,7 @@ impl VolumeIo {
     }
 
     /// Takes the members whose write or flush failed out of the group. Returns once that is durable, or with the error the caller gets.
-    pub fn fail_members(&self, mut failures: Vec<(Arc<MemberHandle>, block::Error)>) -> Result<()> {
+    pub fn fail_members(&self, mut failures: Vec<(Arc<MemberHandle>, bedplate_block::Error)>) -> Result<()> {
         // I-PAR-2: what was written without a record is durable on the others before a member counts as failed.
         let epoch = self.epochs.peek();
         let mut still = Vec::new();
@@ -394,7 +394,7 @@ impl VolumeIo {
     }
 
     /// As [`fail_members`](Self::fail_members); and where nothing stands in for the member, nothing is called durable any more.
-    pub fn fail_members_or_latch(&self, failures: Vec<(Arc<MemberHandle>, block::Error)>) -> Result<()> {
+    pub fn fail_members_or_latch(&self, failures: Vec<(Arc<MemberHandle>, bedplate_block::Error)>) -> Result<()> {
         let result = self.fail_members(failures);
         if let Err(error) = &result {
             self.latch(error);

@@ -13,7 +13,7 @@ mod scrub;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use block::BlockDevice;
+use bedplate_block::BlockDevice;
 use parking_lot::Mutex;
 
 use crate::group::FOREGROUND_PERCENT_MIN;
@@ -213,7 +213,7 @@ impl Group {
             runtime.relocate()?;
             let synced: Vec<_> = runtime.ios.iter().map(|io| io.sync_all()).collect();
             if runtime.finish()? {
-                return Ok(synced.into_iter().collect::<block::Result<()>>()?);
+                return Ok(synced.into_iter().collect::<bedplate_block::Result<()>>()?);
             }
         }
     }

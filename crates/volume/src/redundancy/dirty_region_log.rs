@@ -10,7 +10,7 @@
 //! * I-DRL-1: no data is written to a region whose bit is not durable on every member that takes writes.
 //! * I-DRL-2: a bit is taken back only when what was written to the region is durable on every member.
 
-use block::{AlignedBuf, BlockDevice};
+use bedplate_block::{AlignedBuf, BlockDevice};
 
 use crate::Id;
 use crate::planted::{Mistake, is_planted};
@@ -95,7 +95,7 @@ impl Drl {
     }
 
     /// Writes pages to a member; durable only after a flush.
-    pub fn write(&self, device: &dyn BlockDevice, pages: &[usize]) -> block::Result<()> {
+    pub fn write(&self, device: &dyn BlockDevice, pages: &[usize]) -> bedplate_block::Result<()> {
         for page in pages {
             let start = page * PAGE;
             device.write_at(&AlignedBuf::from_slice(&self.bytes[start..start + PAGE]), self.offset + start as u64)?;
@@ -104,7 +104,7 @@ impl Drl {
     }
 
     /// Adds what a member's log says.
-    pub fn absorb(&mut self, device: &dyn BlockDevice) -> block::Result<()> {
+    pub fn absorb(&mut self, device: &dyn BlockDevice) -> bedplate_block::Result<()> {
         let mut found = AlignedBuf::zeroed(self.bytes.len());
         device.read_at(&mut found, self.offset)?;
         for (own, theirs) in self.bytes.chunks_exact_mut(SECTOR).zip(found.chunks_exact(SECTOR)) {
@@ -143,7 +143,7 @@ pub(crate) fn reseal(sectors: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
-    use block::MemoryDevice;
+    use bedplate_block::MemoryDevice;
 
     use super::*;
 

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use block::{AlignedBuf, Operation, Result};
+use bedplate_block::{AlignedBuf, Operation, Result};
 
 use crate::Raid5;
 use crate::io::plan::{self, Piece, handle_of};

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::time::Duration;
 
-use block::{AlignedBuf, Operation};
+use bedplate_block::{AlignedBuf, Operation};
 
 use crate::io::plan::{self, Piece, handle_of};
 use crate::io::{LayoutEpoch, RelayoutStepState, VolumeIo};
@@ -205,7 +205,7 @@ impl VolumeIo {
     }
 
     /// Copies what a step moves to where it goes.
-    fn carry_step(&self, epoch: &LayoutEpoch, step: &Step<'_>, chunk_bytes: u64) -> block::Result<()> {
+    fn carry_step(&self, epoch: &LayoutEpoch, step: &Step<'_>, chunk_bytes: u64) -> bedplate_block::Result<()> {
         match step.method {
             StepMethod::Straight { from, to } => {
                 // I-RLY-1: of other ranges that was proven before the walk began.
@@ -217,7 +217,7 @@ impl VolumeIo {
     }
 
     /// Copies a range to its place.
-    fn carry(&self, epoch: &LayoutEpoch, range: &Range<u64>, (to, base): (&Layout, u64), chunk_bytes: u64) -> block::Result<()> {
+    fn carry(&self, epoch: &LayoutEpoch, range: &Range<u64>, (to, base): (&Layout, u64), chunk_bytes: u64) -> bedplate_block::Result<()> {
         if let Layout::Raid5(raid5) = to {
             return self.copy_to_rows(epoch, raid5, range, chunk_bytes);
         }
@@ -233,7 +233,7 @@ impl VolumeIo {
     }
 
     /// Copies the pieces of a step that live elsewhere after it.
-    fn carry_pieces(&self, epoch: &LayoutEpoch, order: &Order, step: &Step<'_>, chunk_bytes: u64) -> block::Result<()> {
+    fn carry_pieces(&self, epoch: &LayoutEpoch, order: &Order, step: &Step<'_>, chunk_bytes: u64) -> bedplate_block::Result<()> {
         let (grain, concerned) = (step.after.grain_bytes, order.concerned(&step.range));
         let now: Vec<Copy> = concerned.iter().map(|at| epoch.locate(*at).copies()[0]).collect();
         let then: Vec<Copy> = concerned.iter().map(|at| order.locate(&step.after, &epoch.layout, *at).copies()[0]).collect();
@@ -269,13 +269,13 @@ impl VolumeIo {
         });
         if let Some(error) = said.as_ref().err().filter(|_| !lost) {
             let detail = format!("the labels cannot say how far the relayout is: {error}");
-            self.latch(&self.error(block::ErrorKind::Io, Operation::Write, Some(step.range.start), detail));
+            self.latch(&self.error(bedplate_block::ErrorKind::Io, Operation::Write, Some(step.range.start), detail));
         }
         said
     }
 
     /// Copies a part of a step to all places that do not hold it yet.
-    fn copy_to(&self, arrival: &Arrival<'_>, part: &mut [u8], at: u64) -> block::Result<()> {
+    fn copy_to(&self, arrival: &Arrival<'_>, part: &mut [u8], at: u64) -> bedplate_block::Result<()> {
         let (epoch, handles, mut shares) = (arrival.epoch, self.group_state.handles(), Vec::new());
         let rows = epoch.parity_at(at).is_some();
         plan::runs(arrival, at, 0, part.len(), |run, address, from, len| {

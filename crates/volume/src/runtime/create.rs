@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::BlockDevice;
+use bedplate_block::BlockDevice;
 
 use super::arrival::{refuse_foreign, refuse_idle_spare};
 use crate::group::{DATA_START_MIN, MEMBERS_MAX, REGION_BYTES_MIN};

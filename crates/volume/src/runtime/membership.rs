@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use block::BlockDevice;
+use bedplate_block::BlockDevice;
 
 use super::GroupRuntime;
 use super::arrival::{Arrival, refuse_idle_spare};

@@ -9,7 +9,7 @@ mod scrub;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use block::{BlockDevice, Geometry};
+use bedplate_block::{BlockDevice, Geometry};
 use parking_lot::Mutex;
 
 pub use arbiters::ArbiterProvider;
@@ -96,12 +96,12 @@ impl GroupRuntime {
 
 impl GroupRuntime {
     pub fn check_members(&self) -> crate::Result<()> {
-        let checked: Vec<block::Result<()>> = self.ios.iter().map(|io| io.check_members(&io.epochs.peek())).collect();
+        let checked: Vec<bedplate_block::Result<()>> = self.ios.iter().map(|io| io.check_members(&io.epochs.peek())).collect();
         let without_data = |index: usize| !self.ios.iter().any(|io| io.epochs.peek().members.contains(&index));
         for (handle, error) in self.group_state.find_overwritten(&without_data) {
             self.group_state.fail(&handle, &error)?;
         }
-        Ok(checked.into_iter().collect::<block::Result<()>>()?)
+        Ok(checked.into_iter().collect::<bedplate_block::Result<()>>()?)
     }
 
     /// Has everything copied again to members that are being brought up to date, if a member was found overwritten that it may have been copied from.

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::AlignedBuf;
+use bedplate_block::AlignedBuf;
 
 pub use pages::{HEAD_BYTES, Innodb, PageFormat, Postgres, Sqlite, page_formats};
 
@@ -116,7 +116,7 @@ struct CopyRead {
 
 impl VolumeIo {
     /// Compares a part of a region, from byte `from` in it on, about `most` bytes of each member, while writes to the region wait.
-    pub fn scrub_part(&self, region: u64, from: u64, most: u64, how: How<'_>, report: &mut ScrubReport) -> block::Result<Compared> {
+    pub fn scrub_part(&self, region: u64, from: u64, most: u64, how: How<'_>, report: &mut ScrubReport) -> bedplate_block::Result<Compared> {
         // Taken again for every part: a region that is moved meanwhile is compared where it is now.
         let epoch = self.epochs.get();
         let Some(redundancy) = epoch.redundancy.as_ref().filter(|redundancy| region < redundancy.regions.count()) else {
@@ -145,7 +145,7 @@ impl VolumeIo {
     }
 
     /// Compares a range of a region that the caller has locked.
-    fn scrub_range(&self, epoch: &LayoutEpoch, range: Range<u64>, how: How<'_>, report: &mut ScrubReport) -> block::Result<()> {
+    fn scrub_range(&self, epoch: &LayoutEpoch, range: Range<u64>, how: How<'_>, report: &mut ScrubReport) -> bedplate_block::Result<()> {
         for (at, len) in epoch.stretches(range.start, range.end - range.start) {
             match epoch.parity_at(at) {
                 Some(parity) => self.scrub_rows(epoch, parity, &(at..at + len), how, report)?,
@@ -155,7 +155,7 @@ impl VolumeIo {
         Ok(())
     }
 
-    fn scrub_copies(&self, epoch: &LayoutEpoch, range: Range<u64>, how: How<'_>, report: &mut ScrubReport) -> block::Result<()> {
+    fn scrub_copies(&self, epoch: &LayoutEpoch, range: Range<u64>, how: How<'_>, report: &mut ScrubReport) -> bedplate_block::Result<()> {
         let mut at = range.start;
         while at < range.end {
             let run = epoch.locate(at);
@@ -171,7 +171,7 @@ impl VolumeIo {
     }
 
     /// Reads the copies of a run and returns the parts in which they differ. One that was overwritten is no copy.
-    fn compare_copies(&self, epoch: &LayoutEpoch, run: &Run, len: usize) -> block::Result<(Vec<CopyRead>, Vec<Range<usize>>)> {
+    fn compare_copies(&self, epoch: &LayoutEpoch, run: &Run, len: usize) -> bedplate_block::Result<(Vec<CopyRead>, Vec<Range<usize>>)> {
         loop {
             let overwritten = self.group_state.overwritten_count();
             let held = self.read_copies(run, len);
@@ -196,7 +196,14 @@ impl VolumeIo {
             .collect()
     }
 
-    fn repair_difference(&self, epoch: &LayoutEpoch, at: u64, part: Range<usize>, held: &[CopyRead], how: How<'_>) -> block::Result<Difference> {
+    fn repair_difference(
+        &self,
+        epoch: &LayoutEpoch,
+        at: u64,
+        part: Range<usize>,
+        held: &[CopyRead],
+        how: How<'_>,
+    ) -> bedplate_block::Result<Difference> {
         let range = at + part.start as u64..at + part.end as u64;
         let readable: Vec<usize> = (0..held.len()).filter(|copy| held[*copy].bytes.is_some()).collect();
         let content = |copy: usize| held[copy].bytes.as_ref().map(|bytes| &bytes[part.clone()]);
@@ -245,7 +252,7 @@ impl VolumeIo {
 
     /// Fills a buffer from copies of which one is chosen for each run, and from nowhere else. Returns whether that worked.
     pub fn read_chosen(&self, epoch: &LayoutEpoch, handles: &Handles, address: u64, buf: &mut [u8], choose: &dyn Fn(&Run) -> Option<Copy>) -> bool {
-        if self.check(epoch, block::Operation::Read, address, buf.len() as u64).is_err() {
+        if self.check(epoch, bedplate_block::Operation::Read, address, buf.len() as u64).is_err() {
             return false;
         }
         let read = plan::runs(epoch, address, 0, buf.len(), |run, _, from, len| {

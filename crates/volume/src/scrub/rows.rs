@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use block::{AlignedBuf, Result};
+use bedplate_block::{AlignedBuf, Result};
 
 use super::{Difference, How, ScrubReport, differing};
 use crate::io::raid5::{Parity, Rows};

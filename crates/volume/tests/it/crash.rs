@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, DeviceQueue, MemoryDevice, QueueOptions, Request, RequestKind, Segment};
+use bedplate_block::{AlignedBuf, BlockDevice, DeviceQueue, MemoryDevice, QueueOptions, Request, RequestKind, Segment};
+use bedplate_volume::{Group, ImportOptions, Label, Layout, MemberState, Role, Shape};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use volume::{Group, ImportOptions, Label, Layout, MemberState, Role, Shape};
 
 use super::fixture::{Acknowledged, Fixture, allowed, quiet, stamp_of, stamped, ticks};
 
@@ -141,7 +141,7 @@ fn survivors(members: &[Arc<MemoryDevice>], ways: std::ops::Range<usize>, histor
         let gone = newest.members.iter().find(|member| member.path == "member0").is_none_or(|member| member.state == MemberState::Failed);
         let group = match Group::import(&devices, &ImportOptions { degraded: !gone, ..quiet() }) {
             Ok(group) => group,
-            Err(error) if without == 0 && error.kind == volume::ErrorKind::Outdated => continue,
+            Err(error) if without == 0 && error.kind == bedplate_volume::ErrorKind::Outdated => continue,
             Err(error) => panic!("{context}, without {without}: {error}"),
         };
         let device = group.volume(Role::Data).unwrap();
@@ -159,6 +159,6 @@ fn survivors(members: &[Arc<MemoryDevice>], ways: std::ops::Range<usize>, histor
         group.sync().unwrap();
         assert!(check("rebuilt")[..] == before[..], "{context}: the rebuild changed what was read");
         assert_eq!(group.config().members[0].state, MemberState::Active, "{context}, without {without}: the spare did not take over");
-        assert_eq!(group.scrub(false, &volume::Undecided, &mut |_| ()).unwrap().differences, [], "{context}, without {without}");
+        assert_eq!(group.scrub(false, &bedplate_volume::Undecided, &mut |_| ()).unwrap().differences, [], "{context}, without {without}");
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, Geometry, MemoryDevice, QueueOptions, Request, RequestKind, Segment};
+use bedplate_block::{AlignedBuf, BlockDevice, Geometry, MemoryDevice, QueueOptions, Request, RequestKind, Segment};
+use bedplate_volume::{Group, ImportOptions, Role, Shape};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use volume::{Group, ImportOptions, Role, Shape};
 
 use super::fixture::{Fixture, MEMBER_BYTES, new_group, quiet};
 
@@ -169,18 +169,18 @@ fn what_does_not_fit_the_volume_is_refused_before_any_member_sees_it() {
     fixture.create(Shape::Mirror, 2, 0);
     let device = fixture.import().volume(Role::Data).unwrap();
     let buf = AlignedBuf::zeroed(4096);
-    let kind = |result: block::Result<()>| result.unwrap_err().kind;
-    assert_eq!(kind(device.write_at(&buf[..100], 0)), block::ErrorKind::Unaligned);
-    assert_eq!(kind(device.write_at(&buf[8..520], 0)), block::ErrorKind::Unaligned);
-    assert_eq!(kind(device.write_at(&buf, device.size_bytes())), block::ErrorKind::OutOfRange);
-    assert_eq!(kind(device.write_at(&buf, u64::MAX - 511)), block::ErrorKind::OutOfRange);
+    let kind = |result: bedplate_block::Result<()>| result.unwrap_err().kind;
+    assert_eq!(kind(device.write_at(&buf[..100], 0)), bedplate_block::ErrorKind::Unaligned);
+    assert_eq!(kind(device.write_at(&buf[8..520], 0)), bedplate_block::ErrorKind::Unaligned);
+    assert_eq!(kind(device.write_at(&buf, device.size_bytes())), bedplate_block::ErrorKind::OutOfRange);
+    assert_eq!(kind(device.write_at(&buf, u64::MAX - 511)), bedplate_block::ErrorKind::OutOfRange);
     assert!(!device.discard(0, 4096).unwrap(), "copies stay copies");
     let mut queue = device.queue(&QueueOptions::default()).unwrap();
     let flush = Request { token: 1, kind: RequestKind::Flush, buf: Some(buf), first: Segment { offset: 0, len: 0 }, rest: Vec::new() };
     queue.push(flush).unwrap();
     let mut done = Vec::new();
     queue.complete(1, &mut done).unwrap();
-    assert_eq!(done[0].result.as_ref().unwrap_err().kind, block::ErrorKind::Unsupported);
+    assert_eq!(done[0].result.as_ref().unwrap_err().kind, bedplate_block::ErrorKind::Unsupported);
 }
 
 #[test]
@@ -189,13 +189,13 @@ fn members_of_different_sectors_and_sizes_make_a_volume_of_the_larger_sector_and
     let large = MemoryDevice::with_geometry(MEMBER_BYTES + (3 << 20), geometry);
     let small = MemoryDevice::with_geometry(MEMBER_BYTES, Geometry { untorn_unit: 8192, ..MemoryDevice::GEOMETRY });
     let devices: Vec<Arc<dyn BlockDevice>> = vec![large, small];
-    volume::create(&new_group(Shape::Mirror, 2, devices.clone(), Vec::new())).unwrap();
+    bedplate_volume::create(&new_group(Shape::Mirror, 2, devices.clone(), Vec::new())).unwrap();
     let group = Group::import(&devices, &quiet()).unwrap();
     let device = group.volume(Role::Data).unwrap();
     let combined = device.geometry();
     assert_eq!((combined.logical_block_size, combined.untorn_unit, combined.volatile_cache), (4096, 8192, true));
     assert_eq!(device.size_bytes(), MEMBER_BYTES - (4 << 20));
-    assert_eq!(device.write_at(&AlignedBuf::zeroed(512), 512).unwrap_err().kind, block::ErrorKind::Unaligned);
+    assert_eq!(device.write_at(&AlignedBuf::zeroed(512), 512).unwrap_err().kind, bedplate_block::ErrorKind::Unaligned);
     device.write_at(&AlignedBuf::zeroed(4096), device.size_bytes() - 4096).unwrap();
 }
 
@@ -204,7 +204,7 @@ fn a_log_of_its_own_is_a_second_volume() {
     let devices: Vec<Arc<dyn BlockDevice>> = (0..5).map(|_| MemoryDevice::new(MEMBER_BYTES) as _).collect();
     let mut new = new_group(Shape::Stripe, 2, devices[..3].to_vec(), Vec::new());
     new.log_members = devices[3..].to_vec();
-    volume::create(&new).unwrap();
+    bedplate_volume::create(&new).unwrap();
     let group = Group::import(&devices, &quiet()).unwrap();
     let (data, log) = (group.volume(Role::Data).unwrap(), group.volume(Role::Log).unwrap());
     log.write_at(&AlignedBuf::from_slice(&[7; 512]), 0).unwrap();
@@ -217,7 +217,7 @@ fn a_log_of_its_own_is_a_second_volume() {
 #[test]
 fn many_threads_write_a_mirror_and_its_background_thread_tidies_up() {
     let devices: Vec<Arc<dyn BlockDevice>> = (0..2).map(|_| MemoryDevice::new(MEMBER_BYTES) as _).collect();
-    volume::create(&new_group(Shape::Mirror, 2, devices.clone(), Vec::new())).unwrap();
+    bedplate_volume::create(&new_group(Shape::Mirror, 2, devices.clone(), Vec::new())).unwrap();
     let group = Group::import(&devices.clone(), &ImportOptions::default()).unwrap();
     let device = group.volume(Role::Data).unwrap();
     std::thread::scope(|scope| {

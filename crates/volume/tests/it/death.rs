@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, MemoryDevice, QueueOptions, Request, RequestKind, Segment, SimulatedDevice, SimulatedOptions};
+use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice, QueueOptions, Request, RequestKind, Segment, SimulatedDevice, SimulatedOptions};
+use bedplate_volume::{ErrorKind, Group, ImportOptions, MemberState, Role, Shape, Undecided};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use volume::{ErrorKind, Group, ImportOptions, MemberState, Role, Shape, Undecided};
 
 use super::fixture::{Fixture, quiet, stamp_of, stamped};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::tested::{self, Arrangement, Group, ImportOptions, NewGroup, Shape};
-use block::{
+use bedplate_block::{
     AlignedBuf, BlockDevice, Completion, CrashChoice, DeviceCall, DeviceQueue, Hook, HookedDevice, MemoryDevice, QueueOptions, Request, Result,
     SimulatedDevice,
 };

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice};
-use volume::{ErrorKind, Group, Label, MemberState, Role, Shape, Target, Which};
+use bedplate_block::{AlignedBuf, BlockDevice};
+use bedplate_volume::{ErrorKind, Group, Label, MemberState, Role, Shape, Target, Which};
 
 use super::fixture::{Fixture, new_group, quiet, stamp_of, stamped};
 
@@ -38,7 +38,7 @@ fn s_112_a_member_before_others_with_data_gives_its_data_away_and_leaves() {
     for (shape, count) in [(Shape::Concat, 2), (Shape::Stripe, 3), (Shape::Raid5, 3)] {
         let fixture = Fixture::new(count + 2, 80);
         let devices = fixture.devices();
-        volume::create(&new_group(shape, 2, devices[..count].to_vec(), Vec::new())).unwrap();
+        bedplate_volume::create(&new_group(shape, 2, devices[..count].to_vec(), Vec::new())).unwrap();
         let group = Group::import(&devices[..count], &quiet()).unwrap();
         group.sync().unwrap();
         fill(&group);

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
-use ::volume as tested;
+use ::bedplate_volume as tested;
 
 mod crash;
 mod data;

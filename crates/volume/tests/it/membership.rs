@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, Fault, FaultRule, FlushFault, QueueOptions, ReadFault, Request, RequestKind, Segment, Trigger, WriteFault};
-use volume::{ErrorKind, Group, ImportOptions, MemberState, Role, Shape};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, Fault, FaultRule, FlushFault, QueueOptions, ReadFault, Request, RequestKind, Segment, Trigger, WriteFault,
+};
+use bedplate_volume::{ErrorKind, Group, ImportOptions, MemberState, Role, Shape};
 
 use super::fixture::{Fixture, REGION_BYTES, quiet, stamp_of, stamped};
 
@@ -202,7 +204,7 @@ fn a_member_is_replaced_while_the_volume_is_in_use() {
     let fixture = Fixture::new(3, 24);
     fixture.create(Shape::Mirror, 2, 1);
     // Taken back from the group: a device of its own.
-    volume::Label::erase(&*fixture.device(2)).unwrap();
+    bedplate_volume::Label::erase(&*fixture.device(2)).unwrap();
     let group = Group::import(&[fixture.device(0), fixture.device(1)], &quiet()).unwrap();
     let device = group.volume(Role::Data).unwrap();
     device.write_at(&stamped(0, 4096, 1), 0).unwrap();
@@ -219,7 +221,7 @@ fn a_member_is_replaced_while_the_volume_is_in_use() {
     group.add_spare(&fixture.device(0)).unwrap();
     group.remove(3).unwrap();
     group.remove(2).unwrap();
-    assert_eq!(volume::Label::read(&*fixture.device(0)).unwrap_err().kind, ErrorKind::NotAMember);
+    assert_eq!(bedplate_volume::Label::read(&*fixture.device(0)).unwrap_err().kind, ErrorKind::NotAMember);
     assert_eq!(group.config().members.len(), 2);
 }
 
@@ -250,7 +252,7 @@ fn a_bad_block_during_a_rebuild_stops_the_copy_of_its_region_alone() {
         let fixture = Fixture::new(count + 1, 27);
         let mut devices = fixture.devices();
         let new = devices.pop().unwrap();
-        volume::create(&super::fixture::new_group(shape, 2, devices.clone(), Vec::new())).unwrap();
+        bedplate_volume::create(&super::fixture::new_group(shape, 2, devices.clone(), Vec::new())).unwrap();
         let group = Group::import(&devices, &quiet()).unwrap();
         group.sync().unwrap();
         let device = group.volume(Role::Data).unwrap();
@@ -288,7 +290,7 @@ fn a_bad_block_during_a_rebuild_stops_the_copy_of_its_region_alone() {
 #[test]
 fn the_background_thread_rebuilds_while_the_volume_is_in_use() {
     let devices: Vec<Arc<dyn BlockDevice>> = Fixture::new(3, 26).devices();
-    volume::create(&super::fixture::new_group(Shape::Mirror, 2, devices[..2].to_vec(), Vec::new())).unwrap();
+    bedplate_volume::create(&super::fixture::new_group(Shape::Mirror, 2, devices[..2].to_vec(), Vec::new())).unwrap();
     let group = Group::import(&devices[..2], &ImportOptions::default()).unwrap();
     let device = group.volume(Role::Data).unwrap();
     (0..16).for_each(|n| device.write_at(&stamped(n * REGION_BYTES, 4096, 1), n * REGION_BYTES).unwrap());

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use block::{
+use bedplate_block::{
     AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Fault, FaultRule, Hook, HookedDevice, QueueOptions, ReadFault, Request, Result,
     SimulatedDevice, SimulatedOptions, Trigger,
 };
-use volume::{ErrorKind, Group, ImportOptions, Label, MemberState, NewGroup, PageArbiter, Role, Shape, Target, Undecided};
+use bedplate_volume::{ErrorKind, Group, ImportOptions, Label, MemberState, NewGroup, PageArbiter, Role, Shape, Target, Undecided};
 
 use super::fixture::{Fixture, MEMBER_BYTES, new_group, quiet, stamp_of, stamped};
 
@@ -101,7 +101,7 @@ impl Scene {
         let mut devices = fixture.devices();
         let doomed = Doomed { below: Arc::clone(&fixture.members[victim]), left: Arc::clone(&left) };
         devices[victim] = HookedDevice::named(format!("member{victim}"), Arc::clone(&fixture.members[victim]) as _, doomed);
-        volume::create(&new(devices.clone())).unwrap();
+        bedplate_volume::create(&new(devices.clone())).unwrap();
         let mut older = AlignedBuf::zeroed(sizes[victim] as usize);
         fixture.members[victim].read_at(&mut older, 0).unwrap();
         Self { fixture, devices, left, older }
@@ -271,8 +271,8 @@ fn s_130_a_member_that_is_overwritten_while_it_is_written_costs_no_copy() {
                 if (at / CHUNK as u64).is_multiple_of(2) {
                     device.write_at(&buf, at).unwrap();
                 } else {
-                    let first = block::Segment { offset: at, len: len as u32 };
-                    queue.push(Request { token: 0, kind: block::RequestKind::Write, buf: Some(buf), first, rest: Vec::new() }).unwrap();
+                    let first = bedplate_block::Segment { offset: at, len: len as u32 };
+                    queue.push(Request { token: 0, kind: bedplate_block::RequestKind::Write, buf: Some(buf), first, rest: Vec::new() }).unwrap();
                     let mut done = Vec::new();
                     queue.complete(1, &mut done).unwrap();
                     done.remove(0).result.unwrap();

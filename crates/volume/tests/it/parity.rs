@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, MemoryDevice};
+use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice};
+use bedplate_volume::{ErrorKind, Group, ImportOptions, Layout, MemberState, Raid5, Role, Shape};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use volume::{ErrorKind, Group, ImportOptions, Layout, MemberState, Raid5, Role, Shape};
 
 use super::fixture::{Fixture, MEMBER_BYTES, quiet, stamped};
 
@@ -35,7 +35,7 @@ pub fn assert_parity(raid5: &Raid5, members: &[Arc<dyn BlockDevice>], context: &
 
 /// Reads, writes and flushes of all members since the last call.
 pub fn operations(group: &Group) -> (u64, u64, u64) {
-    let sum = |of: &dyn Fn(&volume::MemberStatistics) -> u64| group.statistics().iter().flatten().map(of).sum();
+    let sum = |of: &dyn Fn(&bedplate_volume::MemberStatistics) -> u64| group.statistics().iter().flatten().map(of).sum();
     let counts = (sum(&|m| m.reads.operations), sum(&|m| m.writes.operations), sum(&|m| m.flushes.operations));
     group.reset_statistics();
     counts
@@ -82,7 +82,7 @@ fn a_write_costs_the_least_member_operations_and_the_log() {
     }
 }
 
-fn import(members: &[Arc<dyn BlockDevice>]) -> volume::Result<Group> {
+fn import(members: &[Arc<dyn BlockDevice>]) -> bedplate_volume::Result<Group> {
     Group::import(members, &ImportOptions { degraded: true, ..quiet() })
 }
 
@@ -193,7 +193,7 @@ fn two_dead_members_are_refused_clearly_and_nothing_is_written() {
     assert_eq!(fixture.members.iter().map(|member| member.operation_count()).collect::<Vec<_>>(), before);
     drop((device, group));
     let contents: Vec<_> =
-        (0..4).map(|at| fixture.members[at].crash_image(fixture.members[at].operation_count(), &block::CrashChoice::KeepAll)).collect();
+        (0..4).map(|at| fixture.members[at].crash_image(fixture.members[at].operation_count(), &bedplate_block::CrashChoice::KeepAll)).collect();
     let two: Vec<Arc<dyn BlockDevice>> = [0, 3].map(|at: usize| Arc::clone(&contents[at]) as _).to_vec();
     let writes = || two.iter().map(|device| device.counters().writes).sum::<u64>();
     let before = writes();
@@ -211,7 +211,7 @@ fn a_scrub_finds_rows_that_do_not_agree_and_makes_unreadable_units_from_the_othe
     let device = group.volume(Role::Data).unwrap();
     let mut model = Model::new(&*device);
     model.write(&*device, 20);
-    let scrub = |repair| group.scrub(repair, &volume::Undecided, &mut |_| ()).unwrap();
+    let scrub = |repair| group.scrub(repair, &bedplate_volume::Undecided, &mut |_| ()).unwrap();
     let clean = scrub(false);
     assert_eq!((clean.differences.len(), clean.compared_bytes), (0, device.size_bytes()));
     // A bit turned on the member that holds the second unit of the first row.
@@ -219,7 +219,10 @@ fn a_scrub_finds_rows_that_do_not_agree_and_makes_unreadable_units_from_the_othe
     let found = scrub(true);
     assert_eq!((found.differences.len(), found.differences[0].range.clone(), found.differences[0].repaired), (1, 0..3 * UNIT, false));
     fixture.members[1].decay((4 << 20) + 700, 4);
-    fixture.members[2].inject(block::FaultRule::new(block::Fault::Read(block::ReadFault::Fail), block::Trigger::Next(1)).within(4 << 20..5 << 20));
+    fixture.members[2].inject(
+        bedplate_block::FaultRule::new(bedplate_block::Fault::Read(bedplate_block::ReadFault::Fail), bedplate_block::Trigger::Next(1))
+            .within(4 << 20..5 << 20),
+    );
     let found = scrub(true);
     assert!(found.differences.len() == 1 && found.differences[0].unreadable == [2] && found.differences[0].repaired, "{found:?}");
     assert_eq!(found.differences[0].wrong, Some(2));
@@ -238,7 +241,7 @@ fn what_the_members_held_before_does_no_harm() {
             member as _
         })
         .collect();
-    volume::create(&super::fixture::new_group(Shape::Raid5, 2, members.clone(), Vec::new())).unwrap();
+    bedplate_volume::create(&super::fixture::new_group(Shape::Raid5, 2, members.clone(), Vec::new())).unwrap();
     let group = Group::import(&members, &quiet()).unwrap();
     let device = group.volume(Role::Data).unwrap();
     device.write_at(&stamped(8192, 512, 1), 8192).unwrap();

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
-use volume::{MemberState, Role, Shape, Undecided};
+use bedplate_block::{AlignedBuf, BlockDevice, Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
+use bedplate_volume::{MemberState, Role, Shape, Undecided};
 
 use super::fixture::{Fixture, REGION_BYTES, stamp_of, stamped};
 use super::parity::{Model, assert_parity, operations, raid5};
@@ -29,7 +29,7 @@ fn complete_all(queue: &mut dyn DeviceQueue) -> Vec<Completion> {
 }
 
 /// A RAID-5 whose parity holds and whose regions are dirty.
-fn ready(fixture: &Fixture, spares: usize) -> (volume::Group, Arc<dyn BlockDevice>) {
+fn ready(fixture: &Fixture, spares: usize) -> (bedplate_volume::Group, Arc<dyn BlockDevice>) {
     fixture.create(Shape::Raid5, 2, spares);
     let group = fixture.import();
     group.sync().unwrap();

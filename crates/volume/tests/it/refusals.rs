@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, DeviceOptions, Fault, FaultRule, Geometry, MemoryDevice, SimulatedDevice, Trigger, WriteFault};
-use volume::{Arrival, ErrorKind, Group, ImportOptions, Label, Role, Shape};
+use bedplate_block::{AlignedBuf, BlockDevice, DeviceOptions, Fault, FaultRule, Geometry, MemoryDevice, SimulatedDevice, Trigger, WriteFault};
+use bedplate_volume::{Arrival, ErrorKind, Group, ImportOptions, Label, Role, Shape};
 
 use super::fixture::{Fixture, MEMBER_BYTES, new_group, quiet};
 
-fn refused(devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> volume::Error {
+fn refused(devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> bedplate_volume::Error {
     Group::import(devices, options).unwrap_err()
 }
 
 /// S-62: runs an import that is refused and asserts that no device was written to.
-fn refused_untouched(fixture: &Fixture, devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> volume::Error {
+fn refused_untouched(fixture: &Fixture, devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> bedplate_volume::Error {
     let before: Vec<usize> = fixture.members.iter().map(|member| member.operation_count()).collect();
     let error = refused(devices, options);
     assert_eq!(fixture.members.iter().map(|member| member.operation_count()).collect::<Vec<_>>(), before, "{error}");
@@ -84,7 +84,7 @@ fn a_member_that_was_replaced_while_away_is_outdated() {
     let fixture = Fixture::new(3, 7);
     let mut devices = fixture.devices();
     let new = devices.pop().unwrap();
-    volume::create(&new_group(Shape::Mirror, 2, devices, Vec::new())).unwrap();
+    bedplate_volume::create(&new_group(Shape::Mirror, 2, devices, Vec::new())).unwrap();
     let group = Group::import(&[fixture.device(0)], &ImportOptions { degraded: true, ..quiet() }).unwrap();
     group.replace(1, &new).unwrap();
     group.sync().unwrap();
@@ -129,7 +129,7 @@ fn s_62_an_older_copy_of_a_member_is_refused_and_filled_anew_once_the_group_went
         for shape in [Shape::Mirror, Shape::Raid5] {
             let fixture = Fixture::new(3, 9);
             let count = if shape == Shape::Mirror { 2 } else { 3 };
-            volume::create(&new_group(shape, 2, fixture.devices()[..count].to_vec(), Vec::new())).unwrap();
+            bedplate_volume::create(&new_group(shape, 2, fixture.devices()[..count].to_vec(), Vec::new())).unwrap();
             let devices = fixture.devices()[..count].to_vec();
             let group = Group::import(&devices, &quiet()).unwrap();
             group.sync().unwrap();
@@ -156,7 +156,7 @@ fn s_62_an_older_copy_of_a_member_is_refused_and_filled_anew_once_the_group_went
             }
             let group = Group::import(&with_old, &quiet()).unwrap();
             group.sync().unwrap();
-            assert_eq!(group.scrub(false, &volume::Undecided, &mut |_| ()).unwrap().differences, [], "{shape:?}, died later: {died_later}");
+            assert_eq!(group.scrub(false, &bedplate_volume::Undecided, &mut |_| ()).unwrap().differences, [], "{shape:?}, died later: {died_later}");
             drop(group);
             // What it holds now is all that there is of its part.
             with_old.remove(0);
@@ -172,32 +172,32 @@ fn s_62_an_older_copy_of_a_member_is_refused_and_filled_anew_once_the_group_went
 fn a_device_named_twice_or_a_member_of_another_group_makes_no_group() {
     let fixture = Fixture::new(3, 8);
     fixture.create(Shape::Mirror, 3, 0);
-    let error = volume::create(&new_group(Shape::Mirror, 2, fixture.devices(), Vec::new())).unwrap_err();
+    let error = bedplate_volume::create(&new_group(Shape::Mirror, 2, fixture.devices(), Vec::new())).unwrap_err();
     assert!(error.kind == ErrorKind::Foreign && error.message.contains("member0") && error.message.contains("tank"), "{error}");
     let one = fixture.device(0);
     let twice = new_group(Shape::Mirror, 2, vec![Arc::clone(&one), one], Vec::new());
-    assert_eq!(volume::create(&twice).unwrap_err().kind, ErrorKind::Duplicated);
+    assert_eq!(bedplate_volume::create(&twice).unwrap_err().kind, ErrorKind::Duplicated);
     let mut named = new_group(Shape::Mirror, 2, fixture.devices(), Vec::new());
     named.force = true;
     for name in ["", "a/b", "-x", "a:b"] {
-        assert_eq!(volume::create(&volume::NewGroup { name: name.into(), ..named.clone() }).unwrap_err().kind, ErrorKind::Invalid);
+        assert_eq!(bedplate_volume::create(&bedplate_volume::NewGroup { name: name.into(), ..named.clone() }).unwrap_err().kind, ErrorKind::Invalid);
     }
-    let odd = volume::NewGroup { region_bytes: Some(3 << 16), ..named };
-    assert_eq!(volume::create(&odd).unwrap_err().kind, ErrorKind::Invalid);
+    let odd = bedplate_volume::NewGroup { region_bytes: Some(3 << 16), ..named };
+    assert_eq!(bedplate_volume::create(&odd).unwrap_err().kind, ErrorKind::Invalid);
 }
 
 #[test]
 fn a_member_that_somebody_uses_is_busy() {
     let dir = tempfile::tempdir().unwrap();
     let paths: Vec<_> = (0..2).map(|n| dir.path().join(format!("m{n}"))).collect();
-    paths.iter().for_each(|path| block::create_image(path, MEMBER_BYTES, false).unwrap());
-    let open = || paths.iter().map(|path| block::open(path, &DeviceOptions::default())).collect::<Result<Vec<_>, _>>();
+    paths.iter().for_each(|path| bedplate_block::create_image(path, MEMBER_BYTES, false).unwrap());
+    let open = || paths.iter().map(|path| bedplate_block::open(path, &DeviceOptions::default())).collect::<Result<Vec<_>, _>>();
     let devices = open().unwrap();
-    volume::create(&new_group(Shape::Mirror, 2, devices.clone(), Vec::new())).unwrap();
+    bedplate_volume::create(&new_group(Shape::Mirror, 2, devices.clone(), Vec::new())).unwrap();
     let group = Group::import(&devices, &ImportOptions::default()).unwrap();
     drop(devices);
     let error = open().unwrap_err();
-    assert!(error.kind == block::ErrorKind::Busy && error.to_string().contains("m0"), "{error}");
+    assert!(error.kind == bedplate_block::ErrorKind::Busy && error.to_string().contains("m0"), "{error}");
     let device = group.volume(Role::Data).unwrap();
     drop(group);
     assert!(open().is_err(), "a volume in use keeps its group open");
@@ -215,15 +215,18 @@ fn a_group_that_is_only_looked_at_is_not_written_to() {
     device.flush().unwrap();
     // The power goes: the group was not closed.
     let now = fixture.clock.lock().last().unwrap().clone();
-    let members: Vec<Arc<SimulatedDevice>> =
-        fixture.after_cut(&now, 1).iter().map(|member| SimulatedDevice::over(&member.snapshot(), &block::SimulatedOptions::default())).collect();
+    let members: Vec<Arc<SimulatedDevice>> = fixture
+        .after_cut(&now, 1)
+        .iter()
+        .map(|member| SimulatedDevice::over(&member.snapshot(), &bedplate_block::SimulatedOptions::default()))
+        .collect();
     let options = ImportOptions { read_only: true, ..quiet() };
     let looked = Group::import(&members.iter().map(|member| Arc::clone(member) as _).collect::<Vec<_>>(), &options).unwrap();
     let volume = looked.volume(Role::Data).unwrap();
     let mut back = AlignedBuf::zeroed(4096);
     volume.read_at(&mut back, 0).unwrap();
     assert_eq!(back[..], [5; 4096]);
-    assert_eq!(volume.write_at(&back, 0).unwrap_err().kind, block::ErrorKind::ReadOnly);
+    assert_eq!(volume.write_at(&back, 0).unwrap_err().kind, bedplate_block::ErrorKind::ReadOnly);
     drop((volume, looked));
     assert!(members.iter().all(|member| member.operation_count() == 0));
 }
@@ -232,10 +235,10 @@ fn a_group_that_is_only_looked_at_is_not_written_to() {
 fn a_read_only_device_makes_no_member() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m");
-    block::create_image(&path, MEMBER_BYTES, false).unwrap();
-    let device = block::open(&path, &DeviceOptions { read_only: true, ..DeviceOptions::default() }).unwrap();
+    bedplate_block::create_image(&path, MEMBER_BYTES, false).unwrap();
+    let device = bedplate_block::open(&path, &DeviceOptions { read_only: true, ..DeviceOptions::default() }).unwrap();
     let other = SimulatedDevice::new(MEMBER_BYTES, 1);
-    let error = volume::create(&new_group(Shape::Mirror, 2, vec![device, other], Vec::new())).unwrap_err();
+    let error = bedplate_volume::create(&new_group(Shape::Mirror, 2, vec![device, other], Vec::new())).unwrap_err();
     assert!(error.kind == ErrorKind::Invalid && error.message.contains("read-only") && error.message.contains("/m "), "{error}");
 }
 

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, MemoryDevice};
+use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice};
+use bedplate_volume::{ErrorKind, Group, ImportOptions, MemberState, NewGroup, Role, Shape};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use volume::{ErrorKind, Group, ImportOptions, MemberState, NewGroup, Role, Shape};
 
 use super::fixture::{Acknowledged, Fixture, MEMBER_BYTES, allowed, new_group, quiet, stamp_of, stamped, ticks};
 
@@ -21,7 +21,7 @@ fn roomy(shape: Shape, count: usize, seed: u64) -> (Fixture, Group) {
 fn with_room(shape: Shape, count: usize, seed: u64, reserve_bytes: u64) -> (Fixture, Group) {
     let fixture = Fixture::of_sizes(&vec![MEMBER_BYTES + reserve_bytes; count], seed);
     let new = NewGroup { reserve_bytes, ..new_group(shape, 2, fixture.devices(), Vec::new()) };
-    volume::create(&new).unwrap();
+    bedplate_volume::create(&new).unwrap();
     let group = fixture.import();
     group.sync().unwrap();
     (fixture, group)
@@ -116,7 +116,7 @@ fn s_88_a_member_moves_back_to_the_device_that_it_was_on() {
     let others: Vec<_> = [0, 2, 3].into_iter().map(|at| fixture.device(at)).collect();
     let group = Group::import(&others, &quiet()).unwrap();
     let device = group.volume(Role::Data).unwrap();
-    let to = volume::Target { unit_bytes: Some(32 << 10), ..volume::Target::default() };
+    let to = bedplate_volume::Target { unit_bytes: Some(32 << 10), ..bedplate_volume::Target::default() };
     assert!(group.relayout(Role::Data, &to, 0).unwrap_err().message.contains("unrelocate"));
     assert_eq!(group.unrelocate(0, &back).unwrap_err().kind, ErrorKind::Invalid);
     assert_eq!(group.unrelocate(1, &fixture.device(2)).unwrap_err().kind, ErrorKind::Foreign);
@@ -198,7 +198,7 @@ fn s_87_a_power_cut_during_a_relocation_loses_nothing() {
         group.sync().unwrap();
         assert!(group.config().members[1].state == MemberState::Active, "cut at {moment:?}: {:?}", group.config().stranded(1));
         assert!(seen(&*device) == before, "cut at {moment:?}: the move changed something");
-        assert_eq!(group.scrub(false, &volume::Undecided, &mut |_| ()).unwrap().differences, [], "cut at {moment:?}");
+        assert_eq!(group.scrub(false, &bedplate_volume::Undecided, &mut |_| ()).unwrap().differences, [], "cut at {moment:?}");
         moved += u64::from(group.config().members[1].relocated.is_some());
     }
     println!("power cuts during a relocation: {states} states tried, {moved} with the member moved in the end, 0 violations");

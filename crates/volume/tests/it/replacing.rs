@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::{
+use bedplate_block::{
     AlignedBuf, BlockDevice, DeviceCall, DeviceQueue, Fault, FaultRule, Hook, HookedDevice, MemoryDevice, QueueOptions, Request, RequestKind,
     Segment, Trigger, WriteFault,
 };
+use bedplate_volume::{ErrorKind, Group, ImportOptions, Label, MemberState, Role, Shape};
 use parking_lot::Mutex;
-use volume::{ErrorKind, Group, ImportOptions, Label, MemberState, Role, Shape};
 
 use super::fixture::{Acknowledged, Fixture, allowed, new_group, quiet, stamp_of, stamped, ticks};
 
-type Meddle = Mutex<Option<Box<dyn FnOnce() -> block::Result<()> + Send>>>;
+type Meddle = Mutex<Option<Box<dyn FnOnce() -> bedplate_block::Result<()> + Send>>>;
 
 /// A member that does something else first, once, at the first call of a kind.
 struct Meddled {
@@ -27,7 +27,7 @@ impl std::fmt::Debug for Meddled {
 }
 
 impl Hook for Meddled {
-    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> block::Result<()>) -> block::Result<()> {
+    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> bedplate_block::Result<()>) -> bedplate_block::Result<()> {
         if (self.at)(&call) {
             let what = self.what.lock().take();
             what.map_or(Ok(()), |what| what())?;
@@ -35,7 +35,7 @@ impl Hook for Meddled {
         pass()
     }
 
-    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> block::Result<Box<dyn DeviceQueue>> {
+    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> bedplate_block::Result<Box<dyn DeviceQueue>> {
         Ok(Box::new(MeddledQueue { queue: inner.queue(options)?, what: Arc::clone(&self.what) }))
     }
 }
@@ -56,10 +56,10 @@ impl DeviceQueue for MeddledQueue {
     fn push(&mut self, request: Request) -> Result<(), Request> {
         self.queue.push(request)
     }
-    fn submit(&mut self) -> block::Result<()> {
+    fn submit(&mut self) -> bedplate_block::Result<()> {
         Ok(())
     }
-    fn complete(&mut self, min: usize, out: &mut Vec<block::Completion>) -> block::Result<usize> {
+    fn complete(&mut self, min: usize, out: &mut Vec<bedplate_block::Completion>) -> bedplate_block::Result<usize> {
         if min == 0 {
             return Ok(0);
         }
@@ -99,7 +99,7 @@ fn arrival(call: &DeviceCall<'_>) -> bool {
 }
 
 /// Opens what is there as a user does: devices that have no place in the group are left alone.
-fn import(devices: &[Arc<dyn BlockDevice>]) -> volume::Result<Group> {
+fn import(devices: &[Arc<dyn BlockDevice>]) -> bedplate_volume::Result<Group> {
     let labels: Vec<(usize, Label)> = devices.iter().enumerate().filter_map(|(at, device)| Some((at, Label::read(&**device).ok()?))).collect();
     let newest = labels.iter().map(|(_, label)| &label.config).max_by_key(|config| config.event).unwrap();
     let placed: Vec<_> = labels.iter().filter(|(_, label)| label.has_place_in(newest)).map(|(at, _)| Arc::clone(&devices[*at])).collect();
@@ -122,7 +122,7 @@ fn numbers(device: &dyn BlockDevice) -> Vec<u64> {
 }
 
 /// What is asked of a volume, at byte 0.
-fn ask(device: &dyn BlockDevice, way: usize) -> block::Result<()> {
+fn ask(device: &dyn BlockDevice, way: usize) -> bedplate_block::Result<()> {
     let kind = match way {
         0 => return device.write_at(&stamped(0, 4096, 2), 0),
         1 => return device.write_at(&stamped(0, 4096, 2), 0).and_then(|()| device.flush()),
@@ -155,7 +155,7 @@ fn what_is_under_way_to_a_member_that_is_replaced_may_fail() {
             let mut devices = fixture.devices();
             devices[0] = first;
             let new = devices.pop().unwrap();
-            volume::create(&new_group(shape, 2, devices.clone(), Vec::new())).unwrap();
+            bedplate_volume::create(&new_group(shape, 2, devices.clone(), Vec::new())).unwrap();
             let group = Group::import(&devices, &quiet()).unwrap();
             let device = group.volume(Role::Data).unwrap();
             device.write_at(&stamped(0, 4096, 1), 0).unwrap();
@@ -172,7 +172,7 @@ fn what_is_under_way_to_a_member_that_is_replaced_may_fail() {
             group.sync().unwrap();
             assert!(group.config().members.iter().all(|member| member.state == MemberState::Active), "{shape:?}, way {way}");
             assert_eq!(numbers(&*device), [written; 8], "{shape:?}, way {way}");
-            assert_eq!(group.scrub(false, &volume::Undecided, &mut |_| ()).unwrap().differences, [], "{shape:?}, way {way}");
+            assert_eq!(group.scrub(false, &bedplate_volume::Undecided, &mut |_| ()).unwrap().differences, [], "{shape:?}, way {way}");
         }
     }
 }
@@ -198,7 +198,7 @@ fn cut(shape: Shape, count: usize, index: usize) -> usize {
     devices.pop();
     // A write comes just before the new member's label says that it belongs there: not to a RAID-5, whose rows are held as long.
     let (new, meddle) = meddled(&fixture, count, arrival);
-    volume::create(&new_group(shape, 2, devices.clone(), Vec::new())).unwrap();
+    bedplate_volume::create(&new_group(shape, 2, devices.clone(), Vec::new())).unwrap();
     let group = Group::import(&devices, &quiet()).unwrap();
     group.sync().unwrap();
     let device = group.volume(Role::Data).unwrap();
@@ -245,7 +245,7 @@ fn cut(shape: Shape, count: usize, index: usize) -> usize {
             group.sync().unwrap();
             assert!(group.config().members.iter().all(|member| member.state == MemberState::Active), "{context}");
             assert!(content(&*device)[..] == before[..], "{context}: the rebuild changed what was read");
-            assert_eq!(group.scrub(false, &volume::Undecided, &mut |_| ()).unwrap().differences, [], "{context}");
+            assert_eq!(group.scrub(false, &bedplate_volume::Undecided, &mut |_| ()).unwrap().differences, [], "{context}");
             states += 1;
         }
     }
@@ -268,7 +268,7 @@ fn s_105_a_power_cut_while_a_member_is_replaced_leaves_a_group_that_opens_by_its
 fn replaced(way: usize, fixture: &Fixture) -> Group {
     let mut devices = fixture.devices();
     let new = devices.pop().unwrap();
-    volume::create(&new_group(Shape::Mirror, 2, devices.clone(), Vec::new())).unwrap();
+    bedplate_volume::create(&new_group(Shape::Mirror, 2, devices.clone(), Vec::new())).unwrap();
     let write = |group: &Group, number| group.volume(Role::Data).unwrap().write_at(&stamped(0, 4096, number), 0).unwrap();
     let mut group = Group::import(&devices, &quiet()).unwrap();
     write(&group, 1);
@@ -338,7 +338,7 @@ fn s_105_a_power_cut_while_a_member_is_added_leaves_a_group_that_opens_by_itself
     for spare in [false, true] {
         let fixture = Fixture::new(3, 52);
         let devices = fixture.devices();
-        volume::create(&new_group(Shape::Mirror, 2, devices[..2].to_vec(), Vec::new())).unwrap();
+        bedplate_volume::create(&new_group(Shape::Mirror, 2, devices[..2].to_vec(), Vec::new())).unwrap();
         let group = Group::import(&devices[..2], &quiet()).unwrap();
         let before = fixture.moments().len();
         fixture.settle();
@@ -365,7 +365,7 @@ fn a_member_that_fails_while_another_is_replaced_takes_nothing_with_it() {
     for dies_after in 0.. {
         let fixture = Fixture::new(3, 53);
         let devices = fixture.devices();
-        volume::create(&new_group(Shape::Mirror, 2, devices[..2].to_vec(), Vec::new())).unwrap();
+        bedplate_volume::create(&new_group(Shape::Mirror, 2, devices[..2].to_vec(), Vec::new())).unwrap();
         let group = Group::import(&devices[..2], &quiet()).unwrap();
         let device = group.volume(Role::Data).unwrap();
         device.write_at(&stamped(0, 4096, 1), 0).unwrap();
@@ -397,7 +397,7 @@ fn the_dirty_region_log_is_not_tidied_while_a_member_is_replaced() {
     let fixture = Fixture::new(3, 54);
     let (second, meddle) = meddled(&fixture, 1, label);
     let devices = [fixture.device(0), second];
-    volume::create(&new_group(Shape::Mirror, 2, devices.to_vec(), Vec::new())).unwrap();
+    bedplate_volume::create(&new_group(Shape::Mirror, 2, devices.to_vec(), Vec::new())).unwrap();
     let group = Group::import(&devices, &quiet()).unwrap();
     let (tidy, handle) = (group.clone(), Arc::new(Mutex::new(None)));
     let thread = Arc::clone(&handle);

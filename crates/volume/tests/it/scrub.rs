@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use block::{AlignedBuf, Fault, FaultRule, ReadFault, Trigger};
-use volume::{Group, PageArbiter, Role, ScrubReport, Shape, Undecided};
+use bedplate_block::{AlignedBuf, Fault, FaultRule, ReadFault, Trigger};
+use bedplate_volume::{Group, PageArbiter, Role, ScrubReport, Shape, Undecided};
 
 use super::fixture::{Fixture, stamped};
 

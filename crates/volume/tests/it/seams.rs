@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use block::{BlockDevice, DeviceCall, DeviceQueue, Hook, HookedDevice, QueueOptions};
+use bedplate_block::{BlockDevice, DeviceCall, DeviceQueue, Hook, HookedDevice, QueueOptions};
+use bedplate_volume::{ErrorKind, Group, ImportOptions, MemberState, Result, Role, Shape, Target, Undecided};
 use parking_lot::Mutex;
-use volume::{ErrorKind, Group, ImportOptions, MemberState, Result, Role, Shape, Target, Undecided};
 
 use super::fixture::{Fixture, MEMBER_BYTES, new_group, quiet, stamp_of, stamped};
 
@@ -22,7 +22,7 @@ impl std::fmt::Debug for Seamed {
 }
 
 impl Hook for Seamed {
-    fn call(&self, _: DeviceCall<'_>, pass: &mut dyn FnMut() -> block::Result<()>) -> block::Result<()> {
+    fn call(&self, _: DeviceCall<'_>, pass: &mut dyn FnMut() -> bedplate_block::Result<()>) -> bedplate_block::Result<()> {
         let mut seam = self.0.lock();
         let due = match seam.as_mut() {
             Some((0, _)) => seam.take(),
@@ -39,7 +39,7 @@ impl Hook for Seamed {
         pass()
     }
 
-    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> block::Result<Box<dyn DeviceQueue>> {
+    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> bedplate_block::Result<Box<dyn DeviceQueue>> {
         inner.queue(options)
     }
 }
@@ -87,7 +87,7 @@ fn ground(fixture: &Fixture, relocated: bool) -> Ground {
     members[0] = HookedDevice::named("member0".into(), fixture.device(0), Seamed(Arc::clone(&seam)));
     let new = members.split_off(members.len() - 3);
     let (shape, count) = if relocated { (Shape::Mirror, 2) } else { (Shape::StripeMirror, 4) };
-    volume::create(&new_group(shape, 2, members[..count].to_vec(), Vec::new())).unwrap();
+    bedplate_volume::create(&new_group(shape, 2, members[..count].to_vec(), Vec::new())).unwrap();
     let group = Group::import(&members[..count], &quiet()).unwrap();
     members[count..].iter().for_each(|device| group.add_member(device).unwrap());
     let device = group.volume(Role::Data).unwrap();
@@ -133,7 +133,7 @@ fn check(ground: &Ground, context: &str) {
         group.run_relayout(&mut |_| true).unwrap_or_else(|error| panic!("{context}: {error}"));
         group.sync().unwrap_or_else(|error| panic!("{context}: {error}"));
         let device = group.volume(Role::Data).unwrap();
-        let mut seen = block::AlignedBuf::zeroed(ground.used_bytes as usize);
+        let mut seen = bedplate_block::AlignedBuf::zeroed(ground.used_bytes as usize);
         device.read_at(&mut seen, 0).unwrap();
         for (sector, at) in seen.chunks(512).zip((0..).step_by(512)) {
             assert_eq!(stamp_of(sector, at), at / 65_536 + 1, "{context}: sector {at}");
@@ -146,7 +146,7 @@ fn check(ground: &Ground, context: &str) {
     whole(&ground.group);
     ground.group.close().unwrap();
     let devices = ground.members.iter().chain(&ground.new);
-    let labels: Vec<_> = devices.filter_map(|device| Some((device, volume::Label::read(&**device).ok()?))).collect();
+    let labels: Vec<_> = devices.filter_map(|device| Some((device, bedplate_volume::Label::read(&**device).ok()?))).collect();
     let newest = labels.iter().map(|(_, label)| &label.config).max_by_key(|config| config.event).unwrap();
     let placed: Vec<_> = labels.iter().filter(|(_, label)| label.has_place_in(newest)).map(|(device, _)| Arc::clone(device)).collect();
     let again = Group::import(&placed, &ImportOptions { degraded: true, ..quiet() }).unwrap_or_else(|error| panic!("{context}: {error}"));

@@ -1,7 +1,7 @@
 //! What volumes, plexes and members are told to have done.
 
-use block::{AlignedBuf, QueueOptions, Request, RequestKind, Segment};
-use volume::{MemberStatistics, Role, Shape};
+use bedplate_block::{AlignedBuf, QueueOptions, Request, RequestKind, Segment};
+use bedplate_volume::{MemberStatistics, Role, Shape};
 
 use super::fixture::Fixture;
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use block::{AlignedBuf, BlockDevice, MemoryDevice};
-use volume::{ErrorKind, FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Group, ImportOptions, MemberState, Role, Shape};
+use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice};
+use bedplate_volume::{ErrorKind, FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Group, ImportOptions, MemberState, Role, Shape};
 
 use super::fixture::new_group;
 
@@ -17,7 +17,7 @@ fn members(count: usize) -> Vec<Arc<dyn BlockDevice>> {
 fn s_74_a_member_is_filled_in_parts_while_somebody_writes_and_is_measured() {
     for shape in [Shape::Mirror, Shape::Raid5] {
         let members = members(5);
-        volume::create(&new_group(shape, 2, members[..4].to_vec(), Vec::new())).unwrap();
+        bedplate_volume::create(&new_group(shape, 2, members[..4].to_vec(), Vec::new())).unwrap();
         let group = Group::import(&members[..4], &ImportOptions::default()).unwrap();
         group.sync().unwrap();
         let device = group.volume(Role::Data).unwrap();
@@ -36,7 +36,7 @@ fn s_74_a_member_is_filled_in_parts_while_somebody_writes_and_is_measured() {
             assert!(start.elapsed() < Duration::from_secs(120), "{shape:?}: {:?} after {number} writes", group.progress());
         }
         assert!(found.is_some_and(|found| found > 0), "{shape:?}: nothing was measured in {:?}, {number} writes", start.elapsed());
-        let scrubbed = group.scrub(false, &volume::Undecided, &mut |_| ()).unwrap();
+        let scrubbed = group.scrub(false, &bedplate_volume::Undecided, &mut |_| ()).unwrap();
         assert_eq!((scrubbed.differences.len(), scrubbed.skipped_regions), (0, 0), "{shape:?}");
     }
 }
@@ -45,7 +45,7 @@ fn s_74_a_member_is_filled_in_parts_while_somebody_writes_and_is_measured() {
 #[test]
 fn s_74_the_factor_is_kept_in_the_labels_and_one_that_nothing_could_keep_is_refused() {
     let members = members(2);
-    volume::create(&new_group(Shape::Mirror, 2, members.clone(), Vec::new())).unwrap();
+    bedplate_volume::create(&new_group(Shape::Mirror, 2, members.clone(), Vec::new())).unwrap();
     let import = || Group::import(&members, &ImportOptions { background: false, ..ImportOptions::default() }).unwrap();
     assert_eq!(import().foreground().limit_percent, FOREGROUND_PERCENT_DEFAULT);
     for percent in [105, 300, FOREGROUND_UNLIMITED, FOREGROUND_PERCENT_DEFAULT] {

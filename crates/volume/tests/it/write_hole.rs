@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use block::{
+use bedplate_block::{
     AlignedBuf, BlockDevice, Fault, FaultRule, MemoryDevice, QueueOptions, ReadFault, Request, RequestKind, Segment, SimulatedDevice,
     SimulatedOptions, Trigger,
 };
+use bedplate_volume::{ErrorKind, Group, ImportOptions, Label, Layout, Role, Shape};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use volume::{ErrorKind, Group, ImportOptions, Label, Layout, Role, Shape};
 
 use super::fixture::{Acknowledged, Clock, Fixture, allowed, quiet, stamp_of, stamped, ticks};
 use super::parity::assert_parity;
@@ -133,7 +133,8 @@ impl Cut<'_> {
         group.sync().unwrap();
         assert!(look("when all agree")[..] == before[..], "{}: making all agree changed what was read", self.context);
         let config = group.config();
-        let whole = config.members.iter().take(config.volumes[0].layout.children().len()).all(|member| member.state == volume::MemberState::Active);
+        let whole =
+            config.members.iter().take(config.volumes[0].layout.children().len()).all(|member| member.state == bedplate_volume::MemberState::Active);
         if let (Layout::Raid5(raid5), true, true) = (&config.volumes[0].layout, whole, members.len() == config.members.len()) {
             let by_place: Vec<_> = config.members.iter().map(|member| members.iter().find(|device| device.name() == member.path)).collect();
             if by_place.iter().take(raid5.columns().len()).all(Option::is_some) {
@@ -294,7 +295,7 @@ fn i_par_2_a_member_that_dies_in_the_middle_and_a_spare_that_takes_its_place_los
         let mut known = usize::MAX;
         for step in 6..18 {
             run(&fixture, &*device, members, &mut history, Writes::Mixed, step..step + 1);
-            if known == usize::MAX && group.config().members[dying].state == volume::MemberState::Failed {
+            if known == usize::MAX && group.config().members[dying].state == bedplate_volume::MemberState::Failed {
                 known = ticks(&fixture);
             }
         }

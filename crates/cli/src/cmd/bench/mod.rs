@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use bench::{Bed, BedOptions, ComparedFiles, DeviceClass, Extent, Progress, Results, Schedule, TargetSpec, Targets, Workload, run_workload};
+use bedplate_bench::{Bed, BedOptions, ComparedFiles, DeviceClass, Extent, Progress, Results, Schedule, TargetSpec, Targets, Workload, run_workload};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -159,10 +159,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         What::Images(one) => measure(&one.common, &one.workload.workload(), output),
         What::Volume(one) => volume::run(one, output),
         What::All(all) => all.run(output),
-        What::Compare(compare) => output.show(&Side(bench::compare(&Results::load(&compare.a)?, &Results::load(&compare.b)?)?)),
+        What::Compare(compare) => output.show(&Side(bedplate_bench::compare(&Results::load(&compare.a)?, &Results::load(&compare.b)?)?)),
         What::Tables(tables) => {
-            let results = tables.results.iter().map(|path| Results::load(path)).collect::<bench::Result<Vec<_>>>()?;
-            output.bytes(bench::markdown(&results).as_bytes())
+            let results = tables.results.iter().map(|path| Results::load(path)).collect::<bedplate_bench::Result<Vec<_>>>()?;
+            output.bytes(bedplate_bench::markdown(&results).as_bytes())
         }
     }
 }
@@ -178,14 +178,14 @@ fn measure(common: &Common, workload: &Workload, output: &Output) -> Result<()> 
 impl All {
     fn run(&self, output: &Output) -> Result<()> {
         let mut session = Session::begin(output)?;
-        let mut entries = bench::suite(if self.quick { Extent::Quick } else { Extent::Full }, self.image_size * 3 / 4);
+        let mut entries = bedplate_bench::suite(if self.quick { Extent::Quick } else { Extent::Full }, self.image_size * 3 / 4);
         self.check_names(&entries)?;
         entries.retain(|entry| self.only.is_empty() || self.only.iter().any(|name| name == entry.workload.name()));
         let measured = if self.targets.is_empty() { self.on_a_bed(&mut session, &entries) } else { self.on_targets(&mut session, &entries) };
         session.end(&self.report, measured)
     }
 
-    fn check_names(&self, entries: &[bench::Entry]) -> Result<()> {
+    fn check_names(&self, entries: &[bedplate_bench::Entry]) -> Result<()> {
         let known: Vec<&str> = entries.iter().map(|entry| entry.workload.name()).collect();
         match self.only.iter().find(|name| !known.contains(&name.as_str())) {
             Some(name) => Err(Failure::usage(format!("there is no workload '{name}': use {}", known.join(", ")))),
@@ -193,13 +193,13 @@ impl All {
         }
     }
 
-    fn on_targets(&self, session: &mut Session<'_>, entries: &[bench::Entry]) -> bench::Result<()> {
-        let specs = self.targets.iter().map(|text| text.parse()).collect::<bench::Result<Vec<TargetSpec>>>()?;
+    fn on_targets(&self, session: &mut Session<'_>, entries: &[bedplate_bench::Entry]) -> bedplate_bench::Result<()> {
+        let specs = self.targets.iter().map(|text| text.parse()).collect::<bedplate_bench::Result<Vec<TargetSpec>>>()?;
         let targets = Targets::open(&specs, &mut |path| self.consent.given(path))?;
         entries.iter().try_for_each(|entry| session.measure(&entry.workload, &targets, &entry.schedule))
     }
 
-    fn on_a_bed(&self, session: &mut Session<'_>, entries: &[bench::Entry]) -> bench::Result<()> {
+    fn on_a_bed(&self, session: &mut Session<'_>, entries: &[bedplate_bench::Entry]) -> bedplate_bench::Result<()> {
         let class = if self.disk { DeviceClass::Disk } else { DeviceClass::Memory };
         let options = BedOptions { class, directory: self.dir.clone(), image_bytes: self.image_size, program: std::env::current_exe().ok() };
         session.say("making image files");
@@ -214,7 +214,7 @@ impl All {
 }
 
 fn parse(texts: &[String]) -> Result<Vec<TargetSpec>> {
-    Ok(texts.iter().map(|text| text.parse()).collect::<bench::Result<Vec<TargetSpec>>>()?)
+    Ok(texts.iter().map(|text| text.parse()).collect::<bedplate_bench::Result<Vec<TargetSpec>>>()?)
 }
 
 impl Consent {
@@ -264,7 +264,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn measure(&mut self, workload: &Workload, targets: &Targets, schedule: &Schedule) -> bench::Result<()> {
+    fn measure(&mut self, workload: &Workload, targets: &Targets, schedule: &Schedule) -> bedplate_bench::Result<()> {
         if self.stop.load(Relaxed) {
             return Ok(());
         }
@@ -278,7 +278,7 @@ impl<'a> Session<'a> {
     }
 
     /// Shows and writes what was measured, also after a failure.
-    fn end(self, report: &Report, measured: bench::Result<()>) -> Result<()> {
+    fn end(self, report: &Report, measured: bedplate_bench::Result<()>) -> Result<()> {
         self.bar.finish_and_clear();
         if !self.results.workloads.is_empty() {
             // A program gets one document: the results, or the failure.
@@ -286,7 +286,7 @@ impl<'a> Session<'a> {
                 self.output.show(&Table(&self.results))?;
             }
             if let Some(directory) = &report.directory {
-                let page = bench::write_report(&self.results, directory)?;
+                let page = bedplate_bench::write_report(&self.results, directory)?;
                 if !self.output.is_json() {
                     eprintln!("report: {}", page.display());
                 }
@@ -311,7 +311,7 @@ impl Serialize for Table<'_> {
 
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(bench::table(self.0).trim_start_matches('\n'))
+        f.write_str(bedplate_bench::table(self.0).trim_start_matches('\n'))
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bench::{Results, VolumeReport, Volumes};
+use bedplate_bench::{Results, VolumeReport, Volumes};
 use clap::Args;
 use serde::Serialize;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bedplate::{parse_duration, parse_size};
-use bench::{LogState, PageMoves, Workload};
+use bedplate_bench::{LogState, PageMoves, Workload};
 use clap::{Args, ValueEnum};
 
 #[derive(Debug, Args)]
@@ -25,7 +25,7 @@ fn pair(text: &str) -> Result<(u64, u64), String> {
 impl Increments {
     pub fn workload(&self) -> Workload {
         // The last steps need not divide the file: 10 MiB steps over 1 GiB end a little before its end.
-        Workload::Increments(bench::Increments { size_bytes: self.size, steps: self.steps.clone() })
+        Workload::Increments(bedplate_bench::Increments { size_bytes: self.size, steps: self.steps.clone() })
     }
 }
 
@@ -82,8 +82,8 @@ pub struct Database {
 }
 
 impl Database {
-    fn options(&self, updates_percent: u8) -> bench::Oltp {
-        bench::Oltp {
+    fn options(&self, updates_percent: u8) -> bedplate_bench::Oltp {
+        bedplate_bench::Oltp {
             data_bytes: self.size,
             files: self.files,
             tables: self.tables,
@@ -95,7 +95,7 @@ impl Database {
             redo_bytes: self.redo,
             moves: self.engine.moves(),
             ramp: self.ramp,
-            ..bench::Oltp::default()
+            ..bedplate_bench::Oltp::default()
         }
     }
 }
@@ -146,14 +146,14 @@ impl Oltp {
     pub fn workload(&self) -> Workload {
         if let Some(database) = self.real {
             let engine = match database {
-                Real::Postgresql => bench::Engine::Postgresql,
-                Real::Sqlite => bench::Engine::Sqlite,
+                Real::Postgresql => bedplate_bench::Engine::Postgresql,
+                Real::Sqlite => bedplate_bench::Engine::Sqlite,
             };
             let (clients, settings) = (self.clients.clone(), self.settings.clone());
-            return Workload::Server(bench::Server { engine, scale: self.scale, clients, ramp: self.database.ramp, settings });
+            return Workload::Server(bedplate_bench::Server { engine, scale: self.scale, clients, ramp: self.database.ramp, settings });
         }
         let database = self.database.options(self.updates);
-        Workload::Oltp(bench::Oltp { clients: self.clients.clone(), cache_percent: self.database_cache, ..database })
+        Workload::Oltp(bedplate_bench::Oltp { clients: self.clients.clone(), cache_percent: self.database_cache, ..database })
     }
 }
 
@@ -171,7 +171,7 @@ struct Transactions {
 }
 
 impl Transactions {
-    fn options(&self) -> bench::Oltp {
+    fn options(&self) -> bedplate_bench::Oltp {
         self.database.options(self.updates)
     }
 }
@@ -191,7 +191,7 @@ pub struct Cached {
 impl Cached {
     pub fn workload(&self) -> Workload {
         let (database, clients) = (self.transactions.options(), self.transactions.clients);
-        Workload::Cached(bench::Cached { database, clients, memory_percent: self.memory, cache_percents: self.database_cache.clone() })
+        Workload::Cached(bedplate_bench::Cached { database, clients, memory_percent: self.memory, cache_percents: self.database_cache.clone() })
     }
 }
 
@@ -215,9 +215,9 @@ pub struct Scan {
 
 impl Scan {
     pub fn workload(&self) -> Workload {
-        let database = bench::Oltp { cache_percent: self.database_cache, ..self.transactions.options() };
+        let database = bedplate_bench::Oltp { cache_percent: self.database_cache, ..self.transactions.options() };
         let (clients, cache_percent, multiples) = (self.transactions.clients, self.cache, self.scan.clone());
-        Workload::Scan(bench::Scan { database, clients, cache_percent, multiples, block_bytes: self.scan_block })
+        Workload::Scan(bedplate_bench::Scan { database, clients, cache_percent, multiples, block_bytes: self.scan_block })
     }
 }
 
@@ -236,7 +236,7 @@ pub struct Writers {
 
 impl Writers {
     pub fn workload(&self) -> Workload {
-        Workload::Writers(bench::Writers { size_bytes: self.size, block_bytes: self.block, threads: self.threads.clone() })
+        Workload::Writers(bedplate_bench::Writers { size_bytes: self.size, block_bytes: self.block, threads: self.threads.clone() })
     }
 }
 
@@ -273,13 +273,13 @@ pub struct Mixed {
 
 impl Mixed {
     pub fn workload(&self) -> Workload {
-        let defaults = bench::Mixed::default();
+        let defaults = bedplate_bench::Mixed::default();
         let (threads, depths) = match (&self.threads, &self.depth) {
             (None, None) if self.locking || !self.latency.is_empty() => (defaults.threads, Vec::new()),
             (None, None) => (defaults.threads, defaults.depths),
             (threads, depths) => (threads.clone().unwrap_or_default(), depths.clone().unwrap_or_default()),
         };
-        Workload::Mixed(bench::Mixed {
+        Workload::Mixed(bedplate_bench::Mixed {
             size_bytes: self.size,
             block_bytes: self.block.clone(),
             reads_percent: self.reads.clone(),
@@ -308,7 +308,7 @@ pub struct Sequential {
 
 impl Sequential {
     pub fn workload(&self) -> Workload {
-        Workload::Sequential(bench::Sequential { size_bytes: self.size, block_bytes: self.block, streams: self.streams.clone() })
+        Workload::Sequential(bedplate_bench::Sequential { size_bytes: self.size, block_bytes: self.block, streams: self.streams.clone() })
     }
 }
 
@@ -330,7 +330,7 @@ pub struct Redo {
 
 impl Redo {
     pub fn workload(&self) -> Workload {
-        Workload::Redo(bench::Redo {
+        Workload::Redo(bedplate_bench::Redo {
             append_bytes: self.append.clone(),
             committers: self.committers.clone(),
             states: self.state.clone(),
@@ -356,7 +356,7 @@ fn requests(text: &str) -> Result<(u64, usize), String> {
 
 impl Copy {
     pub fn workload(&self) -> Workload {
-        Workload::Copy(bench::Copy { size_bytes: self.size, requests: self.requests.clone() })
+        Workload::Copy(bedplate_bench::Copy { size_bytes: self.size, requests: self.requests.clone() })
     }
 }
 
@@ -378,7 +378,7 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     pub fn workload(&self) -> Workload {
-        Workload::Checkpoint(bench::Checkpoint { size_bytes: self.size, page_bytes: self.page, depth: self.depth, threads: self.threads })
+        Workload::Checkpoint(bedplate_bench::Checkpoint { size_bytes: self.size, page_bytes: self.page, depth: self.depth, threads: self.threads })
     }
 }
 
@@ -401,6 +401,6 @@ pub struct Images {
 impl Images {
     pub fn workload(&self) -> Workload {
         let Self { pieces, extents, many, .. } = *self;
-        Workload::Images(bench::Images { sizes_bytes: self.sizes.clone(), pieces, extents, many })
+        Workload::Images(bedplate_bench::Images { sizes_bytes: self.sizes.clone(), pieces, extents, many })
     }
 }

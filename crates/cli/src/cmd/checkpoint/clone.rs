@@ -6,9 +6,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use bedplate::format_size;
+use bedplate_serve::control::Request;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use serve::control::Request;
 
 use crate::device::Access;
 use crate::failure::{Failure, Result};

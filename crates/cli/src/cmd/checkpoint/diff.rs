@@ -6,9 +6,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use bedplate::{ChangedKind, ChangedRange, CheckpointDifference, DifferenceKind, format_size};
+use bedplate_serve::control::{Changes, Request};
 use clap::Args;
 use serde::Serialize;
-use serve::control::{Changes, Request};
 
 use crate::device::Access;
 use crate::failure::Result;

@@ -13,10 +13,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bedplate_serve::control::Request;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::Value;
-use serve::control::Request;
 
 use crate::device::Access;
 use crate::failure::{Failure, Result};

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bedplate::{Schedule, Timestamp, format_time};
+use bedplate_serve::control::Request;
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use serve::control::Request;
 
 use super::show::Checkpoint;
 use crate::device::Access;

@@ -5,8 +5,8 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
 use bedplate::{Timestamp, format_size, format_time};
+use bedplate_serve::control::Request;
 use serde::{Deserialize, Serialize};
-use serve::control::Request;
 
 use crate::device::Access;
 use crate::failure::{Failure, Result};

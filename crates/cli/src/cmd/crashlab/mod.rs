@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bedplate::{parse_duration, parse_size};
+use bedplate_crashlab::{Lab, Run, Selection, Stage, Workplace};
+use bedplate_serve::fuse::MountSettings;
 use clap::Args;
-use crashlab::{Lab, Run, Selection, Stage, Workplace};
-use serve::fuse::MountSettings;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::device;
@@ -111,13 +111,13 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         workplace: Workplace::make(arguments.dir.as_deref())?,
     };
     let recorded = match &arguments.replay {
-        Some(dir) => crashlab::load(&lab, dir)?,
-        None => crashlab::record(&lab, &arguments.run(&arguments.options.join(",")))?,
+        Some(dir) => bedplate_crashlab::load(&lab, dir)?,
+        None => bedplate_crashlab::record(&lab, &arguments.run(&arguments.options.join(",")))?,
     };
     let selection = Selection { seed, states: arguments.states, only: arguments.state };
-    let report = crashlab::try_states(&lab, &recorded, &selection, arguments.again(seed))?;
+    let report = bedplate_crashlab::try_states(&lab, &recorded, &selection, arguments.again(seed))?;
     if let Some(dir) = &arguments.report {
-        crashlab::write(&report, dir)?;
+        bedplate_crashlab::write(&report, dir)?;
     }
     *shown.lock().unwrap_or_else(PoisonError::into_inner) = Progress::Idle;
     drop(lab);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bedplate::{format_duration, format_size};
-use crashlab::{Report, pattern_words, verdict_line};
+use bedplate_crashlab::{Report, pattern_words, verdict_line};
 
 use crate::render::output::Shown;
 use crate::render::text;

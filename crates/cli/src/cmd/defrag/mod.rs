@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bedplate::{DefragStep, FileKind, FileSystem, Fragmentation, format_size, parse_size};
+use bedplate_serve::control::Request;
 use clap::Args;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serve::control::Request;
 
 use crate::address::PathArg;
 use crate::device::{self, Access};
@@ -130,7 +130,7 @@ impl Source<'_> {
                     return Ok(None);
                 }
                 let entries = fs.read_dir(dir.ino, None, usize::MAX)?;
-                Ok(Some(entries.into_iter().map(|entry| (path.join(serve::control::path_of(&entry.name)), entry.kind)).collect()))
+                Ok(Some(entries.into_iter().map(|entry| (path.join(bedplate_serve::control::path_of(&entry.name)), entry.kind)).collect()))
             }
             Self::Mounted(mount) => {
                 let dir = mount.dir.join(path.strip_prefix("/").unwrap_or(path));

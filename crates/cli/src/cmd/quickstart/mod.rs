@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bedplate::{FileSystem, FormatOptions, IoMode, create_image, format_size, parse_duration, parse_size};
-use bench::{Mixed, Results, Schedule, TargetSpec, Targets, Workload, run_workload};
+use bedplate_bench::{Mixed, Results, Schedule, TargetSpec, Targets, Workload, run_workload};
 use clap::Args;
 
 use super::mount;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use bedplate::{IoMode, format_duration, format_size};
-use bench::{WorkloadResults, format_number, summarize};
+use bedplate_bench::{WorkloadResults, format_number, summarize};
 use serde::Serialize;
 
 use super::{Arguments, PAGE_BYTES};

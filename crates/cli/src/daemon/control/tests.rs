@@ -1,7 +1,7 @@
 use std::sync::mpsc;
 
 use bedplate::{Arrangement, BlockDevice, FormatOptions, GroupConfig, ImportOptions, NewGroup};
-use block::{DeviceCall, DeviceQueue, Hook, HookedDevice, MemoryDevice, QueueOptions};
+use bedplate_block::{DeviceCall, DeviceQueue, Hook, HookedDevice, MemoryDevice, QueueOptions};
 
 use super::*;
 
@@ -17,7 +17,7 @@ impl std::fmt::Debug for AtLabel {
 }
 
 impl Hook for AtLabel {
-    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> block::Result<()>) -> block::Result<()> {
+    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> bedplate_block::Result<()>) -> bedplate_block::Result<()> {
         let what = matches!(call, DeviceCall::Write { offset: 0, .. }).then(|| self.0.lock().unwrap().take()).flatten();
         if let Some(what) = what {
             what();
@@ -25,7 +25,7 @@ impl Hook for AtLabel {
         pass()
     }
 
-    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> block::Result<Box<dyn DeviceQueue>> {
+    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> bedplate_block::Result<Box<dyn DeviceQueue>> {
         inner.queue(options)
     }
 }

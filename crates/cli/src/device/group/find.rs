@@ -8,7 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use bedplate::{DeviceOptions, Engine, GroupConfig, GroupErrorKind, Label, MemberState};
-use block::Backing;
+use bedplate_block::Backing;
 
 use crate::failure::{Failure, Result};
 use crate::mount;
@@ -34,7 +34,7 @@ pub(super) fn to_look() -> DeviceOptions {
 
 /// Returns the label of what lies at `path`; `None` where there is none.
 pub fn label_of(path: &Path) -> Result<Option<Label>> {
-    let device = block::open(path, &to_look())?;
+    let device = bedplate_block::open(path, &to_look())?;
     match Label::read(&*device) {
         Ok(label) => Ok(Some(label)),
         Err(error) if error.kind == GroupErrorKind::NotAMember => Ok(None),

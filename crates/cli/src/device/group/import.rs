@@ -29,7 +29,7 @@ fn refusal(located: &Located, error: bedplate::GroupError) -> Failure {
 /// Says why a group could not be opened with the members that were found. No process has it open.
 pub fn why_not(located: &Located) -> Option<String> {
     let belongs = |(path, label): &&(PathBuf, Label)| label.outdated_in(&located.config, &path.display().to_string()).is_none();
-    let opened = located.members.iter().filter(belongs).map(|(path, _)| Ok(block::open(path, &to_look())?)).collect::<Result<Vec<_>>>();
+    let opened = located.members.iter().filter(belongs).map(|(path, _)| Ok(bedplate_block::open(path, &to_look())?)).collect::<Result<Vec<_>>>();
     let checked = opened.and_then(|devices| Group::check(&devices).map_err(|error| refusal(located, error)));
     checked.err().map(|failure| failure.message)
 }
@@ -43,7 +43,7 @@ fn claim(located: &Located, access: Access) -> Result<Vec<Arc<dyn BlockDevice>>>
             tracing::warn!("{why}; it is left alone ('bedplate volume remove' takes its label off)");
             continue;
         }
-        devices.push(block::open(path, &options).map_err(|error| explain_busy(path, error.into()))?);
+        devices.push(bedplate_block::open(path, &options).map_err(|error| explain_busy(path, error.into()))?);
     }
     Ok(devices)
 }
@@ -63,7 +63,7 @@ pub fn forget(located: &Located, member: Id) {
 
 /// Takes the label of a member off a device that is not in use.
 pub fn take_label_off(path: &Path, member: Id) -> Result<()> {
-    let device = block::open(path, &DeviceOptions::default()).map_err(|error| explain_busy(path, error.into()))?;
+    let device = bedplate_block::open(path, &DeviceOptions::default()).map_err(|error| explain_busy(path, error.into()))?;
     if Label::read(&*device).is_ok_and(|label| label.member == member) {
         Label::erase(&*device)?;
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{BlockDevice, CrashChoice, Geometry, MemoryDevice, SimulatedDevice, SimulatedOptions, Snapshot};
+use bedplate_block::{BlockDevice, CrashChoice, Geometry, MemoryDevice, SimulatedDevice, SimulatedOptions, Snapshot};
 
 use super::driver::{Bug, DATA_BYTES, Driver, History, LOG_BYTES, Setup, parts};
 use super::*;

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, SimulatedDevice};
+use bedplate_block::{AlignedBuf, BlockDevice, SimulatedDevice};
 
 use super::tap::{Moments, Tap};
 use super::*;

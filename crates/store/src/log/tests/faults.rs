@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, Fault, FaultRule, FlushFault, MemoryDevice, ReadFault, SimulatedDevice, Trigger, WriteFault};
+use bedplate_block::{AlignedBuf, BlockDevice, Fault, FaultRule, FlushFault, MemoryDevice, ReadFault, SimulatedDevice, Trigger, WriteFault};
 
 use super::*;
 use crate::ErrorKind;
@@ -159,7 +159,7 @@ fn exposed_data_that_cannot_be_read_ends_the_log_and_is_called_damage() {
     log.append(&record(1, 10));
     log.append(&record(2, 10).exposing(Exposure::of(1 << 18, &[0; 10])));
     assert_eq!(log.sync(Lsn(2)).unwrap(), SyncOutcome::Durable);
-    device.inject(FaultRule::new(Fault::Read(block::ReadFault::Fail), Trigger::Always).within(1 << 18..(1 << 18) + 512));
+    device.inject(FaultRule::new(Fault::Read(bedplate_block::ReadFault::Fail), Trigger::Always).within(1 << 18..(1 << 18) + 512));
     let (report, _) = collect(&parts, LogPosition::START).unwrap();
     assert_eq!(report.last, Lsn(1));
     assert!(report.damaged.is_some_and(|damaged| damaged.contains("cannot be read")));
@@ -168,7 +168,7 @@ fn exposed_data_that_cannot_be_read_ends_the_log_and_is_called_damage() {
 #[test]
 fn a_ring_that_cannot_be_read_is_an_error_and_not_an_empty_log() {
     let (device, parts) = simulated();
-    device.inject(FaultRule::new(Fault::Read(block::ReadFault::Fail), Trigger::Always));
+    device.inject(FaultRule::new(Fault::Read(bedplate_block::ReadFault::Fail), Trigger::Always));
     assert_eq!(collect(&parts, LogPosition::START).unwrap_err().kind, ErrorKind::Io);
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, MemoryDevice, SimulatedDevice};
+use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice, SimulatedDevice};
 use proptest::collection::vec;
 use proptest::prelude::*;
 

@@ -12,7 +12,7 @@ mod threads;
 
 use std::sync::Arc;
 
-use block::{BlockDevice, MemoryDevice};
+use bedplate_block::{BlockDevice, MemoryDevice};
 use uuid::Uuid;
 
 use super::{Exposure, IntentLog, LogParts, LogPlace, LogPosition, Record, RecordKind, ReplayReport, replay};

@@ -1,6 +1,6 @@
 //! A log that goes on in its incarnation, behind what replay found.
 
-use block::AlignedBuf;
+use bedplate_block::AlignedBuf;
 
 use super::*;
 use crate::ErrorKind;

@@ -199,7 +199,7 @@ fn an_overwrite_is_permitted_for_nothing_or_for_one_seal() {
     let parts = memory_parts(RING);
     let log = open(&parts);
     let exposing = |n| record(n, 10).exposing(Exposure::of(1 << 17, b"data"));
-    parts.data.write_at(&block::AlignedBuf::from_slice(&[b"data".as_slice(), &[0; 508]].concat()), 1 << 17).unwrap();
+    parts.data.write_at(&bedplate_block::AlignedBuf::from_slice(&[b"data".as_slice(), &[0; 508]].concat()), 1 << 17).unwrap();
 
     // Still buffered: the log write waits for the data, and seals itself.
     let first = log.append(&exposing(1));

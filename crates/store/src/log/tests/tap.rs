@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{BlockDevice, DeviceCall, Hook, HookedDevice, SimulatedDevice};
+use bedplate_block::{BlockDevice, DeviceCall, Hook, HookedDevice, SimulatedDevice};
 use parking_lot::Mutex;
 
 /// The moments of a run over one or two devices: how many operations each device had carried out.
@@ -49,7 +49,7 @@ impl Tap {
 }
 
 impl Hook for Tap {
-    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> block::Result<()>) -> block::Result<()> {
+    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> bedplate_block::Result<()>) -> bedplate_block::Result<()> {
         if self.drop_flushes && matches!(call, DeviceCall::Flush) {
             return Ok(());
         }

@@ -9,7 +9,7 @@
 //! A record counts when its epoch is the head's, its ordinal is not below the head's, and *every member that is up to date and takes part* holds
 //! its own part whole. The epoch is drawn at random at every import, so nothing that a user writes can pass for a record.
 
-use block::{AlignedBuf, Segment};
+use bedplate_block::{AlignedBuf, Segment};
 
 use crate::Id;
 use crate::wire::{Reader, crc32c};

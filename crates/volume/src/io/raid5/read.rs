@@ -1,6 +1,6 @@
 //! Reading without a member: the exclusive or of all others.
 
-use block::{AlignedBuf, Operation, Result};
+use bedplate_block::{AlignedBuf, Operation, Result};
 
 use super::{Parity, xor};
 use crate::group::Handles;
@@ -22,7 +22,7 @@ impl VolumeIo {
 
     /// Reads a range within one unit whose member is gone, or failed to read it with `first`; then it is made good, or leaves.
     #[cold]
-    pub fn read_without(&self, parity: &Parity, buf: &mut [u8], address: u64, first: Option<block::Error>) -> Result<()> {
+    pub fn read_without(&self, parity: &Parity, buf: &mut [u8], address: u64, first: Option<bedplate_block::Error>) -> Result<()> {
         let place = parity.raid5.place(address);
         let column = parity.raid5.data_column(place.row, place.unit);
         self.refuse_uncertain(parity, place.row)?;

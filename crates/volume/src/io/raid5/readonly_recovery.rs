@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use block::{AlignedBuf, BlockDevice, Geometry, MemoryDevice, Operation, Result};
+use bedplate_block::{AlignedBuf, BlockDevice, Geometry, MemoryDevice, Operation, Result};
 
 use super::Parity;
 use super::log::{PAGE, RecordPart};
@@ -99,7 +99,7 @@ impl VolumeIo {
              of it may be neither old nor new",
             uncertain_rows.log_unreadable
         );
-        Err(self.error(block::ErrorKind::Io, Operation::Read, Some(start), detail))
+        Err(self.error(bedplate_block::ErrorKind::Io, Operation::Read, Some(start), detail))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use block::{AlignedBuf, Result};
+use bedplate_block::{AlignedBuf, Result};
 
 use super::Parity;
 use super::gate::Alone;

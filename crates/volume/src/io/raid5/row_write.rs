@@ -5,7 +5,7 @@
 //!            └ Stuck  └ Stuck                └──────────── Flying ────────┘                           Over
 //! ```
 
-use block::Result;
+use bedplate_block::Result;
 
 use super::Parity;
 use super::plan::{self, Put, Window};

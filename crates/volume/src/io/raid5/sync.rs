@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use block::{AlignedBuf, Operation, RequestKind, Result, Segment};
+use bedplate_block::{AlignedBuf, Operation, RequestKind, Result, Segment};
 
 use super::plan::Out;
 use super::write::Failures;
@@ -98,7 +98,7 @@ impl VolumeIo {
         &self,
         parity: &Parity,
         handles: &Handles,
-        (rows, unread): (Rows, Vec<(usize, block::Error)>),
+        (rows, unread): (Rows, Vec<(usize, bedplate_block::Error)>),
         out: Option<Out>,
         written: &mut Vec<Arc<MemberHandle>>,
     ) -> Result<Failures> {
@@ -143,7 +143,7 @@ impl VolumeIo {
     }
 
     /// Reads rows from every member that is up to date, and says which could not be read.
-    pub(crate) fn read_rows(&self, parity: &Parity, handles: &Handles, span: (u64, u64)) -> (Rows, Vec<(usize, block::Error)>) {
+    pub(crate) fn read_rows(&self, parity: &Parity, handles: &Handles, span: (u64, u64)) -> (Rows, Vec<(usize, bedplate_block::Error)>) {
         let count = span.1 - span.0 + 1;
         let len = (count * parity.raid5.unit_bytes()) as usize;
         let columns = 0..parity.raid5.columns().len();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::block::BlockDevice;
+use bedplate_block::BlockDevice;
 
 use crate::planted::{Mistake, with_mistake};
 use crate::relayout::fixture::{Acknowledged, Fixture, allowed, quiet, stamp_of, stamped, ticks};
@@ -55,7 +55,7 @@ fn wrong_after_restart(mistake: Option<Mistake>) -> usize {
             let left: Vec<Arc<dyn BlockDevice>> = (0..MEMBERS).filter(|at| *at != lost).map(|at| Arc::clone(&images[at]) as _).collect();
             let group = Group::import(&left, &ImportOptions { degraded: true, ..quiet() }).unwrap();
             let device = group.volume(Role::Data).unwrap();
-            let mut seen = ::block::AlignedBuf::zeroed((20 * ROW) as usize);
+            let mut seen = ::bedplate_block::AlignedBuf::zeroed((20 * ROW) as usize);
             device.read_at(&mut seen, 0).unwrap();
             let may = |address: u64| allowed(&history, address, moment.iter().sum());
             let is_wrong = |(sector, address): (&[u8], u64)| {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{AlignedBuf, Operation, RequestKind, Result, Segment};
+use bedplate_block::{AlignedBuf, Operation, RequestKind, Result, Segment};
 
 use super::gate::Pass;
 use super::log::{BATCH_BYTES, BATCH_PLACES, RecordPart};
@@ -18,7 +18,7 @@ use crate::planted::{Mistake, is_planted};
 const ROUND_BYTES: usize = 8 << 20;
 
 /// Members whose operation failed.
-pub(super) type Failures = Vec<(Arc<MemberHandle>, block::Error)>;
+pub(super) type Failures = Vec<(Arc<MemberHandle>, bedplate_block::Error)>;
 
 /// What a batch works on.
 #[derive(Clone, Copy)]

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use block::{AlignedBuf, Completion, Request, RequestKind, Result, Segment};
+use bedplate_block::{AlignedBuf, Completion, Request, RequestKind, Result, Segment};
 use parking_lot::Mutex;
 
 use super::Parity;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use ::block::{BlockDevice, DeviceCall, Hook, HookedDevice};
+use bedplate_block::{BlockDevice, DeviceCall, Hook, HookedDevice};
 use rand::SeedableRng;
 
 use super::*;
@@ -97,7 +97,7 @@ struct Meddled {
 }
 
 impl Hook for Meddled {
-    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> ::block::Result<()>) -> ::block::Result<()> {
+    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> ::bedplate_block::Result<()>) -> ::bedplate_block::Result<()> {
         // Only a copy writes so much at once; a write that is held up ends when the step has.
         if let DeviceCall::Write { offset, bytes } = call
             && bytes.len() > 8192

@@ -7,7 +7,7 @@ mod turns;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ::block::{AlignedBuf, BlockDevice, MemoryDevice};
+use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice};
 use rand::RngExt;
 use rand_xoshiro::Xoshiro256PlusPlus;
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ::block::{QueueOptions, RequestKind, Segment};
+use bedplate_block::{QueueOptions, RequestKind, Segment};
 use rand::SeedableRng;
 
 use super::*;
@@ -97,7 +97,7 @@ fn unnoticed(shape: Shape, members: usize, added: usize, target: Target) {
                         let offset = part * parts + lane * (parts / 4) + rng.random_range(0..parts / 4 / 4096) * 4096;
                         let first = Segment { offset, len: 4096 };
                         queue
-                            .push(::block::Request {
+                            .push(::bedplate_block::Request {
                                 token: lane,
                                 kind: RequestKind::Write,
                                 buf: Some(stamped(offset, 4096, round)),
