@@ -552,9 +552,16 @@ impl FileSystem {
     /// # Errors
     /// As [`resolve`](Self::resolve) and [`open_inode`](Self::open_inode).
     pub fn open(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
-        let (ino, suffix) = self.inner.fs.resolve_for_open(path.as_ref(), options, &|dir, name, making| self.make_with_room(dir, name, making))?;
-        let options = OpenOptions { mode: suffix.or(options.mode), ..options.clone() };
-        self.open_inode(ino, &options)
+        let mut gone = None;
+        loop {
+            let (ino, suffix) = self.inner.fs.resolve_for_open(path.as_ref(), options, &|dir, name, making| self.make_with_room(dir, name, making))?;
+            let options = OpenOptions { mode: suffix.or(options.mode), ..options.clone() };
+            match self.open_inode(ino, &options) {
+                // A rename or rollback replaced the file since the name was looked up.
+                Err(error) if error.kind == ErrorKind::NotFound && gone != Some(ino) => gone = Some(ino),
+                result => return result,
+            }
+        }
     }
     /// Makes a directory and the missing ones above it.
     ///
