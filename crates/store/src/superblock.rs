@@ -37,7 +37,7 @@ pub const COPY_B: u64 = 8 << 20;
 pub const VOLUME_BYTES_MIN: u64 = 32 << 20;
 /// The smallest log.
 pub const LOG_BYTES_MIN: u64 = 1 << 20;
-/// How many chunks of the metadata region stand in the superblock itself; what is more stands in [`lists`].
+/// How many chunks of the metadata region stand in the superblock itself; what is more stands in `superblock/lists.rs`.
 pub const CHUNKS_INLINE: usize = 128;
 /// Updates are counted: no count that is further away ever was.
 pub(crate) const GENERATION_MAX: u64 = 1 << 48;
