@@ -347,7 +347,7 @@ impl Filesystem for Adapter {
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         _number: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -361,7 +361,7 @@ impl Filesystem for Adapter {
         let len = data.len() as u32;
         // The flags of the open and, since Linux sends them along, those of this one call (`RWF_DSYNC`, `RWF_SYNC`).
         let durability = Durability::of_flags(open_flags.0);
-        self.0.write(&Write { handle: fh.0, offset, data, from_pages, kill_set_id, durability }, move |answer| match answer {
+        self.0.write(&Write { caller: caller(req), handle: fh.0, offset, data, from_pages, kill_set_id, durability }, move |answer| match answer {
             Ok(()) => reply.written(len),
             Err(errno) => reply.error(errno.into()),
         });

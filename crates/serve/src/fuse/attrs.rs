@@ -67,7 +67,7 @@ impl Shared {
             let attr = self.fs.attr(ino)?;
             remove_capabilities(&self.fs, ino)?;
             if set_id {
-                return Ok(without_set_id(&attr));
+                return Ok(without_set_id(&attr, caller));
             }
         }
         Ok(None)

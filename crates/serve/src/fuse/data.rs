@@ -65,6 +65,7 @@ impl Durability {
 
 /// A write request.
 pub(super) struct Write<'a> {
+    pub(super) caller: Caller,
     pub(super) handle: u64,
     pub(super) offset: u64,
     pub(super) data: &'a [u8],
@@ -212,7 +213,7 @@ impl Shared {
     }
 
     fn write_data(&self, open: &OpenFile, request: &Write<'_>) -> Answer<()> {
-        self.privileges.before_write(&self.fs, open, request.kill_set_id)?;
+        self.privileges.before_write(&self.fs, open, request.caller, request.kill_set_id)?;
         with_buffer(request.data.len(), |buf| {
             buf.copy_from_slice(request.data);
             open.file.write_at(buf, request.offset)
@@ -240,7 +241,7 @@ impl Shared {
     ) {
         let changed = self.run("fallocate", || {
             let open = self.open_file(handle)?;
-            self.privileges.before_write(&self.fs, &open, !caller.keeps_set_id())?;
+            self.privileges.before_write(&self.fs, &open, caller, !caller.keeps_set_id())?;
             open.file.allocate(allocate_mode(mode)?, offset, len)?;
             Ok(open)
         });
@@ -281,7 +282,7 @@ impl Shared {
     ) {
         let copied = self.run("copy_file_range", || {
             let (source, target) = (self.open_file(from.0)?, self.open_file(to.0)?);
-            self.privileges.before_write(&self.fs, &target, !caller.keeps_set_id())?;
+            self.privileges.before_write(&self.fs, &target, caller, !caller.keeps_set_id())?;
             let copied = copy(&source, from.1, &target, to.1, len.min(COPY_BYTES_MAX))?;
             Ok((target, copied))
         });

@@ -62,6 +62,16 @@ fn s_47_a_write_by_an_ordinary_user_takes_set_id_bits_away() {
             assert!(success, "{said}");
             assert_eq!(mode(&m, "f"), 0o777, "{options}: {script}");
         }
+        // Without group execution, too, where the writer is not of the group.
+        for script in ["echo x >> $M/f", "fallocate -o 64K -l 4K $M/f", "truncate -s 1 $M/f"] {
+            for (group, left) in [(0, 0o666), (NOBODY, 0o2666)] {
+                chown(m.path("f"), Some(0), Some(group)).unwrap();
+                fs::set_permissions(m.path("f"), Permissions::from_mode(0o6666)).unwrap();
+                let (success, said) = shell_as(NOBODY, &m, script);
+                assert!(success, "{said}");
+                assert_eq!(mode(&m, "f"), left, "{options}: {script}, group {group}");
+            }
+        }
         fs::set_permissions(m.path("f"), Permissions::from_mode(0o4777)).unwrap();
         fs::OpenOptions::new().write(true).open(m.path("f")).unwrap().write_all_at(b"root", 0).unwrap();
         assert_eq!(mode(&m, "f"), 0o4777, "root keeps them");
