@@ -362,8 +362,8 @@ fn s_34_a_full_volume_says_so_stays_sound_and_recovers() {
 /// An open that looked a name up and found its file replaced and removed failed with "inode N was removed".
 #[test]
 fn a_name_that_is_replaced_all_the_time_can_always_be_opened() {
-    let device = device(64 << 20);
-    format(&device);
+    let device = device(64 << 20, 512);
+    format(&device, 4096);
     let fs = mount_as(&device, IoMode::Concurrent);
     drop(fs.open("/name", &OpenOptions::create()).unwrap());
     let replaced = AtomicBool::new(false);

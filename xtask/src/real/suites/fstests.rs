@@ -202,10 +202,10 @@ done
 exec @bedplate@ mount $places ${options:+-o "$options"} > /dev/null
 "#;
 
-/// umount(8), which waits for the end of the process that served the mount.
+/// umount(8), which waits for the end of the process that served the mount; a bind mount has none.
 const UMOUNT: &str = r#"#!/bin/sh
 for last; do :; done
-if [ $# = 1 ] && [ "$(@findmnt@ -rno FSTYPE "$last" | tail -n 1)" = fuse.bedplate ]; then
+if [ $# = 1 ] && [ "$(@findmnt@ -rno FSTYPE,FSROOT "$last" | tail -n 1)" = "fuse.bedplate /" ]; then
     exec > /dev/null
     exec @bedplate@ unmount "$(@findmnt@ -rno TARGET "$last" | tail -n 1)"
 fi

@@ -11,8 +11,6 @@ use super::pjdfstest::last_line;
 use super::results::{Results, Verdict};
 use super::sources::Tree;
 
-const LIMIT: Duration = Duration::from_secs(180);
-
 /// The system calls on files: the directories of their tests below testcases/kernel/syscalls.
 const CALLS: &str = "access chdir chmod chown close copy_file_range creat faccessat faccessat2 fadvise fallocate fchdir fchmod fchmodat fchmodat2 \
     fchown fchownat fcntl fdatasync fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstatat fstatfs fsync ftruncate futimesat getcwd \
@@ -41,8 +39,8 @@ struct Test {
     arguments: Vec<String>,
 }
 
-/// Runs the tests in `directory`.
-pub fn syscalls(tree: &Path, directory: &Path, logs: &Path, quick: bool, only: &[String]) -> Result<Results> {
+/// Runs the tests in `directory`, each within `limit`.
+pub fn syscalls(tree: &Path, directory: &Path, logs: &Path, quick: bool, only: &[String], limit: Duration) -> Result<Results> {
     let list = std::fs::read_to_string(tree.join("runtest/syscalls")).context("the tree has no runtest/syscalls")?;
     let mut results = Results::default();
     // The short form is every fourth test.
@@ -67,7 +65,7 @@ pub fn syscalls(tree: &Path, directory: &Path, logs: &Path, quick: bool, only: &
             .env("TMPDIR", &place)
             .env("LTPROOT", tree);
         command.env("LTP_COLORIZE_OUTPUT", "n").env("LTP_DATAROOT", &home);
-        let ended = run(&mut command, &log, LIMIT)?;
+        let ended = run(&mut command, &log, limit)?;
         let verdict = verdict(&ended);
         if !matches!(verdict, Verdict::Failed(_)) {
             std::fs::remove_file(&log)?;

@@ -40,7 +40,7 @@ pub struct Choice {
     /// Suites: only tests whose names start so
     #[arg(long, value_name = "PREFIX")]
     only: Vec<String>,
-    /// Suites: how many seconds one test of fstests may take
+    /// Suites: how many seconds one test of fstests or LTP may take
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     limit: u64,
     /// Suites: the source tree of pjdfstest in C
@@ -115,10 +115,9 @@ fn prepare(suite: Suite, choice: &Choice) -> Result<Ready> {
 
 /// Runs a suite on one side, after it ran on others.
 fn run(bed: &Bed, side: &Side, ready: &Ready, choice: &Choice, before: &[Results]) -> Result<Results> {
-    let logs = logs(side)?;
+    let (logs, limit) = (logs(side)?, Duration::from_secs(choice.limit));
     if let Ready::Fstests(tree) = ready {
         let mut tests = fstests::tests(tree, choice.quick, &choice.only)?;
-        let limit = Duration::from_secs(choice.limit);
         let Some(first) = before.first() else { return fstests::generic(bed, side, tree, &logs, &tests, limit) };
         // What the suite skips it skips for what the machine or FUSE lacks, in every mode; and XFS is asked for what the mount ran.
         tests.retain(|test| first.0.get(test).is_none_or(|verdict| !matches!(verdict, Verdict::Skipped(_))));
@@ -137,7 +136,7 @@ fn run(bed: &Bed, side: &Side, ready: &Ready, choice: &Choice, before: &[Results
         Ready::FsxCrate(program) => exercisers::fsx(&Fsx::Crate(program), place, &logs, quick)?,
         Ready::FsxTree(program) => exercisers::fsx(&Fsx::OfFstests(program), place, &logs, quick)?,
         Ready::Fsstress(program) => exercisers::fsstress(program, place, &logs, quick)?,
-        Ready::Ltp(tree) => ltp::syscalls(tree, place, &logs, quick, &choice.only)?,
+        Ready::Ltp(tree) => ltp::syscalls(tree, place, &logs, quick, &choice.only, limit)?,
         Ready::Fstests(_) => unreachable!("it is run above"),
     };
     results.add_check(ground.end(bed));
