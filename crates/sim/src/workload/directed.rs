@@ -2,7 +2,7 @@
 
 use bedplate_fs::IoMode;
 
-use super::past::{defragmentation, full_volume, heirs, named_files, rollbacks, untorn};
+use super::past::{clones_of_full_volume, defragmentation, full_volume, heirs, named_files, rollbacks, untorn};
 use super::{Back, Change, On, RenameKind, Step};
 
 /// A workload with a name.
@@ -45,6 +45,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "pages that are written untorn", steps: untorn },
     Directed { name: "scattered files are moved together", steps: defragmentation },
     Directed { name: "a full volume deletes its oldest checkpoints", steps: full_volume },
+    Directed { name: "a full volume and what clones still need", steps: clones_of_full_volume },
 ];
 
 pub(super) const A: On = On::Name(0, 0);

@@ -183,6 +183,23 @@ pub(super) fn full_volume() -> Vec<Step> {
     steps
 }
 
+/// S-76, I-CKP-2: on a full volume every block that is free is used at once: none may be that a clone still needs, whichever side goes first.
+pub(super) fn clones_of_full_volume() -> Vec<Step> {
+    let grown = On::Name(2, 0);
+    let mut steps = vec![Step::Create(0, 0), write(A, 0, 60_000, 1), Step::Sync];
+    steps.extend(fill(On::Name(5, 0)));
+    for round in 0..3u8 {
+        let (gone, stays) = if round % 2 == 0 { (0, 1) } else { (1, 0) };
+        let read = Step::Read(On::Name(stays, 0), IoMode::Concurrent, 0, 60_000);
+        steps.extend([Step::Clone(None, 0, 0, 1), write(A, 0, 8192, 10 + round), Step::Read(B, IoMode::Concurrent, 0, 60_000)]);
+        steps.extend([Step::Unlink(gone, 0), Step::Sync, Step::Create(2, 0)]);
+        // What does not fit is refused.
+        steps.extend((0..16).map(|part| write(grown, part * 30_000, 30_000, 20 + round)));
+        steps.extend([Step::SyncData(grown), read, Step::Unlink(2, 0), Step::Rename(stays, 0, 0, 0, RenameKind::Replace), Step::Sync]);
+    }
+    steps
+}
+
 /// S-58: whole units, larger writes of whole blocks and single blocks, over holes, over preallocated and written blocks, under checkpoints, at the end
 /// of the file and behind an end that lies within a block.
 pub(super) fn untorn() -> Vec<Step> {
