@@ -27,6 +27,7 @@ struct Run {
     seeds: AtomicU64,
     tally: Mutex<Tally>,
     failed: AtomicBool,
+    violations: AtomicU64,
 }
 
 impl Run {
@@ -109,11 +110,13 @@ impl Run {
     /// Says in one line what a seed broke.
     fn tell(&self, violation: &Violation, part: u64) {
         self.failed.store(true, Ordering::SeqCst);
+        self.violations.fetch_add(1, Ordering::SeqCst);
         let (seed, state) = (violation.seed, violation.states + 1);
         let pair = violation.steps.iter().find(|step| matches!(step, Step::During(..))).map(|step| format!("{step:?}: ")).unwrap_or_default();
         let what = violation.what.lines().take(3).map(str::trim).collect::<Vec<_>>().join(" | ");
         let seconds = self.started.elapsed().as_secs();
-        println!("seed {seed} part {part}, state {state}, {seconds} s: {pair}{what}");
+        let line = format!("seed {seed} part {part}, state {state}, {seconds} s: {pair}{what}");
+        if self.arguments.json { eprintln!("{line}") } else { println!("{line}") }
     }
 
     fn report(&self, violation: Box<Violation>, part: u64, effort: &Effort) {
@@ -211,21 +214,24 @@ fn main() -> ExitCode {
         seeds: AtomicU64::new(0),
         tally: Mutex::default(),
         failed: AtomicBool::new(false),
+        violations: AtomicU64::new(0),
     };
     std::thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(|| run.work()))));
-    if run.failed.load(Ordering::SeqCst) {
+    let failed = run.failed.load(Ordering::SeqCst);
+    if failed && !run.arguments.survey {
         return ExitCode::FAILURE;
     }
+    let violations = run.violations.load(Ordering::SeqCst);
     let minutes = run.started.elapsed().as_secs_f64() / 60.0;
     let (seeds, total) = (run.seeds.into_inner(), run.tally.into_inner().expect("no thread panics with it"));
     if json {
-        println!("{}", serde_json::json!({ "seeds": seeds, "tally": total, "minutes": minutes, "violations": 0 }));
+        println!("{}", serde_json::json!({ "seeds": seeds, "tally": total, "minutes": minutes, "violations": violations }));
     } else {
         let Tally { states, second_cuts, second_lives, interleaved, grouped, .. } = total;
         let rate = states as f64 / minutes;
         println!(
-            "{states} distinct crash states of {seeds} seeds ({second_cuts} during recovery, {second_lives} in a second life, {interleaved} with a step in the middle of another, {grouped} of a group of devices), {rate:.0} a minute, 0 violations"
+            "{states} distinct crash states of {seeds} seeds ({second_cuts} during recovery, {second_lives} in a second life, {interleaved} with a step in the middle of another, {grouped} of a group of devices), {rate:.0} a minute, {violations} violations"
         );
     }
-    ExitCode::SUCCESS
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
