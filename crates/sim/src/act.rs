@@ -254,7 +254,7 @@ impl Stage {
             Step::Clone(slot, file, dir, to) => self.clone_files(Slots::Files, slot, &file_path(file, dir), &file_path(to, 0)),
             Step::CloneDirectory(slot, from, to) => self.clone_files(Slots::Directories, slot, &dir_path(from), &format!("/d{to}")),
             Step::Sync => fs.sync().map(|()| Outcome::promising(Promise::All)),
-            Step::Grow(_) | Step::Remount | Step::Kill | Step::Vanish(_) | Step::Return | Step::Die(..) | Step::During(..) => {
+            Step::Grow(_) | Step::Remount | Step::Kill | Step::Vanish(_) | Step::Return | Step::Overwrite(..) | Step::Die(..) | Step::During(..) => {
                 unreachable!("these are the recorder's")
             }
         }

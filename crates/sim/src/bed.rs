@@ -12,10 +12,11 @@ mod fresh;
 mod remains;
 mod wire;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bedplate_block::{BlockDevice, CrashChoice, CrashStep, Geometry, SimulatedDevice, SimulatedOptions, Snapshot};
+use bedplate_block::{AlignedBuf, BlockDevice, CrashChoice, CrashStep, Geometry, SimulatedDevice, SimulatedOptions, Snapshot};
 use parking_lot::Mutex;
 
 pub(crate) use fresh::{SIZE_MAX, format_options, fresh_bed, quiet, stale_bed};
@@ -37,6 +38,8 @@ pub struct Bed {
     agreed: Arc<Snapshots>,
     /// Members that do not answer.
     away: Arc<Vec<AtomicBool>>,
+    /// One of them is away for good.
+    lost: Arc<AtomicBool>,
     /// How many extents or names a record of a long change takes when the volume is mounted; 0: as many as in the product.
     per_record: u16,
 }
@@ -59,7 +62,7 @@ impl Bed {
         let devices: Vec<_> = contents.iter().zip(0..).map(|(content, number)| SimulatedDevice::over(content, &options(number))).collect();
         let away = Arc::new(devices.iter().map(|_| AtomicBool::new(false)).collect());
         let agreed = Arc::new(contents.to_vec());
-        Self { ground, members: ground.members(), devices, clock: Arc::default(), agreed, away, per_record: 0 }
+        Self { ground, members: ground.members(), devices, clock: Arc::default(), agreed, away, lost: Arc::default(), per_record: 0 }
     }
 
     /// The same, mounted so that a record of a long change takes so many extents or names.
@@ -112,6 +115,32 @@ impl Bed {
     /// Lets a member answer no more, or again.
     pub(crate) fn set_away(&self, member: usize, away: bool) {
         self.away[member].store(away, Ordering::SeqCst);
+    }
+
+    /// Lets a member answer no more, for good.
+    pub(crate) fn lose(&self, member: usize) {
+        self.set_away(member, true);
+        self.lost.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets all members answer again that are not away for good.
+    pub(crate) fn return_all(&self) {
+        if !self.lost.load(Ordering::SeqCst) {
+            self.away.iter().for_each(|away| away.store(false, Ordering::SeqCst));
+        }
+    }
+
+    /// Writes over a member past the process: with zeros, or with what it held when the copies agreed first. The labels go first, durably, so that a cut
+    /// leaves no member that looks like one and holds nothing.
+    pub(crate) fn overwrite(&self, member: usize, old: bool) -> bedplate_block::Result<()> {
+        const LABELS_BYTES: u64 = 2 << 20;
+        let device = &self.devices[member];
+        let older = self.agreed[member].clone();
+        for range in [0..LABELS_BYTES, LABELS_BYTES..device.size_bytes()] {
+            self.timed(|| if old { restore(device, &older, &range) } else { device.write_zeroes(range.start, range.end - range.start) })?;
+            self.timed(|| device.flush())?;
+        }
+        Ok(())
     }
 
     /// Whether a member does not answer.
@@ -181,6 +210,16 @@ impl Bed {
         }
         result
     }
+}
+
+/// Writes what an older content holds where it differs.
+fn restore(device: &SimulatedDevice, older: &Snapshot, range: &Range<u64>) -> bedplate_block::Result<()> {
+    for page in device.snapshot().pages_not_shared(older).into_iter().filter(|page| range.contains(&page.start)) {
+        let mut bytes = AlignedBuf::zeroed(usize::try_from(page.end - page.start).expect("a page"));
+        older.read(&mut bytes, page.start);
+        device.write_at(&bytes, page.start)?;
+    }
+    Ok(())
 }
 
 /// Each device has a choice of its own; that the log's keeps all and the others nothing, or the other way round, is what their order stands against.

@@ -148,14 +148,14 @@ pub(crate) fn recover_and_compare(before: &View, looks: Looks, remains: &Remains
     if let Some(what) = looked.and_then(|looked| difference(&looked, &seen.view)) {
         return Err(format!("S-38: a read-only mount shows another state than recovery makes: {what}"));
     }
-    let (fs, seen) = if looks.goes_on { use_on(before, remains, fs, seen)? } else { (fs, seen) };
+    let (fs, seen) = if looks.goes_on { use_on(before, remains, fs, &seen)? } else { (fs, seen) };
     grow_over_removed(&fs, &seen.view)?;
     drop((fs, seen));
     remains.copies_agree(looks.scrub)
 }
 
 /// Writes to a recovered volume, unmounts it, and mounts it again: it shows the same.
-fn use_on(before: &View, remains: &Remains, fs: FileSystem, seen: Seen) -> Result<(FileSystem, Seen), String> {
+fn use_on(before: &View, remains: &Remains, fs: FileSystem, seen: &Seen) -> Result<(FileSystem, Seen), String> {
     let wrote = go_on(before, &fs)?;
     fs.unmount().map_err(|e| format!("the recovered volume cannot be unmounted: {e}"))?;
     let fs = remains.mount(quiet()).map_err(|e| format!("the volume does not mount a second time: {e}"))?;

@@ -159,7 +159,7 @@ impl Model {
             Step::Clone(slot, file, dir, to) => self.clone_file(slot, file, dir, &format!("f{to}"), outcome),
             Step::CloneDirectory(slot, from, to) => self.clone_directory(slot, from, &format!("d{to}"), outcome),
             Step::SyncDirectory(dir) => self.directory(dir).map(drop),
-            Step::Sync | Step::Grow(_) | Step::Vanish(_) | Step::Return => Ok(()),
+            Step::Sync | Step::Grow(_) | Step::Vanish(_) | Step::Return | Step::Overwrite(..) => Ok(()),
             Step::During(..) | Step::Die(..) => unreachable!("its steps are applied one after the other"),
             Step::Remount | Step::Kill => {
                 self.held.clear();

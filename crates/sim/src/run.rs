@@ -64,6 +64,7 @@ impl Recorder {
             Step::Die(step, calls) => self.die(step, *calls)?,
             Step::Vanish(member) => self.vanish(usize::from(*member)),
             Step::Return => self.return_all(),
+            Step::Overwrite(member, old) => self.overwrite(usize::from(*member), *old)?,
             Step::During(first, second, turns) => return self.during(first, second, turns),
             _ => carry_out(self.stage.as_ref().expect("it is mounted"), &mut self.history, step)?,
         };
@@ -154,6 +155,19 @@ impl Recorder {
         Outcome::default()
     }
 
+    /// A member is written over beneath the group, if none is away or behind. What is read of it before the group knows is nobody's promise.
+    fn overwrite(&mut self, member: usize, old: bool) -> std::result::Result<Outcome, String> {
+        let bed = &self.history.bed;
+        if bed.ground() != Ground::One && self.whole && !self.is_one_away() {
+            let member = member % bed.ground().members();
+            bed.overwrite(member, old).map_err(|e| e.to_string())?;
+            self.wires.check_members().map_err(|e| format!("a member was written over, and the others do not do: {e}"))?;
+            self.whole = false;
+            bed.lose(member);
+        }
+        Ok(Outcome::default())
+    }
+
     /// Members are there again, and behind until the next mount brought them up to date. An open group does not look for them.
     fn return_all(&mut self) -> Outcome {
         self.returns = true;
@@ -163,8 +177,7 @@ impl Recorder {
     /// Members that return do so while nothing is mounted.
     fn arrive(&mut self) {
         if std::mem::take(&mut self.returns) {
-            let bed = &self.history.bed;
-            (0..bed.ground().members()).for_each(|member| bed.set_away(member, false));
+            self.history.bed.return_all();
         }
     }
 

@@ -60,12 +60,14 @@ pub(crate) enum Mistake {
     CopyNotMarked,
     /// A relayout moves a region whose copies may differ.
     DoubtfulRegionMoved,
+    /// The label of a member counts as what was written there, whatever it is.
+    LabelNotCompared,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl Mistake {
     /// All of them.
-    const ALL: [Self; 27] = [
+    const ALL: [Self; 28] = [
         Self::LabelsBeforeFlush,
         Self::WritesNotHeld,
         Self::RowsStayInLog,
@@ -93,6 +95,7 @@ impl Mistake {
         Self::RowsNotLocked,
         Self::CopyNotMarked,
         Self::DoubtfulRegionMoved,
+        Self::LabelNotCompared,
     ];
 }
 

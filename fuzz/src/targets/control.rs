@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice, Snapshot};
-use bedplate_volume::{Arrangement, Group, ImportOptions, NewGroup, Role, Shape, create};
 use bedplate_cli::forge;
+use bedplate_volume::{Arrangement, Group, ImportOptions, NewGroup, Role, Shape, create};
 
 use crate::checked::{Checked, Watch};
 

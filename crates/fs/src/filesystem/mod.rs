@@ -554,7 +554,8 @@ impl FileSystem {
     pub fn open(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
         let mut gone = None;
         loop {
-            let (ino, suffix) = self.inner.fs.resolve_for_open(path.as_ref(), options, &|dir, name, making| self.make_with_room(dir, name, making))?;
+            let (ino, suffix) =
+                self.inner.fs.resolve_for_open(path.as_ref(), options, &|dir, name, making| self.make_with_room(dir, name, making))?;
             let options = OpenOptions { mode: suffix.or(options.mode), ..options.clone() };
             match self.open_inode(ino, &options) {
                 // A rename or rollback replaced the file since the name was looked up.

@@ -123,6 +123,10 @@ impl Remains {
 
 /// Opens a group. A member that was away when the power went may be newer than the others know: it is refused, and left out.
 pub(super) fn open_group(members: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> bedplate_fs::Result<Group> {
+    // A device that something else wrote over is no member any more.
+    let is_member =
+        |device: &&Arc<dyn BlockDevice>| !matches!(Label::read(&***device), Err(error) if error.kind == bedplate_volume::ErrorKind::NotAMember);
+    let members = &members.iter().filter(is_member).cloned().collect::<Vec<_>>()[..];
     let failed = |e: bedplate_volume::Error| bedplate_fs::Error::new(bedplate_fs::ErrorKind::Io, format!("the group does not open: {e}"));
     match Group::import(members, options) {
         Err(error) if error.kind == bedplate_volume::ErrorKind::Outdated => {

@@ -7,7 +7,8 @@ use bedplate_block::{
     AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Error, ErrorKind, Hook, HookedDevice, Operation, QueueOptions, Request, Result,
 };
 use bedplate_fs::{FileSystem, MountOptions};
-use bedplate_volume::{FOREGROUND_UNLIMITED, Group, ImportOptions, NewGroup, Role};
+use bedplate_volume::{FOREGROUND_UNLIMITED, Group, ImportOptions, NewGroup, Role, WeakGroup};
+use parking_lot::Mutex;
 
 use super::Bed;
 use super::remains::{limits, open_group};
@@ -21,6 +22,8 @@ pub(crate) struct Wires {
     closed: Arc<AtomicBool>,
     /// How many calls of devices get through before the process dies.
     fuse: Arc<AtomicU64>,
+    /// The group that is open.
+    group: Mutex<Option<WeakGroup>>,
 }
 
 impl Bed {
@@ -31,7 +34,7 @@ impl Bed {
             let wire = Wire { bed: self.clone(), index, closed: Arc::clone(&closed), fuse: Arc::clone(&fuse) };
             HookedDevice::named(name(self, index), Arc::clone(inner) as _, wire) as Arc<dyn BlockDevice>
         };
-        Wires { bed: self.clone(), devices: self.devices.iter().enumerate().map(wire).collect(), closed, fuse }
+        Wires { bed: self.clone(), devices: self.devices.iter().enumerate().map(wire).collect(), closed, fuse, group: Mutex::default() }
     }
 }
 
@@ -100,7 +103,14 @@ impl Wires {
         if sync {
             group.sync().map_err(|e| bedplate_fs::Error::new(bedplate_fs::ErrorKind::Io, e.to_string()))?;
         }
+        *self.group.lock() = Some(group.downgrade());
         Ok(data_of(&group))
+    }
+
+    /// The group looks whether its members are what they were, as its background thread does every few seconds.
+    pub(crate) fn check_members(&self) -> std::result::Result<(), String> {
+        let group = self.group.lock().as_ref().and_then(WeakGroup::upgrade).ok_or("no group is open")?;
+        group.check_members().map_err(|e| e.to_string())
     }
 
     pub(crate) fn mount(&self, options: MountOptions) -> bedplate_fs::Result<FileSystem> {

@@ -195,6 +195,9 @@ pub enum Step {
     Vanish(u8),
     /// The member that answers no more is there again, as it was, from the next mount on.
     Return,
+    /// Something else writes over a member of the group with what that held when the group was made, or with zeros, if all hold everything; the group
+    /// notices it. The member does not come back.
+    Overwrite(u8, bool),
     /// Carries out a step in the middle of another, each on a thread of its own of which only one runs at a time: the first begins, and the turn goes
     /// over after so many points at which it may, and back after so many, until the numbers are used up.
     During(Box<Step>, Box<Step>, Vec<u16>),
@@ -203,7 +206,8 @@ pub enum Step {
 impl Step {
     /// Whether it mounts or changes devices, which the recorder does, or is made of other steps.
     pub(crate) fn is_recorders(&self) -> bool {
-        matches!(self, Self::Remount | Self::Kill | Self::Die(..) | Self::Grow(_) | Self::Vanish(_) | Self::Return | Self::During(..))
+        let of_devices = matches!(self, Self::Grow(_) | Self::Vanish(_) | Self::Return | Self::Overwrite(..));
+        of_devices || matches!(self, Self::Remount | Self::Kill | Self::Die(..) | Self::During(..))
     }
 
     /// The file that it finds by a path, before it does anything to it: file slot, directory slot, and whether it opens it.

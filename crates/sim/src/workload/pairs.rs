@@ -157,7 +157,11 @@ pub fn generate_interleaved(seed: u64, count: usize, grounds: &[Ground]) -> (Set
             }
             4 if setup.ground != Ground::One && rng.random_range(0..2) == 0 => {
                 let member = rng.random_range(0..3);
-                steps.push(if rng.random_range(0..3) == 0 { Step::Return } else { Step::Vanish(member) });
+                steps.push(match rng.random_range(0..6) {
+                    0 | 1 => Step::Return,
+                    2 if !grounds.contains(&Ground::One) => Step::Overwrite(member, rng.random_range(0..2) == 0),
+                    _ => Step::Vanish(member),
+                });
             }
             4 => steps.push(retained(&mut rng)),
             5 => steps.push(match change(&mut rng) {
