@@ -1,9 +1,9 @@
-//! Fuzzers of everything that reads bytes which somebody else wrote.
+//! Fuzzers of everything that reads bytes that come from outside.
 //!
 //! Each target is a plain function of bytes. `cargo xtask fuzz TARGET` drives it with coverage guidance; an ordinary test replays the inputs
 //! that are kept in `corpus/`, so that what was found once stays mended.
 //!
-//! A panic is a finding wherever it happens, also in a thread or where somebody catches it: only what the metadata tree's library throws over
+//! A panic is a finding wherever it happens, also in a thread or where it is caught: only what the metadata tree's library throws over
 //! damaged pages, and the guard around it turns into an error, is not.
 #![forbid(unsafe_code)]
 
@@ -34,7 +34,7 @@ impl Target {
     /// Runs one input.
     ///
     /// # Errors
-    /// Every panic of our own code, and every one that nobody caught, with its place.
+    /// Every panic of our own code, and every one that was not caught, with its place.
     pub fn try_run(&self, data: &[u8]) -> Result<(), String> {
         install_hook();
         take_ours();

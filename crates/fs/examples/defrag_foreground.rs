@@ -8,7 +8,7 @@
 //! round; then, each time scattered anew, the file next to it is put together at 20 MiB a second, that file itself is, and the same as fast as it goes.
 //!
 //! One line a case: its name, then medians of all rounds, operations a second, and the 99th and 99.9th percentile of reads and of writes, each
-//! with its ratio to the window without defragmentation of the same round, and how much was moved in a second. (Who waits for a step is few: two threads can
+//! with its ratio to the window without defragmentation of the same round, and how much was moved in a second. (Few threads wait for a step: two threads can
 //! wait for twenty steps a second. So look at the 99.9th percentile.)
 #![forbid(unsafe_code)]
 

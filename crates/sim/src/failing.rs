@@ -97,7 +97,7 @@ pub fn try_failures(setup: &Setup, steps: &[Step], failure: Failure, for_ever: b
 
 struct Run {
     wires: Wires,
-    /// `None` once a flush had failed while nobody had the volume mounted: then the power is off.
+    /// `None` once a flush had failed while the volume was not mounted: then the power is off.
     stage: Option<Stage>,
     history: History,
     device: Arc<SimulatedDevice>,
@@ -221,7 +221,7 @@ impl Run {
     fn nothing_leaked(&self) -> Result<(), String> {
         let entries = self.fs().read_dir(InodeNo::ROOT, None, usize::MAX).map_err(|e| e.to_string())?;
         let Some(any) = entries.iter().find(|entry| entry.kind == FileKind::File) else { return Ok(()) };
-        // Blocks that left files wait for somebody who needs more than there are.
+        // Blocks that left files wait for a request that needs more than there are.
         let file = self.fs().open_inode(any.ino, &OpenOptions::read_write()).map_err(|e| e.to_string())?;
         if file.allocate(AllocateMode::Preallocate { keep_size: true }, 0, 1 << 36).is_ok() {
             return Err("a file has 64 GiB on a small volume".into());

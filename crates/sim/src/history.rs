@@ -26,13 +26,13 @@ pub struct Done {
     pub moved: Option<(InodeNo, Change, u64, u64)>,
     /// What it wrote to a file, or which of its bytes it changed in another way.
     pub wrote: Option<Wrote>,
-    /// More of the same step follows: its `end` is the step's, because nobody saw when this part was done.
+    /// More of the same step follows: its `end` is the step's, because it was not seen when this part was done.
     pub part: bool,
     /// When it began and ended, on a clock of all threads.
     pub span: Range<u64>,
 }
 
-/// Steps that somebody else's sync promised: so many of them, from so many device operations on.
+/// Steps that another thread's sync promised: so many of them, from so many device operations on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Floor {
     pub(crate) end: usize,

@@ -50,7 +50,7 @@ struct State {
     /// How many pauses the turn still lasts; `None`: to the end.
     left: Option<u16>,
     turns: VecDeque<u16>,
-    /// Who waits at a pause.
+    /// The thread that waits at a pause.
     waiting: [bool; 2],
     over: [bool; 2],
     pauses: [u64; 2],
@@ -198,7 +198,7 @@ impl Turns {
         state
     }
 
-    /// Whoever waited for what this thread let go of comes to its own next pause first.
+    /// A thread that waited for what this one released comes to its own next pause first.
     fn let_wake<'a>(&'a self, mut state: MutexGuard<'a, State>, who: Who) -> MutexGuard<'a, State> {
         let other = who.other().index();
         while !state.waiting[other] && !state.over[other] && state.entries[other].is_some() && !self.is_asleep(&mut state, other) {

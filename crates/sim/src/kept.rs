@@ -31,7 +31,7 @@ struct Reach {
     complete: usize,
     /// So many had begun.
     started: usize,
-    /// So many somebody else's sync had promised.
+    /// So many another thread's sync had promised.
     floor: usize,
 }
 

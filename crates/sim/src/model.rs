@@ -363,7 +363,7 @@ impl Model {
         let top = nodes[&entry(nodes, InodeNo::ROOT, &format!("d{from}"))?].clone();
         let Kind::Directory(entries) = &top.kind else { return Err("it is not a directory") };
         let below: Vec<_> = entries.iter().map(|(name, ino)| (name.clone(), *ino, nodes.get(ino).cloned())).collect();
-        // One that failed told no numbers: it gets such as nobody has.
+        // One that failed told no numbers: it gets such as no file has.
         let invented = |of: InodeNo| InodeNo(u64::MAX - of.0);
         let told = match outcome.made {
             Some(_) => outcome.entries.clone(),

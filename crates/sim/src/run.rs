@@ -155,7 +155,7 @@ impl Recorder {
         Outcome::default()
     }
 
-    /// A member is written over beneath the group, if none is away or behind. What is read of it before the group knows is nobody's promise.
+    /// A member is written over beneath the group, if none is away or behind. What is read of it before the group knows is not promised.
     fn overwrite(&mut self, member: usize, old: bool) -> std::result::Result<Outcome, String> {
         let bed = &self.history.bed;
         if bed.ground() != Ground::One && self.whole && !self.is_one_away() {

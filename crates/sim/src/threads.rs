@@ -1,5 +1,5 @@
-//! Many threads on one file system: each has a directory and pages of a shared file that nobody else touches, so what each of them was promised is
-//! known whoever comes first. Log, group commit, flushes, metadata, free space and the shared file's map are everybody's.
+//! Many threads on one file system: each has a directory and pages of a shared file that no other thread touches, so what each of them was promised is
+//! known in any order. Log, group commit, flushes, metadata, free space and the shared file's map are common to all.
 //!
 //! Which thread runs when is the scheduler's: a seed gives the same steps, not the same order. What a failure leaves to look at is therefore the
 //! devices themselves, as the cut left them ([`Remains::save`]).
@@ -131,7 +131,7 @@ impl Crowd {
             let running: Vec<_> = begun.into_iter().map(|begun| scope.spawn(work(begun))).collect();
             running.into_iter().map(|thread| thread.join().map_err(|_| "a thread panicked".to_owned())?).collect::<Result<Vec<_>, String>>()
         });
-        // Nobody unmounts.
+        // There is no unmount.
         wires.cut();
         drop(fs);
         let mut crowd = Self { histories: Vec::new(), made: Vec::new(), shared };
@@ -218,7 +218,7 @@ impl Crowd {
         self.histories[0].operations()
     }
 
-    /// Mostly right after somebody was promised something: there it may be missed.
+    /// Mostly right after a promise: there it may be missed.
     fn choose(&self, rng: &mut Xoshiro256PlusPlus) -> (usize, CrashChoice) {
         let (first, last) = (self.histories[0].first_operation(), self.operations());
         let history = &self.histories[rng.random_range(0..self.histories.len())];

@@ -104,7 +104,7 @@ fn keeps(group: &Group, base: &Base) {
     assert_eq!(other, None, "a byte of the volume changed");
 }
 
-/// Takes an input for the answer of whoever took a daemon's place.
+/// Takes an input for the answer of a process that took a daemon's place.
 pub fn reply(data: &[u8]) {
     let shown = forge::control_reply(data).unwrap_or_else(|why| why);
     assert!(!shown.contains(|c: char| c.is_control() && c != '\n' && c != '\t'), "{}", shown.escape_debug());

@@ -1,8 +1,9 @@
-//! What neither the compiler nor clippy sees: sizes, crate edges, words, links, licences and ids.
+//! What neither the compiler nor clippy sees: sizes, edges of crates and modules, words, links, licences and ids.
 //!
 //! Each rule is a pure function from the repository's text (or cargo's metadata) to findings; this file reads the text once and prints.
 
 mod crates;
+mod cycles;
 mod documents;
 mod ids;
 mod sources;
@@ -48,6 +49,7 @@ pub fn passes() -> Result<bool> {
     findings.extend(sources::check(&texts, &std::env::current_dir()?));
     findings.extend(documents::check(&texts, Path::new(".")));
     findings.extend(ids::check(&texts));
+    findings.extend(cycles::check(&texts));
     findings.extend(crates::check(&metadata()?));
     for finding in &findings {
         println!("tidy: {finding}");

@@ -15,9 +15,12 @@ const WORDS: [(&str, &str, &str); 5] = [
     ("todo", "!(", "unfinished code"),
     ("unimpl", "emented!(", "unfinished code"),
     ("FIX", "ME", "a note instead of a decision"),
-    ("#[ig", "nore", "a test that nobody runs"),
+    ("#[ig", "nore", "a test that is not run"),
     ("XX", "X:", "a note instead of a decision"),
 ];
+
+/// Words for people, which no comment uses of software: its subject is the thing. Cut in two as above.
+const PEOPLE: [(&str, &str); 4] = [("wh", "o"), ("who", "ever"), ("nob", "ody"), ("someb", "ody")];
 
 /// Where people's own directories lie; cut in two as above. What a test writes belongs into a directory of its own, not into the shared one.
 const PLACES: [(&str, &str); 4] = [("/ho", "me/"), ("/ro", "ot/"), ("/Us", "ers/"), ("/t", "mp/")];
@@ -35,6 +38,7 @@ pub fn check(texts: &[Text], root: &Path) -> Vec<String> {
         if text.is_rust() {
             size(text, &mut findings);
             words(text, &mut findings);
+            people(text, &mut findings);
             forbids_unsafe(text, &mut findings);
         }
     }
@@ -57,6 +61,15 @@ fn words(text: &Text, findings: &mut Vec<String>) {
         }
         if line.contains(concat!("TO", "DO")) && !line.contains(concat!("TO", "DO(0")) {
             findings.push(text.finding(number + 1, "a note for later names its decision, as in (0004)"));
+        }
+    }
+}
+
+fn people(text: &Text, findings: &mut Vec<String>) {
+    for (number, line) in text.content.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with("//")) {
+        let used = |word: &str| PEOPLE.iter().any(|(start, end)| word.eq_ignore_ascii_case(&format!("{start}{end}")));
+        if let Some(word) = line.split(|c: char| !c.is_alphanumeric()).find(|word| used(word)) {
+            findings.push(text.finding(number + 1, format_args!("`{word}` in a comment: name the thread, the process or the user that is meant")));
         }
     }
 }
@@ -141,6 +154,15 @@ mod tests {
         let noted = concat!("// TO", "DO(0004): later\n");
         assert!(check(&[text("a.rs", noted)]).is_empty());
         assert_eq!(check(&[text("a.rs", &noted.replace("(0004)", ""))]).len(), 1);
+    }
+
+    #[test]
+    fn words_for_people_are_found_in_comments_alone() {
+        for (start, end) in PEOPLE {
+            let word = format!("{start}{end}");
+            assert_eq!(check(&[text("a.rs", &format!("fn a() {{}}\n    /// It is {word}, and more.\n"))]).len(), 1, "{word}");
+            assert!(check(&[text("a.rs", &format!("const A: &str = \"{word}\";\n/// {word}se\n"))]).is_empty(), "{word}");
+        }
     }
 
     #[test]

@@ -189,7 +189,7 @@ fn setup_for_writers() -> Setup {
 }
 
 fn write_at_once(t: &Setup, disturb: impl FnOnce(&Setup) + Send) {
-    // What the ordering lock does for writers; reads go without, each writer reads what nobody else writes.
+    // What the ordering lock does for writers; reads go without, each writer reads what no other thread writes.
     let order = Mutex::new(());
     let mut parts: Vec<Vec<u8>> = vec![vec![0; PART]; WRITERS];
     thread::scope(|scope| {

@@ -164,7 +164,7 @@ fn a_file_dropped_while_its_pages_are_written_leaves_nothing() {
     assert_eq!((cache.counters().dirty_bytes, cache.counters().resident_bytes), (0, 0));
 }
 
-/// A flush waits for a write that somebody else began, and that write fails, after an earlier failure was told: the flush must not succeed.
+/// A flush waits for a write that another thread began, and that write fails, after an earlier failure was told: the flush must not succeed.
 #[test]
 fn a_flush_hears_of_a_failure_it_waited_for_although_an_earlier_one_was_told() {
     /// Fails the first write, and every one at 1 MiB while `failing`, which it holds back until `open`.

@@ -115,7 +115,7 @@ fn s_78_backups_restore_what_checkpoints_show() {
     bedplate(["unmount", text(&dir)]).succeeds();
 }
 
-/// S-78: an ordinary user, who cannot give files away, is told so, and no program comes to act for another owner than it was given to.
+/// S-78: an ordinary user cannot give files away and is told so, and no program comes to act for another owner than it was given to.
 #[test]
 fn s_78_owners_that_cannot_be_set_are_told() {
     let Some(scratch) =
@@ -382,7 +382,7 @@ fn s_78_what_got_lost_is_stored_anew() {
     assert_eq!(made["base"].as_str(), Some("one"), "{made}");
     assert!((1..=1 << 20).contains(&made["read_bytes"].as_u64().unwrap()), "{made}");
     bedplate(["backup", "verify", text(&repository)]).succeeds();
-    // A damaged manifest is told, stands in nobody's way and can be deleted.
+    // A damaged manifest is reported, hinders nothing else and can be deleted.
     let (one, manifest) = (repository.join("manifests/one"), "manifests/one");
     fs::write(&one, &fs::read(&one).unwrap()[1..]).unwrap();
     bedplate(["backup", "list", text(&repository)]).succeeds().says(manifest);

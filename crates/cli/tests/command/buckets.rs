@@ -153,7 +153,7 @@ fn s_100_a_network_that_fails() {
     bedplate(["unmount", text(&dir)]).succeeds();
 }
 
-/// S-100, S-102: killed in the middle, a backup is not listed, its chunks are used, and who would delete waits until its claim is dead.
+/// S-100, S-102: killed in the middle, a backup is not listed, its chunks are used, and a deletion waits until its claim is dead.
 #[test]
 fn s_102_a_killed_backup_to_a_bucket() {
     let Some(server) = Server::start("killed backups to a bucket").filter(|_| can_mount("killed backups to a bucket")) else { return };

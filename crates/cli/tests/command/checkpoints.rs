@@ -340,7 +340,7 @@ fn s_84_a_database_is_bracketed_and_always_released() {
     };
     create("one", &program("good", "exit 0"), "60s").succeeds().says("one");
     assert_eq!(journaled(), "freeze thaw");
-    // Nobody waits for a checkpoint that cannot be.
+    // Nothing waits for a checkpoint that cannot be made.
     create("one", &program("good", "exit 0"), "60s").fails(1, "exists");
     assert_eq!(journaled(), "");
     // The checkpoint fails: released all the same.
@@ -398,7 +398,7 @@ fn a_password_of_a_database_is_nobodys_to_read() {
     }
 }
 
-/// S-84: SQLite itself: nobody writes while the checkpoint is made, its log is empty then, and others write afterwards.
+/// S-84: SQLite itself: no connection writes while the checkpoint is made, its log is empty then, and others write afterwards.
 #[test]
 fn s_84_sqlite_is_bracketed() {
     let sqlite = |path: &std::path::Path, sql: &str| {

@@ -166,7 +166,7 @@ fn a_signal_ends_a_busy_mount_too_and_a_second_one_is_answered() {
     held.write_all_at(b"written", 0).unwrap();
     kill_process(mount.pid(), Signal::TERM).unwrap();
     assert!(told.any(|line| line.contains("in use by") && line.contains(&std::process::id().to_string())), "who is cut off is named");
-    // The end waits a while for whoever holds the mount.
+    // The end waits a while for processes that hold the mount.
     kill_process(mount.pid(), Signal::TERM).unwrap();
     assert!(told.any(|line| line.contains("being unmounted already")));
     assert!(mount.0.wait().unwrap().success());

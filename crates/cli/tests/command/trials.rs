@@ -175,7 +175,7 @@ fn s_113_whatever_ends_a_trial_the_file_is_served_as_before() {
     let (code, told) = ended(running);
     assert!(code == Some(1) && told.contains(&format!("run 'bedplate unmount {}'", text(&dir))), "{code:?} {told}");
     bedplate(["mount", text(&image), text(&dir), "-o", "mode=concurrent"]).succeeds();
-    // Whether it still tells of the trial depends on what of the log was durable: nobody synced the file.
+    // Whether it still tells of the trial depends on what of the log was durable: the file was not synced.
     bedplate(["mode", text(&file)]).succeeds().says("not set, served as concurrent");
     bedplate(["unmount", text(&dir)]).succeeds();
     bedplate(["mount", text(&image), text(&dir), "-o", "ro"]).succeeds();

@@ -6,7 +6,7 @@ use crate::harness::{Scratch, can_mount, command, run, text};
 
 const USER: &str = "65534";
 
-/// Runs the binary as an ordinary user: as this one, or from root as nobody.
+/// Runs the binary as an ordinary user: as this one, or from root as one without rights.
 pub fn as_user<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Command {
     let own = command(arguments);
     if !rustix::process::geteuid().is_root() {

@@ -52,7 +52,7 @@ fn a_refused_create_leaves_no_image_and_warns_of_nothing() {
     assert!(create("tank", &["--layout", "stripe"]).succeeds().stderr().contains("2 columns: a stripe"));
 }
 
-/// A pipe was opened, and waited for somebody to write to it.
+/// A pipe was opened, and waited for a writer.
 #[test]
 fn what_is_no_device_or_has_two_names_is_no_member() {
     let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! Groups that change under a live mount with somebody who writes: members that die and come back, other layouts, scrubs on schedule.
+//! Groups that change under a live mount that is written to: members that die and come back, other layouts, scrubs on schedule.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -94,7 +94,7 @@ fn is_sound(member: &str, content: &[u8]) {
     assert!(bedplate(["cat", member, "/still"]).succeeds().stdout_bytes() == content);
 }
 
-/// S-87, S-88: a member that is cut short dies, moves into what the others keep in reserve, and goes back to its device; nobody who writes notices.
+/// S-87, S-88: a member that is cut short dies, moves into what the others keep in reserve, and goes back to its device; writers notice nothing.
 #[test]
 fn s_87_a_member_that_dies_on_a_live_mount_moves_into_the_reserve_and_back() {
     if !can_mount("volume_live") {
@@ -159,7 +159,7 @@ fn a_member_that_failed_on_a_live_mount_is_shown_with_the_reason() {
     bedplate(["unmount", first]).succeeds();
 }
 
-/// S-89, S-91: to a RAID-5 and back, paused, resumed and turned round by command, while somebody writes.
+/// S-89, S-91: to a RAID-5 and back, paused, resumed and turned round by command, during writes.
 #[test]
 fn s_89_a_live_mount_becomes_a_raid5_and_is_what_it_was_again() {
     if !can_mount("volume_live") {
@@ -271,7 +271,7 @@ fn s_106_a_scrub_on_schedule_finds_a_page_on_a_live_mount_and_tells_of_it() {
     }
     writer.finish();
     is_sound(first, &still);
-    // What it found is told also when nobody has the group mounted.
+    // What it found is told also when the group is not mounted.
     let shown = bedplate(["volume", "show", wrong]).succeeds().stdout();
     assert!(
         shown.contains("1 difference, 0 left") && shown.contains("SQLite page 17): ") && shown.contains("the others are mended from it"),

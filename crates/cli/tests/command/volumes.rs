@@ -179,7 +179,7 @@ fn s_107_a_scrub_of_a_raid5_finds_the_unit_that_is_wrong_by_its_database_page() 
     assert!(found.code() == 4 && found.stdout().contains("not known which is right"), "{}", found.stdout());
 }
 
-/// S-106: a schedule is told, carried out while somebody has the group open, and forgotten when it is turned off.
+/// S-106: a schedule is told, carried out while the group is open, and forgotten when it is turned off.
 #[test]
 fn s_106_scrubs_are_put_on_schedule_and_shown() {
     let scratch = Scratch::new();
@@ -243,7 +243,7 @@ fn s_108_who_was_replaced_is_no_member_any_more() {
     assert!(refusal(bedplate(["volume", "import", "--degraded", text(&second)])).contains("carries no label"));
 }
 
-/// S-109: what is left of a group is mounted to look at, and nobody is written to.
+/// S-109: what is left of a group is mounted read-only, and no member is written to.
 #[test]
 fn s_109_a_group_without_a_member_is_mounted_to_look_at_it() {
     if !can_mount("volumes") {

@@ -370,7 +370,7 @@ fn directories_that_are_no_tree_are_refused() {
     v.with_inode(v.d, |row| row.parent = v.e);
     v.with_inode(InodeNo::ROOT, |row| row.nlink = 2);
     v.finds(&[(FindingKind::DirectoryLoop, "reachable from itself only")], false);
-    // A mount takes it: nothing is lost but what nobody can reach, and no walk goes in circles.
+    // A mount takes it: nothing is lost but what cannot be reached, and no walk goes in circles.
     let fs = v.mount().unwrap();
     fs.make(InodeNo::ROOT, b"f", FileKind::Directory, NEW, 0).unwrap();
     let e = fs.rename(InodeNo::ROOT, b"f", v.e, b"f", RenameMode::Replace).unwrap_err();

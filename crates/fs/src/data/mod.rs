@@ -9,7 +9,7 @@
 //!              inode lock, shared ◄─────────────────────────────────────────────┘
 //!                    │
 //!   all written and │
-//!    nobody else's? ─┤ yes: one lookup, the device's own call, nothing else
+//!    not shared?    ─┤ yes: one lookup, the device's own call, nothing else
 //!                    │ whole blocks of holes or unwritten: claim the blocks, write, publish
 //!                    └ anything else: inode lock, exclusive ─► pad, read-modify-write, publish
 //! ```

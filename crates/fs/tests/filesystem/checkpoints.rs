@@ -162,7 +162,7 @@ pub fn differing<'a>(a: &'a BTreeMap<String, Vec<u8>>, b: &'a BTreeMap<String, V
     a.keys().chain(b.keys()).filter(|key| a.get(*key) != b.get(*key)).map(|key| (key, a.get(key).zip(b.get(key)).map(|(a, b)| place(a, b)))).collect()
 }
 
-/// I-CKP-4, S-50: a writer who writes one file and then another never finds, in any checkpoint, the second without the first, nor half a write.
+/// I-CKP-4, S-50: a writer that writes one file and then another never finds, in any checkpoint, the second without the first, nor half a write.
 #[test]
 fn i_ckp_4_a_checkpoint_cuts_through_no_write() {
     let device = device(96 << 20, 512);

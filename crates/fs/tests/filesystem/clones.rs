@@ -30,7 +30,7 @@ fn free(fs: &FileSystem) -> u64 {
     fs.statfs().free_bytes
 }
 
-/// S-75, S-76, I-CKP-2, I-CKP-6, I-IO-6: clones of the present and of checkpoints show what these show; what is done to one of them nobody else sees,
+/// S-75, S-76, I-CKP-2, I-CKP-6, I-IO-6: clones of the present and of checkpoints show what these show; what is done to one of them no other shows,
 /// in whatever order they, their sources and the checkpoints go; and a mount finds the same free space again.
 #[test]
 fn s_76_nobody_sees_what_happens_to_a_clone() {
@@ -106,7 +106,7 @@ fn s_76_nobody_sees_what_happens_to_a_clone() {
     }
 }
 
-/// S-76: a clone costs no space for data until somebody writes; whatever order they go in, the blocks become free with the last.
+/// S-76: a clone costs no space for data until it is written to; whatever order they go in, the blocks become free with the last.
 #[test]
 fn s_76_blocks_become_free_with_the_last_who_has_them() {
     const BYTES: u64 = 4 << 20;

@@ -1,4 +1,4 @@
-//! Power cuts in the middle of a file's life: what was synced is there, what was not is old or new or zero, and never somebody else's.
+//! Power cuts in the middle of a file's life: what was synced is there, what was not is old or new or zero, and never another file's.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Defragmentation: files lie together afterwards, nothing of them changes, whoever uses them meanwhile and wherever the power goes.
+//! Defragmentation: files lie together afterwards, nothing of them changes, whatever uses them meanwhile and wherever the power goes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,7 +116,7 @@ fn s_73_shared_blocks_stay_unless_asked_for() {
     sound(&device);
 }
 
-/// Whoever reads and writes meanwhile notices nothing: every block holds what its last writer wrote.
+/// Readers and writers notice nothing meanwhile: every block holds what its last writer wrote.
 #[test]
 fn s_72_readers_and_writers_go_on_meanwhile() {
     let device = device(96 << 20, 512);

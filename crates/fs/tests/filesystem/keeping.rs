@@ -73,7 +73,7 @@ pub fn full(device: &Arc<dyn BlockDevice>, mode: IoMode, policy: SpacePolicy) ->
     fs
 }
 
-/// S-82, S-55: whoever needs blocks gets them from the oldest checkpoints that may go, in every mode and way; the others stay and show what they showed.
+/// S-82, S-55: what needs blocks gets them from the oldest checkpoints that may go, in every mode and way; the others stay and show what they showed.
 #[test]
 fn s_82_a_full_volume_deletes_the_oldest_where_that_is_the_policy() {
     for mode in [IoMode::Cached, IoMode::Direct, IoMode::Concurrent, IoMode::ConcurrentCache] {
@@ -125,7 +125,7 @@ fn s_55_a_full_volume_refuses_by_default() {
     assert_sound(&device);
 }
 
-/// S-82: a queue with I/O in flight, many writers at once, appends, allocation, and names, all on a full volume: nobody waits for ever, nothing fails.
+/// S-82: a queue with I/O in flight, many writers at once, appends, allocation, and names, all on a full volume: nothing waits for ever, nothing fails.
 #[test]
 fn s_82_room_is_made_for_queues_threads_and_names() {
     let device = device(64 << 20, 512);
@@ -426,7 +426,7 @@ fn s_80_one_schedule_that_fails_stops_no_other() {
     let run = fs.run_schedules(hour(1, 1)).unwrap();
     assert!(run.made.len() == 1 && run.failures.len() == 1 && run.failures[0].contains("'broken'"), "{run:?}");
     assert!(fs.run_schedules(hour(1, 1)).unwrap().failures.is_empty(), "it had its turn");
-    // S-120: it is told with the reason, also after a remount and to who adds it again, until it goes well or is removed.
+    // S-120: it is told with the reason, also after a remount and when it is added again, until it goes well or is removed.
     let broken = |fs: &FileSystem| fs.schedules().into_iter().find(|schedule| schedule.name == "broken").unwrap().failure;
     assert!(broken(&fs).unwrap().contains("/missing") && fs.schedules()[1].failure.is_none(), "{:?}", fs.schedules());
     fs.unmount().unwrap();

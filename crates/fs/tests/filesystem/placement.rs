@@ -84,7 +84,7 @@ fn s_103_redirected_writes_lie_together() {
     assert!(without <= 2 * APPEND && with >= 256 << 10, "{without} and {with} bytes on average");
 }
 
-/// S-103: room that is kept is nobody's: it fails no write of others, and goes with the file.
+/// S-103: reserved room belongs to no file's data: it fails no write of others, and goes with the file.
 #[test]
 fn s_103_room_that_is_kept_fails_nobody() {
     let (_, fs) = volume();

@@ -157,7 +157,7 @@ fn s_25_a_concurrent_file_grows_under_running_io() {
     fs.sync().unwrap();
 }
 
-/// S-24: a read finds in the cache nothing older than the last write that had returned, whoever wrote.
+/// S-24: a read finds in the cache nothing older than the last write that had returned, of any thread.
 #[test]
 fn s_24_cached_reads_are_never_older_than_a_write_that_returned() {
     let device = device(48 << 20, 512);

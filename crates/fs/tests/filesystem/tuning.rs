@@ -21,7 +21,7 @@ fn standing(fs: &FileSystem, tunable: Tunable) -> (u64, TunedBy, Option<u64>) {
     (state.value, state.by, state.stored)
 }
 
-/// S-85: in effect at once, and kept, also by a volume that nobody unmounts.
+/// S-85: in effect at once, and kept, also by a volume that is not unmounted.
 #[test]
 fn s_85_a_tunable_counts_at_once_and_at_every_later_mount() {
     let device = device(64 << 20, 512);
@@ -34,7 +34,7 @@ fn s_85_a_tunable_counts_at_once_and_at_every_later_mount() {
     assert_eq!(fs.info().mode, IoMode::Concurrent);
     assert_eq!(standing(&fs, Tunable::Threads).2, Some(7), "from the next mount on");
     assert_ne!(fs.tunable(Tunable::Threads), 7);
-    // A crash: nobody unmounts.
+    // A crash: there is no unmount.
     drop(fs);
     let fs = FileSystem::mount(Arc::clone(&device), None, MountOptions::default()).unwrap();
     for (tunable, value) in changes {

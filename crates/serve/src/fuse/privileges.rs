@@ -65,7 +65,7 @@ pub(super) fn remove_capabilities(fs: &FileSystem, ino: InodeNo) -> Answer<()> {
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
 
 /// Returns the permission bits that are left when a caller's change takes the set-ID bits; `None` when there are none to take. Set-group-ID without
-/// group execution is no privilege of who belongs to the group, and on directories neither bit is.
+/// group execution is no privilege of a member of the group, and on directories neither bit is.
 pub(super) fn without_set_id(attr: &Attr, caller: Caller) -> Option<u32> {
     if attr.kind == FileKind::Directory || attr.mode & SET_ID == 0 {
         return None;

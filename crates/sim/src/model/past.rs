@@ -78,7 +78,7 @@ impl Model {
         Ok(gone.iter().map(without).collect())
     }
 
-    /// Takes over a checkpoint that somebody else holds against what it should show.
+    /// Takes over a checkpoint that another judge holds against what it should show.
     pub(crate) fn add_checkpoint(&mut self, line: String, seen: &Seen) -> Result<(), Refusal> {
         let name = line.split(' ').nth(1).unwrap_or_default().to_owned();
         let past = Past { line, shown: Arc::new(seen.view.clone()), nodes: Arc::new(seen.nodes.clone()) };

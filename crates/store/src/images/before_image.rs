@@ -209,8 +209,8 @@ impl CheckpointSet {
         self.block_refs.apply(&plan.deltas, others)
     }
 
-    /// Notes what a record left to one row. Where no files share blocks nobody writes what a change of a file left: to a checkpoint alone. What the
-    /// deletion of a checkpoint left, the others being as they were, may be unwritten blocks of a file.
+    /// Records block runs whose reference count dropped to one. Where no files share blocks a change of a file leaves them to a checkpoint
+    /// alone, which is never written. What the deletion of a checkpoint left, the others being as they were, may be unwritten blocks of a file.
     pub fn note_unshared(&mut self, lsn: Lsn, runs: &[Run], others: Others, sealed: Lsn) {
         if !self.cloned.is_empty() || others == Others::Covered {
             self.pending_unshare.note(lsn, runs, sealed);

@@ -157,7 +157,7 @@ impl Stage {
         }
     }
 
-    /// Flushes; then what was complete before is on the device, whoever carried it there.
+    /// Flushes; then what was complete before is on the device, whichever thread carried it there.
     fn flush(&self) {
         let before: Vec<_> = self.history.iter().map(|h| h.lock().unwrap().begin_read()).collect();
         self.file.flush().unwrap();
@@ -198,7 +198,7 @@ fn explore<const ACTS: usize>(blocks: usize, acts: [Act; ACTS], check: Act) {
             .map(|act| {
                 let stage = Arc::clone(&stage);
                 thread::spawn(move || {
-                    // Who yields lets all others go first; so the device's patience alone would settle who is how far when.
+                    // A thread that yields lets all others go first; so the device's patience alone would settle how far each thread is.
                     (0..thread_rng().gen_range(0..20)).for_each(|_| thread::yield_now());
                     act(&stage);
                 })

@@ -1,6 +1,6 @@
 //! One line of JSON each way, between a command and the process that has a group open, and when each believes the other.
 //!
-//! Every process of this machine can take the name of an abstract socket, and call it. So neither side believes the other before the system has said who
+//! Every process of this machine can take the name of an abstract socket, and call it. So neither side believes the other before the system has said which process
 //! that is, and a line has an end: its length and the time for it are bounded.
 
 use std::io::{self, BufRead, BufReader, Read, Write};

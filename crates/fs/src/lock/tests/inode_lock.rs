@@ -86,7 +86,7 @@ fn who_waits_long_helps_those_in_the_way() {
     assert!(help.1.load(Ordering::SeqCst));
 }
 
-/// Notes who waits.
+/// Notes the waiters.
 #[derive(Default)]
 struct Notes(AtomicUsize);
 

@@ -330,7 +330,7 @@ impl Driver {
 }
 
 impl History {
-    /// Forgets what came after `last`, as a crash does, and returns who owns the slots.
+    /// Forgets what came after `last`, as a crash does, and returns the owners of the slots.
     fn rewind(&mut self, last: Lsn) -> [Occupancy; SLOTS] {
         // What was promised before the crash is promised still.
         let kept = self.promises.iter().map(|promise| promise.lsn).max().unwrap_or_default();
@@ -347,7 +347,7 @@ impl History {
         slots
     }
 
-    /// Who owns which slot after record `last`.
+    /// The owner of each slot after record `last`.
     fn owners(&self, last: Lsn) -> std::collections::BTreeMap<usize, usize> {
         let mut owners = std::collections::BTreeMap::new();
         for effect in &self.effects[..last.0 as usize] {

@@ -233,7 +233,7 @@ fn long() -> Long {
     let mut batches = Vec::new();
     for n in 1..=5_u64 {
         let exposed = AlignedBuf::from_slice(&[n as u8; 4096]);
-        // The last record's data is never written: nobody was told that it is durable, and it seals nothing before it that would need it.
+        // The last record's data is never written: it was not reported as durable, and it seals nothing before it that would need it.
         if n < 5 {
             device.write_at(&exposed, data + n * 4096).unwrap();
         }

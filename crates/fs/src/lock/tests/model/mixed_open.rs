@@ -80,7 +80,7 @@ impl File {
         self.returned.store(value, Ordering::SeqCst);
     }
 
-    /// S-20, S-29, S-30: a read sees every write that had returned, whoever opened or closed meanwhile.
+    /// S-20, S-29, S-30: a read sees every write that had returned, whatever was opened or closed meanwhile.
     fn read(&self) {
         let returned = self.returned.load(Ordering::SeqCst);
         let seen = loop {

@@ -21,7 +21,7 @@ use shuttle::thread;
 
 use crate::lock::{HELP_AFTER, Help};
 
-/// Somebody else gets on meanwhile.
+/// Another thread goes on meanwhile.
 struct Yields;
 
 impl Help for Yields {
@@ -30,7 +30,7 @@ impl Help for Yields {
     }
 }
 
-/// Who holds what: an exclusive holder adds this, a shared one 1.
+/// The holders: an exclusive holder adds this, a shared one 1.
 const ALONE: u64 = 1 << 32;
 
 /// Enters a place that a lock guards, stays a while, and leaves.
@@ -77,7 +77,7 @@ fn inode_lock(readers: usize, writers: usize) {
     assert!(!shared.0.is_held(), "everybody left");
 }
 
-/// I-LCK-1, I-LCK-2; and that nobody waits for ever, because the checker reports a deadlock.
+/// I-LCK-1, I-LCK-2; and that no thread waits for ever, because the checker reports a deadlock.
 #[test]
 fn no_order_of_threads_breaks_the_inode_lock() {
     shuttle::check_random(|| inode_lock(2, 2), 2000);
@@ -103,7 +103,7 @@ fn ranges() {
     assert!(state.held.0.is_empty() && state.waiting.is_empty(), "I-RNG-2: everybody left");
 }
 
-/// I-RNG-1, I-RNG-2; and that nobody stands in line for ever.
+/// I-RNG-1, I-RNG-2; and that no thread stands in line for ever.
 #[test]
 fn no_order_of_threads_breaks_the_range_lock() {
     shuttle::check_random(ranges, 2000);
