@@ -51,6 +51,7 @@ pub fn check(metadata: &Value) -> Vec<String> {
     let mut findings = Vec::new();
     edges(&packages, &mut findings);
     planted(&packages, &mut findings);
+    interleaved(&packages, &mut findings);
     duplicates(&packages, &mut findings);
     licences(&packages, &mut findings);
     findings
@@ -106,6 +107,18 @@ fn planted(packages: &[&Value], findings: &mut Vec<String>) {
             .any(|(feature, asked)| asked.contains(PLANTED) && (name(package), feature, asked) != HANDED_ON);
         if hidden {
             findings.push(format!("a feature of {} turns {PLANTED} on, which only the tests of bedplate-sim may ask for", name(package)));
+        }
+    }
+}
+
+/// The feature of the file system in which the crash judge lets another thread go on. No program carries it: the judge alone asks for it.
+const INTERLEAVE: (&str, &str) = ("interleave", "bedplate-sim");
+
+fn interleaved(packages: &[&Value], findings: &mut Vec<String>) {
+    let (feature, judge) = INTERLEAVE;
+    for package in packages.iter().filter(|package| package["source"].is_null() && name(package) != judge) {
+        if list(&package["dependencies"]).any(|dependency| list(&dependency["features"]).any(|asked| asked == feature)) {
+            findings.push(format!("{} asks for the feature {feature}, which only {judge} may", name(package)));
         }
     }
 }
@@ -227,6 +240,17 @@ mod tests {
         let mut findings = Vec::new();
         planted(&[&fs], &mut findings);
         assert_eq!(findings.len(), 1, "{findings:?}");
+    }
+
+    #[test]
+    fn interleaving_points_outside_the_judge_are_found() {
+        for (asks, count) in [("bedplate-sim", 0), ("bedplate-cli", 1)] {
+            let mut package = package(asks, "1", true, &[]);
+            package["dependencies"] = json!([{"name": "bedplate-fs", "features": [INTERLEAVE.0]}]);
+            let mut findings = Vec::new();
+            interleaved(&[&package], &mut findings);
+            assert_eq!(findings.len(), count, "{asks}: {findings:?}");
+        }
     }
 
     #[test]
