@@ -37,7 +37,7 @@ impl GroupRuntime {
         })
     }
 
-    /// Lets spares take the places of members that failed, and where none fits, free space of others.
+    /// Replaces failed members by hot spares, and where none fits, moves them into free space of others.
     pub fn relocate(&self) -> Result<()> {
         if self.group_state.read_only {
             return Ok(());
@@ -70,7 +70,7 @@ impl GroupRuntime {
         }
     }
 
-    /// Returns the smallest spare that is large enough and has no larger blocks.
+    /// Chooses the hot spare for a failed member: the smallest that is large enough and has no larger blocks.
     fn spare_for(&self, config: &Config, handles: &Handles, index: usize) -> Option<usize> {
         let (needed, block) = (config.needed_bytes(index), self.block_size_on(config, index));
         let serves = |handle: &Arc<MemberHandle>| handle.device.geometry().logical_block_size <= block;
