@@ -52,6 +52,9 @@ struct Clock {
     counts: Vec<usize>,
 }
 
+/// Both labels of a member lie in so many bytes.
+const LABELS_BYTES: u64 = 2 << 20;
+
 /// Contents of all devices.
 pub(crate) type Snapshots = Vec<Snapshot>;
 
@@ -130,17 +133,20 @@ impl Bed {
         }
     }
 
-    /// Writes over a member past the process: with zeros, or with what it held when the copies agreed first. The labels go first, durably, so that a cut
-    /// leaves no member that looks like one and holds nothing.
-    pub(crate) fn overwrite(&self, member: usize, old: bool) -> bedplate_block::Result<()> {
-        const LABELS_BYTES: u64 = 2 << 20;
-        let device = &self.devices[member];
-        let older = self.agreed[member].clone();
-        for range in [0..LABELS_BYTES, LABELS_BYTES..device.size_bytes()] {
-            self.timed(|| if old { restore(device, &older, &range) } else { device.write_zeroes(range.start, range.end - range.start) })?;
-            self.timed(|| device.flush())?;
-        }
-        Ok(())
+    /// Writes over the labels of a member past the process: with zeros, or with what it held when the copies agreed first.
+    pub(crate) fn overwrite_labels(&self, member: usize, old: bool) -> bedplate_block::Result<()> {
+        self.overwrite(member, old, 0..LABELS_BYTES)
+    }
+
+    /// Writes over the rest of a member. Once its group knows: after a power cut before that, an old label beside old data looks like a good member.
+    pub(crate) fn overwrite_data(&self, member: usize, old: bool) -> bedplate_block::Result<()> {
+        self.overwrite(member, old, LABELS_BYTES..self.devices[member].size_bytes())
+    }
+
+    fn overwrite(&self, member: usize, old: bool, range: Range<u64>) -> bedplate_block::Result<()> {
+        let (device, older) = (&self.devices[member], &self.agreed[member]);
+        self.timed(|| if old { restore(device, older, &range) } else { device.write_zeroes(range.start, range.end - range.start) })?;
+        self.timed(|| device.flush())
     }
 
     /// Whether a member does not answer.

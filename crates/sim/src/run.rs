@@ -160,8 +160,9 @@ impl Recorder {
         let bed = &self.history.bed;
         if bed.ground() != Ground::One && self.whole && !self.is_one_away() {
             let member = member % bed.ground().members();
-            bed.overwrite(member, old).map_err(|e| e.to_string())?;
+            bed.overwrite_labels(member, old).map_err(|e| e.to_string())?;
             self.wires.check_members().map_err(|e| format!("a member was written over, and the others do not do: {e}"))?;
+            bed.overwrite_data(member, old).map_err(|e| e.to_string())?;
             self.whole = false;
             bed.lose(member);
         }
