@@ -53,13 +53,12 @@ impl Error {
 
     /// Wraps a failure of `what` (a path, a device) while doing `action`.
     pub(crate) fn io(what: impl fmt::Display, action: &str, source: impl std::error::Error + Send + Sync + 'static) -> Self {
-        Self { kind: ErrorKind::Io, message: format!("{what}: {action}: {}", without_number(&source.to_string())), source: Some(Box::new(source)) }
+        Self {
+            kind: ErrorKind::Io,
+            message: format!("{what}: {action}: {}", bedplate_block::without_errno(&source.to_string())),
+            source: Some(Box::new(source)),
+        }
     }
-}
-
-/// The system's words without the number that the standard library appends.
-fn without_number(text: &str) -> &str {
-    text.split_once(" (os error").map_or(text, |(words, _)| words)
 }
 
 impl fmt::Display for Error {

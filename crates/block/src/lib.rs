@@ -26,6 +26,7 @@ mod waker;
 mod workers;
 
 pub use buffer::AlignedBuf;
+pub use descriptor::without_errno;
 pub use device::{BlockDevice, DeviceCounters, EngineReport, Geometry};
 pub use error::{Error, ErrorKind, Operation, Result};
 pub use file::{Backing, DeviceOptions, Engine, create_image, open};

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::Path;
 
+use bedplate_block::without_errno;
+
 /// The result of this crate's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -98,8 +100,7 @@ impl From<bedplate_serve::Error> for Error {
     }
 }
 
-/// Returns the system's words without the error number that Rust appends.
+/// Returns the system's words for an error.
 pub(crate) fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words).to_owned()
+    without_errno(&error.to_string()).to_owned()
 }

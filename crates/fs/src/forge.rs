@@ -9,12 +9,10 @@ use bedplate_block::{AlignedBuf, BlockDevice};
 
 use crate::schedule::{SCHEDULE_PREFIX, Schedule};
 use crate::{Lsn, Result};
-use bedplate_store::Reader;
-use bedplate_store::{COPY_B, Superblock};
-use bedplate_store::{CheckpointRow, decode_image, encode_image, split_before_key};
-use bedplate_store::{DentryRow, ExtentRow, InodeRow, Table, split_extent_key, split_key};
-use bedplate_store::{LogDeviceHead, LogPosition, Record};
-use bedplate_store::{MetaStore, POSITION, Region, open_tree, stored_position, write_rows};
+use bedplate_store::{
+    COPY_B, CheckpointRow, DentryRow, ExtentRow, InodeRow, LogDeviceHead, LogPosition, MetaStore, POSITION, Reader, Record, Region, Superblock,
+    Table, decode_image, encode_image, open_tree, split_before_key, split_extent_key, split_key, stored_position, write_rows,
+};
 
 /// Bytes of the tree's cache while a volume is forged.
 const CACHE_BYTES: u64 = 1 << 20;

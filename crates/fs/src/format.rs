@@ -16,10 +16,10 @@ use uuid::Uuid;
 
 use crate::engine::{EPOCH, NEXT_INO};
 use crate::{Epoch, Error, ErrorKind, FileKind, FormatOptions, InodeNo, Result, Timestamp};
-use bedplate_store::{ByteRun, COPY_B, COPY_BYTES, LOG_BYTES_MIN, Lists, Superblock, VOLUME_BYTES_MIN};
-use bedplate_store::{Growth, Region, format_tree};
-use bedplate_store::{InodeRow, RowChange, Table, inode_key};
-use bedplate_store::{LogDeviceHead, LogPosition};
+use bedplate_store::{
+    ByteRun, COPY_B, COPY_BYTES, Growth, InodeRow, LOG_BYTES_MIN, Lists, LogDeviceHead, LogPosition, Region, RowChange, Superblock, Table,
+    VOLUME_BYTES_MIN, format_tree, inode_key,
+};
 
 /// What `format` made.
 #[derive(Debug, Clone, Serialize)]

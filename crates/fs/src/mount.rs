@@ -24,14 +24,11 @@ use uuid::Uuid;
 use crate::checkpoint::{self, UNFINISHED};
 use crate::engine::{EPOCH, Engine, NEXT_INO, Parts, check_options, initial_tuning};
 use crate::{BlockNo, Epoch, Error, ErrorKind, FileKind, InodeNo, MountOptions, RecoveryReport, Result};
-use bedplate_store::Run;
-use bedplate_store::{AllocRequest, Allocator, Claim, Claims, Owner, Shared, SpaceClass};
-use bedplate_store::{ByteRun, Found, Superblock};
-use bedplate_store::{Checkpoint, CheckpointSet, image_extent, split_before_key};
-use bedplate_store::{ExtentRow, InodeRow, Table, inode_key, split_extent_key, split_key};
-use bedplate_store::{Growth, MetaStore, Region, load_checkpoints, open_tree, stored_position};
-use bedplate_store::{LogDeviceHead, LogParts, LogPlace, ReplayReport, replay};
-use bedplate_store::{PlantedBug, planted};
+use bedplate_store::{
+    AllocRequest, Allocator, ByteRun, Checkpoint, CheckpointSet, Claim, Claims, ExtentRow, Found, Growth, InodeRow, LogDeviceHead, LogParts,
+    LogPlace, MetaStore, Owner, PlantedBug, Region, ReplayReport, Run, Shared, SpaceClass, Superblock, Table, image_extent, inode_key,
+    load_checkpoints, open_tree, planted, replay, split_before_key, split_extent_key, split_key, stored_position,
+};
 
 #[cfg(test)]
 mod cramped_tests;

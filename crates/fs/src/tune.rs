@@ -6,8 +6,7 @@ use crate::engine::{Engine, TuningState, cache_options, refusal, stored_key};
 use crate::inode::Inode;
 use crate::options::{TUNABLES, Takes, Tunable, TunableInfo, TunableState, TuneOptions, TunedBy, check_pairs};
 use crate::{Error, ErrorKind, FileKind, IoMode, MountOptions, Result};
-use bedplate_store::RecordKind;
-use bedplate_store::{RowChange, Table};
+use bedplate_store::{RecordKind, RowChange, Table};
 
 impl Engine {
     /// Returns how all tunables stand.

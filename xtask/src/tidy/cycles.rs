@@ -31,6 +31,11 @@ fn module_of(file: &str) -> Option<&str> {
     (!is_root && !is_test && name != "bin").then_some(name)
 }
 
+/// Returns how many `super` lead from a file below `src` to the crate's root.
+fn depth_of(file: &str) -> usize {
+    file.trim_end_matches("/mod.rs").split('/').count()
+}
+
 fn edges(files: &[(&str, &str)]) -> Edges {
     let root = files.iter().find(|(file, _)| *file == "lib.rs" || *file == "main.rs").map_or("", |(_, content)| *content);
     let mut edges: Edges = files.iter().filter_map(|(file, _)| module_of(file)).map(|name| (name.to_owned(), BTreeSet::new())).collect();
@@ -39,9 +44,7 @@ fn edges(files: &[(&str, &str)]) -> Edges {
         let Some(module) = module_of(file) else { continue };
         let code = without_tests_and_comments(content);
         let mut used = names_after(&code, "crate::");
-        if !file.contains('/') {
-            used.extend(names_after(&code, "super::"));
-        }
+        used.extend(names_after(&code, &"super::".repeat(depth_of(file))));
         let used: BTreeSet<_> = used.into_iter().map(|name| shown.get(&name).cloned().unwrap_or(name)).filter(|name| name != module).collect();
         let known: Vec<_> = used.into_iter().filter(|name| edges.contains_key(name)).collect();
         edges.entry(module.to_owned()).or_default().extend(known);
@@ -157,6 +160,7 @@ mod tests {
             ("use crate::b::Bee;\n", "fn f() -> crate::a::A {}\n"),
             ("use crate::{Error, b::{Bee, inner::X}};\n", "use super::a;\n"),
             ("use crate::Bee;\n", "use crate::{c, a};\n"),
+            ("use crate::b;\n", "fn f() -> super::a::A {}\n"),
         ] {
             let findings = check(&[
                 text("crates/x/src/lib.rs", ROOT),
@@ -167,6 +171,17 @@ mod tests {
             assert_eq!(findings.len(), 1, "{a} {b}: {findings:?}");
             assert!(findings[0].contains("a, b depend"), "{findings:?}");
         }
+    }
+
+    #[test]
+    fn the_way_up_is_followed_from_every_depth_and_no_further() {
+        let findings = |path: &str, up: &str| {
+            check(&[text("crates/x/src/lib.rs", ROOT), text("crates/x/src/a.rs", "use crate::b;\n"), text(path, up), text("crates/x/src/c.rs", "")])
+                .len()
+        };
+        assert_eq!(findings("crates/x/src/b/mod.rs", "use super::a;\n"), 1);
+        assert_eq!(findings("crates/x/src/b/inner.rs", "use super::super::a;\n"), 1);
+        assert_eq!(findings("crates/x/src/b/inner.rs", "use super::a;\n"), 0, "that is b's own a");
     }
 
     #[test]

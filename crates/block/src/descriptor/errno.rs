@@ -34,8 +34,13 @@ pub(crate) fn from_errno(name: &str, operation: Operation, offset: Option<u64>, 
 
 /// Returns the system's words for an errno; the number itself explains nothing.
 fn words(errno: i32) -> String {
-    let text = io::Error::from_raw_os_error(errno).to_string();
-    text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words).to_owned()
+    without_errno(&io::Error::from_raw_os_error(errno).to_string()).to_owned()
+}
+
+/// Returns the words of a system's error without the number that the standard library appends to them.
+#[must_use]
+pub fn without_errno(text: &str) -> &str {
+    text.split_once(" (os error").map_or(text, |(words, _)| words)
 }
 
 fn kind_of(operation: Operation, errno: i32) -> ErrorKind {

@@ -2,6 +2,7 @@
 
 mod errno;
 
+pub use errno::without_errno;
 pub(crate) use errno::{from_errno, from_io};
 
 use std::fs::File;

@@ -20,8 +20,7 @@ use bedplate_block::Waker;
 use super::Daemon;
 use crate::engine::{Engine, MovedFile, MoverState};
 use crate::{ErrorKind, InodeNo, Result};
-use bedplate_store::{ExtentRow, Table, split_extent_key};
-use bedplate_store::{PlantedBug, planted};
+use bedplate_store::{ExtentRow, PlantedBug, Table, planted, split_extent_key};
 
 /// A file is scattered when it has at least so many runs, of less than this on average.
 const RUNS_MIN: u64 = 16;

@@ -6,8 +6,9 @@ use super::Examined;
 use super::inodes::hex;
 use super::past::DELETE;
 use crate::{Epoch, FindingKind, Result};
-use bedplate_store::{CheckpointRow, decode_image, split_before_key, split_checkpoint_key, split_scope_key};
-use bedplate_store::{DentryRow, ExtentRow, InodeRow, RowChange, Table};
+use bedplate_store::{
+    CheckpointRow, DentryRow, ExtentRow, InodeRow, RowChange, Table, decode_image, split_before_key, split_checkpoint_key, split_scope_key,
+};
 
 pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
     let now = super::settings::epoch(examined)?;

@@ -7,8 +7,7 @@ use super::past::DELETE;
 use super::settings::epoch;
 use crate::mount::{Claimed, collect_claims, family};
 use crate::{Epoch, ErrorKind, FileKind, FindingKind, InodeNo, Result};
-use bedplate_store::Grid;
-use bedplate_store::{ExtentRow, RowChange, Table, split_extent_key};
+use bedplate_store::{ExtentRow, Grid, RowChange, Table, split_extent_key};
 
 /// What a person can do about blocks that are not where they should be.
 const LOOK_AT_BOTH: &str = "only their content tells whose they are: copy out both with 'bedplate salvage'";

@@ -9,9 +9,7 @@ use super::{Examined, lost};
 use crate::checkpoint::UNFINISHED;
 use crate::namespace::{MODE_BITS, target_is_possible};
 use crate::{Error, FileKind, FindingKind, InodeNo, Result};
-use bedplate_store::Grid;
-use bedplate_store::{Checkpoint, CheckpointRow};
-use bedplate_store::{InodeRow, RowChange, Table, inode_key, split_key};
+use bedplate_store::{Checkpoint, CheckpointRow, Grid, InodeRow, RowChange, Table, inode_key, split_key};
 
 /// What the check knows of an inode.
 #[derive(Debug)]

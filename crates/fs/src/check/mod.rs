@@ -34,10 +34,7 @@ use bedplate_block::BlockDevice;
 
 use crate::mount::{Loaded, load};
 use crate::{Error, ErrorKind, InodeNo, Result};
-use bedplate_store::Checkpoint;
-use bedplate_store::Superblock;
-use bedplate_store::Table;
-use bedplate_store::{MetaStore, Region, guarded, open_tree};
+use bedplate_store::{Checkpoint, MetaStore, Region, Superblock, Table, guarded, open_tree};
 use inodes::Inodes;
 pub(crate) use lost::free_name;
 use notes::Notes;

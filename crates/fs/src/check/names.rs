@@ -5,8 +5,7 @@ use std::collections::HashSet;
 use super::Examined;
 use super::inodes::{Inodes, hex};
 use crate::{FileKind, FindingKind, InodeNo, Result};
-use bedplate_store::check_name;
-use bedplate_store::{DentryRow, RowChange, Table, split_key};
+use bedplate_store::{DentryRow, RowChange, Table, check_name, split_key};
 
 /// What a person can do about directories that are not a tree.
 const NOT_A_TREE: &str = "which name is the right one is a guess: copy out the volume with 'bedplate salvage'";

@@ -22,11 +22,10 @@ use super::inodes::{self, Inodes};
 use super::notes::Notes;
 use super::{Examined, attributes, extents, names};
 use crate::{Epoch, ErrorKind, FileKind, Finding, FindingKind, InodeNo, Result};
-use bedplate_store::Bytes;
-use bedplate_store::load_checkpoints;
-use bedplate_store::{Checkpoint, CheckpointSet, has_before_images, put_image, scope_key, split_before_key, split_scope_key};
-use bedplate_store::{MetaStore, State};
-use bedplate_store::{RowChange, Table, split_key};
+use bedplate_store::{
+    Bytes, Checkpoint, CheckpointSet, MetaStore, RowChange, State, Table, has_before_images, load_checkpoints, put_image, scope_key,
+    split_before_key, split_key, split_scope_key,
+};
 
 /// What to do about a checkpoint that contradicts itself.
 pub(super) const DELETE: &str = "the present is not touched by it: save from the checkpoint what still reads well, then delete it";

@@ -14,9 +14,7 @@ use super::notes::Notes;
 use super::{CACHE_BYTES, past};
 use crate::mount::{begin_writing, load};
 use crate::{Error, FindingKind, Result};
-use bedplate_store::CheckpointSet;
-use bedplate_store::Superblock;
-use bedplate_store::{Record, RecordKind};
+use bedplate_store::{CheckpointSet, Record, RecordKind, Superblock};
 
 /// Mends everything that `notes` say; all of it has one right answer.
 pub(super) fn mend(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>, notes: &mut Notes) -> Result<()> {

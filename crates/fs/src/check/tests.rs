@@ -8,9 +8,7 @@ use crate::forge::{self, RowImage};
 use crate::{
     BlockNo, Epoch, FileBlock, FileKind, FileSystem, FindingKind, FormatOptions, InodeNo, MountOptions, NewFile, OpenOptions, RenameMode, Result,
 };
-use bedplate_store::Bytes;
-use bedplate_store::COPY_B;
-use bedplate_store::{DentryRow, ExtentRow, InodeRow, Table, extent_key, inode_key, pair_key};
+use bedplate_store::{Bytes, COPY_B, DentryRow, ExtentRow, InodeRow, Table, extent_key, inode_key, pair_key};
 
 const SIZE: u64 = 32 << 20;
 const NEW: NewFile = NewFile { mode: 0o644, uid: 1, gid: 2 };

@@ -15,9 +15,7 @@ use std::ops::Bound;
 use super::report::{ChangedKind, ChangedRange};
 use crate::engine::Engine;
 use crate::{Epoch, Error, ErrorKind, InodeNo, Result};
-use bedplate_store::State;
-use bedplate_store::{Checkpoint, CheckpointSet};
-use bedplate_store::{ExtentRow, InodeRow, Table, inode_key, split_extent_key};
+use bedplate_store::{Checkpoint, CheckpointSet, ExtentRow, InodeRow, State, Table, inode_key, split_extent_key};
 
 /// How a file differs between two moments: the ranges, in order. Bytes outside of them, and before both ends, are the same.
 #[derive(Debug, Clone)]

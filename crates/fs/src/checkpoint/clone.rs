@@ -23,12 +23,10 @@ use super::report::{CheckpointOptions, CheckpointScope, CloneReport, CloneSource
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Epoch, Error, ErrorKind, FileBlock, FileKind, InodeNo, Lsn, Result, Timestamp};
-use bedplate_store::Locked;
-use bedplate_store::check_name;
-use bedplate_store::{Checkpoint, Others};
-use bedplate_store::{DentryRow, ExtentRow, InodeRow, RowChange, Table, extent_key, inode_key, pair_key, split_extent_key, split_key};
-use bedplate_store::{PlantedBug, planted};
-use bedplate_store::{Record, RecordKind};
+use bedplate_store::{
+    Checkpoint, DentryRow, ExtentRow, InodeRow, Locked, Others, PlantedBug, Record, RecordKind, RowChange, Table, check_name, extent_key, inode_key,
+    pair_key, planted, split_extent_key, split_key,
+};
 
 /// The value of the orphan row of a directory that goes with all that is in it.
 pub(crate) const UNFINISHED: &[u8] = &[1];

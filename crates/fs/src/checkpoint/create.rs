@@ -9,12 +9,10 @@ use super::{CheckpointInfo, CheckpointOptions, CheckpointScope};
 use crate::engine::{EPOCH, Engine};
 use crate::inode::Inode;
 use crate::{Epoch, Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
-use bedplate_store::check_name;
-use bedplate_store::{Checkpoint, Others};
-use bedplate_store::{CheckpointRow, checkpoint_key, put_image, scope_key};
-use bedplate_store::{PlantedBug, planted};
-use bedplate_store::{Record, RecordKind};
-use bedplate_store::{RowChange, Table, inode_key, pair_key};
+use bedplate_store::{
+    Checkpoint, CheckpointRow, Others, PlantedBug, Record, RecordKind, RowChange, Table, check_name, checkpoint_key, inode_key, pair_key, planted,
+    put_image, scope_key,
+};
 
 /// What a checkpoint of named files consists of.
 #[derive(Debug, Default)]

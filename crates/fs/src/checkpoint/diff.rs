@@ -11,9 +11,7 @@ use super::changed::{CheckpointRef, between, changed, get, row_at};
 use super::subtree::of_inode;
 use crate::engine::Engine;
 use crate::{Error, ErrorKind, FileKind, InodeNo, Result};
-use bedplate_store::Checkpoint;
-use bedplate_store::State;
-use bedplate_store::{DentryRow, InodeRow, Table, split_key};
+use bedplate_store::{Checkpoint, DentryRow, InodeRow, State, Table, split_key};
 
 /// How something differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -11,9 +11,7 @@ use super::changed::CheckpointRef;
 use super::diff::{DifferenceKind, Found, Homes, visit};
 use super::subtree::of_inode;
 use crate::{Error, FileKind, InodeNo, Result};
-use bedplate_store::Checkpoint;
-use bedplate_store::State;
-use bedplate_store::{DentryRow, Table, pair_key, split_key};
+use bedplate_store::{Checkpoint, DentryRow, State, Table, pair_key, split_key};
 
 /// Names by their keys, each with what it leads to.
 pub(super) type Names = BTreeMap<Vec<u8>, DentryRow>;

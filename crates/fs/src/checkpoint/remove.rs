@@ -8,12 +8,9 @@ use super::CheckpointInfo;
 use super::report::CheckpointSpace;
 use crate::engine::Engine;
 use crate::{Epoch, Error, ErrorKind, Result};
-use bedplate_store::State;
-use bedplate_store::{Checkpoint, Others};
-use bedplate_store::{CheckpointRow, before_key, checkpoint_key};
-use bedplate_store::{PlantedBug, planted};
-use bedplate_store::{Record, RecordKind};
-use bedplate_store::{RowChange, Table, split_key};
+use bedplate_store::{
+    Checkpoint, CheckpointRow, Others, PlantedBug, Record, RecordKind, RowChange, State, Table, before_key, checkpoint_key, planted, split_key,
+};
 
 /// The row changes that delete checkpoints, given oldest first (I-CKP-1 holds for the others before and after).
 pub(super) fn deletion(rows: &State, checkpoints: &[Arc<Checkpoint>]) -> Result<Vec<RowChange>> {

@@ -18,12 +18,10 @@ use super::subtree::Subtree;
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Error, ErrorKind, InodeNo, Result, Timestamp};
-use bedplate_store::State;
-use bedplate_store::{Checkpoint, Others};
-use bedplate_store::{InodeRow, RowChange, Table, inode_key, split_key};
-use bedplate_store::{PlantedBug, planted};
-use bedplate_store::{Record, RecordKind};
-use bedplate_store::{has_before_images, split_before_key};
+use bedplate_store::{
+    Checkpoint, InodeRow, Others, PlantedBug, Record, RecordKind, RowChange, State, Table, has_before_images, inode_key, planted, split_before_key,
+    split_key,
+};
 
 /// How deep directories are told of.
 const DEPTH_MAX: usize = 4096;

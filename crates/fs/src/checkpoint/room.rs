@@ -16,10 +16,7 @@
 use super::remove::would_free;
 use crate::engine::{CheckpointCounts, Engine, SPACE_POLICY, SpacePolicy};
 use crate::{Epoch, Error, ErrorKind, Result};
-use bedplate_store::Checkpoint;
-use bedplate_store::RecordKind;
-use bedplate_store::{PlantedBug, planted};
-use bedplate_store::{RowChange, Table};
+use bedplate_store::{Checkpoint, PlantedBug, RecordKind, RowChange, Table, planted};
 
 /// How many blocks a change needs in all, were the checkpoints of some epochs gone.
 pub(crate) type Demand<'a> = dyn Fn(&[Epoch]) -> Result<u64> + 'a;

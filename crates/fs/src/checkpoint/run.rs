@@ -12,9 +12,7 @@ use super::{CheckpointInfo, CheckpointOptions, CheckpointScope};
 use crate::engine::Engine;
 use crate::schedule::{Moment, Schedule, failure_key_of, key_of};
 use crate::{Error, ErrorKind, Result};
-use bedplate_store::Checkpoint;
-use bedplate_store::RecordKind;
-use bedplate_store::{RowChange, Table};
+use bedplate_store::{Checkpoint, RecordKind, RowChange, Table};
 
 /// What running the schedules did.
 #[derive(Debug, Clone, Default, Serialize)]

@@ -8,9 +8,7 @@ use std::path::Path;
 use super::rollback::{Changes, keep_nameless};
 use crate::engine::Engine;
 use crate::{Epoch, Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
-use bedplate_store::Checkpoint;
-use bedplate_store::State;
-use bedplate_store::{DentryRow, InodeRow, Table, inode_key, pair_key};
+use bedplate_store::{Checkpoint, DentryRow, InodeRow, State, Table, inode_key, pair_key};
 
 /// Inodes by number, each with its kind and how many names it has within.
 type Inside = BTreeMap<InodeNo, (FileKind, u32)>;

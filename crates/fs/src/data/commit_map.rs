@@ -8,13 +8,9 @@ use super::exposure::Exposing;
 use crate::lock::is_covered;
 use crate::pause::{Pause, pause};
 use crate::{FileBlock, Lsn, Result, Timestamp};
-use bedplate_store::Committed;
-use bedplate_store::PriorRows;
-use bedplate_store::freed_by;
-use bedplate_store::{Extent, ExtentChange, ExtentMap};
-use bedplate_store::{PlantedBug, planted};
-use bedplate_store::{Record, RecordKind};
-use bedplate_store::{RowChange, Table, inode_key};
+use bedplate_store::{
+    Committed, Extent, ExtentChange, ExtentMap, PlantedBug, PriorRows, Record, RecordKind, RowChange, Table, freed_by, inode_key, planted,
+};
 
 /// What happens to the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

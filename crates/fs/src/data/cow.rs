@@ -22,10 +22,7 @@ use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Epoch, Lsn, Result};
 use bedplate_cache::MapChange;
-use bedplate_store::Exposure;
-use bedplate_store::InodeRow;
-use bedplate_store::{ExtentMap, ExtentState, Mapped, Piece, Run};
-use bedplate_store::{PlantedBug, planted};
+use bedplate_store::{Exposure, ExtentMap, ExtentState, InodeRow, Mapped, Piece, PlantedBug, Run, planted};
 
 /// Makes the library cache forget a file, and keep nothing of it until the answer is dropped.
 pub(crate) fn forget_pages(fs: &Engine, inode: &Arc<Inode>) -> Result<Option<MapChange>> {

@@ -23,9 +23,7 @@ use super::{Alone, DataPath, flush_inode};
 use crate::engine::{Engine, Fragmentation};
 use crate::inode::Inode;
 use crate::{Error, ErrorKind, FileKind, Result};
-use bedplate_store::Piece;
-use bedplate_store::{Exposure, RecordKind};
-use bedplate_store::{PlantedBug, planted};
+use bedplate_store::{Exposure, Piece, PlantedBug, RecordKind, planted};
 
 /// How many pieces of a map one window looks at while it holds the locks.
 const PIECES_MAX: usize = 1 << 16;

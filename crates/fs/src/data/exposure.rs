@@ -1,7 +1,6 @@
 //! What a write newly makes readable.
 
-use bedplate_store::Crc32c;
-use bedplate_store::Exposure;
+use bedplate_store::{Crc32c, Exposure};
 
 /// Collects the bytes that one record exposes, in the order they are written.
 pub(crate) struct Exposing {

@@ -10,9 +10,7 @@ use super::write::too_large;
 use super::{Alone, DataPath};
 use crate::{AllocateMode, Error, ErrorKind, FileBlock, Result};
 use bedplate_cache::MapChange;
-use bedplate_store::Grid;
-use bedplate_store::RecordKind;
-use bedplate_store::{Extent, ExtentState, Piece};
+use bedplate_store::{Extent, ExtentState, Grid, Piece, RecordKind};
 
 /// Checks what can be refused before any lock is taken.
 fn check(grid: &Grid, mode: AllocateMode, offset: u64, len: u64) -> Result<Range<u64>> {

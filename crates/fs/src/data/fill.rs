@@ -9,10 +9,7 @@ use super::write::Payload;
 use super::{DataPath, Held};
 use crate::lock::Sharing;
 use crate::{BlockNo, Epoch, FileBlock, Reason, Result};
-use bedplate_store::Grid;
-use bedplate_store::RecordKind;
-use bedplate_store::within;
-use bedplate_store::{Extent, ExtentState, Mapped, Piece, Run};
+use bedplate_store::{Extent, ExtentState, Grid, Mapped, Piece, RecordKind, Run, within};
 
 /// Where a part of a write goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,8 +2,7 @@
 
 use super::DataPath;
 use crate::inode::Imaged;
-use bedplate_store::{Extent, ExtentChange};
-use bedplate_store::{PriorRow, PriorRows};
+use bedplate_store::{Extent, ExtentChange, PriorRow, PriorRows};
 
 impl DataPath<'_> {
     /// Begins to remember: the map was just read. What was known before may be wrong: the rows may have changed below it.

@@ -6,9 +6,7 @@ use parking_lot::{MappedRwLockReadGuard, MappedRwLockWriteGuard, RwLockWriteGuar
 
 use super::DataPath;
 use crate::{Error, FileBlock, Result};
-use bedplate_store::Grid;
-use bedplate_store::{Extent, ExtentChange, ExtentMap, ExtentState};
-use bedplate_store::{ExtentRow, RowChange, Table, extent_key, file_block};
+use bedplate_store::{Extent, ExtentChange, ExtentMap, ExtentRow, ExtentState, Grid, RowChange, Table, extent_key, file_block};
 
 /// A closed file's map stays in memory up to this many extents.
 const EXTENTS_KEPT: usize = 4096;

@@ -9,8 +9,7 @@ use crate::inode::Inode;
 use crate::lock::Changing;
 use crate::pause::{Pause, pause};
 use crate::{InodeNo, Result};
-use bedplate_store::RecordKind;
-use bedplate_store::{RowChange, Table, inode_key, pair_key};
+use bedplate_store::{RecordKind, RowChange, Table, inode_key, pair_key};
 
 /// An inode that is neither reclaimed nor dropped from memory while this lives: for changes by path or number.
 pub(crate) struct Pinned<'a> {

@@ -5,9 +5,7 @@ use std::ops::Range;
 use super::DataPath;
 use crate::engine::Engine;
 use crate::{BlockNo, ErrorKind, Result};
-use bedplate_store::{AllocRequest, SpaceClass};
-use bedplate_store::{ExtentMap, Piece, Run};
-use bedplate_store::{PlantedBug, planted};
+use bedplate_store::{AllocRequest, ExtentMap, Piece, PlantedBug, Run, SpaceClass, planted};
 
 /// What is kept ahead of a growing file doubles with it, between these bounds, in bytes.
 const AHEAD_BYTES_MIN: u64 = 64 << 10;

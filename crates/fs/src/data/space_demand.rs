@@ -8,8 +8,7 @@ use super::DataPath;
 use super::fallocate::{edges, inner_blocks};
 use super::reservation::count;
 use crate::{AllocateMode, Epoch, Error, Result};
-use bedplate_store::Grid;
-use bedplate_store::{ExtentState, Piece};
+use bedplate_store::{ExtentState, Grid, Piece};
 
 /// A change that may need blocks. Ranges are bytes of the file.
 #[derive(Debug, Clone)]

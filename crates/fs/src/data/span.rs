@@ -15,11 +15,7 @@ use super::fill::{Before, Target, place};
 use super::write::Payload;
 use super::{Alone, DataPath};
 use crate::{Reason, Result};
-use bedplate_store::Grid;
-use bedplate_store::RecordKind;
-use bedplate_store::within;
-use bedplate_store::{ExtentMap, Piece};
-use bedplate_store::{PlantedBug, planted};
+use bedplate_store::{ExtentMap, Grid, Piece, PlantedBug, RecordKind, planted, within};
 
 /// A contiguous part of a write on the device. All ranges are file bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,8 +5,7 @@ use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice};
 
 use super::commit_map::{Change, Mark, SizeChange};
 use crate::{ErrorKind, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Reason};
-use bedplate_store::RecordKind;
-use bedplate_store::{InodeRow, RowChange, Table, inode_key};
+use bedplate_store::{InodeRow, RecordKind, RowChange, Table, inode_key};
 
 fn volume() -> Arc<dyn BlockDevice> {
     let device: Arc<dyn BlockDevice> = MemoryDevice::new(64 << 20);

@@ -59,7 +59,7 @@ impl Engine {
     /// Ends the trials whose holders did not come back.
     pub(crate) fn end_overdue_trials(&self) {
         for ino in self.trials.end_overdue() {
-            tracing::warn!("inode {}: who tried another I/O mode did not come back; it is served as before", ino.0);
+            tracing::warn!("inode {}: its trial of another I/O mode was not renewed in time; it is served as before", ino.0);
             if let Err(error) = self.serve_as_set(ino) {
                 tracing::warn!("inode {}: what was written to the cache did not reach the device: {error}", ino.0);
             }

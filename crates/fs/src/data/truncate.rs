@@ -14,9 +14,7 @@ use crate::Result;
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::lock::Changing;
-use bedplate_store::ExtentMap;
-use bedplate_store::Grid;
-use bedplate_store::RecordKind;
+use bedplate_store::{ExtentMap, Grid, RecordKind};
 
 /// Begins a change of a file's size: one that frees blocks goes on where the metadata has no room to grow.
 pub(crate) fn begin_set_size(fs: &Engine, inode: &Inode, size: u64) -> Result<()> {

@@ -12,8 +12,7 @@
 use super::DataPath;
 use crate::engine::Engine;
 use crate::{InodeNo, Result};
-use bedplate_store::Table;
-use bedplate_store::{PlantedBug, planted};
+use bedplate_store::{PlantedBug, Table, planted};
 
 /// The extended attribute that holds the unit, u32.
 pub(crate) const ATTRIBUTE: &[u8] = b"user.bedplate.untorn";

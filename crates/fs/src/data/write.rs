@@ -8,8 +8,7 @@ use super::{DataPath, Held};
 use crate::lock::Sharing;
 use crate::mode::OpenClass;
 use crate::{Error, ErrorKind, InodeLockSetting, IoMode, Reason, Result, Timestamp};
-use bedplate_store::Grid;
-use bedplate_store::{ExtentMap, ExtentState, Piece};
+use bedplate_store::{ExtentMap, ExtentState, Grid, Piece};
 
 /// Bytes on their way to a file.
 #[derive(Clone, Copy)]

@@ -45,12 +45,7 @@ use crate::schedule::ScheduleState;
 use crate::statistics::Sampler;
 use crate::{Epoch, Error, ErrorKind, InodeNo, Lsn, MountOptions, Result, Statfs};
 use bedplate_cache::PageCache;
-use bedplate_store::Allocator;
-use bedplate_store::Grid;
-use bedplate_store::{Committed, MetaStore, Outlook, Purpose};
-use bedplate_store::{PriorRows, has_before_images};
-use bedplate_store::{Record, RecordKind};
-use bedplate_store::{RowChange, Table};
+use bedplate_store::{Allocator, Committed, Grid, MetaStore, Outlook, PriorRows, Purpose, Record, RecordKind, RowChange, Table, has_before_images};
 
 /// How many inode numbers one `next_ino` setting reserves.
 const INO_BATCH: u64 = 1024;

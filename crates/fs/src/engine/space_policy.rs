@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use serde::Serialize;
 
 use crate::Result;
-use bedplate_store::MetaStore;
-use bedplate_store::Table;
+use bedplate_store::{MetaStore, Table};
 
 /// Name of the setting that holds the policy: 1 deletes the oldest; missing or 0 refuses.
 pub(crate) const SPACE_POLICY: &[u8] = b"checkpoint_policy";

@@ -8,8 +8,7 @@ use parking_lot::Mutex;
 use crate::options::{TUNABLES, Takes, Tunable, TunedBy, extent_size_refusal, is_extent_size, mode_of};
 use crate::{Error, ErrorKind, IoMode, MountOptions, Result};
 use bedplate_cache::CacheOptions;
-use bedplate_store::MetaStore;
-use bedplate_store::Table;
+use bedplate_store::{MetaStore, Table};
 
 /// Threads that read ahead, and threads that write behind; they start with the first use of the cache.
 const CACHE_THREADS: usize = 4;

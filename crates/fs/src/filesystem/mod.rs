@@ -1,6 +1,7 @@
 //! The mounted file system: the interface of names and inodes.
 
 mod info;
+mod path;
 mod room;
 mod trial;
 
@@ -536,55 +537,6 @@ impl FileSystem {
     /// `NotFound`, `Invalid` for what is not a regular file, `ReadOnly`, `Io`.
     pub fn defragment(&self, ino: InodeNo, from: u64, unshare: bool) -> Result<DefragStep> {
         self.inner.fs.defragment(&self.inner.fs.inode(ino)?, from, unshare)
-    }
-
-    // ---- path interface ----
-
-    /// Follows a path from the root, symbolic links too; returns what it names.
-    ///
-    /// # Errors
-    /// `NotFound`, `NotDirectory`, `TooManyLinks` after 40 symbolic links.
-    pub fn resolve(&self, path: impl AsRef<Path>) -> Result<Attr> {
-        self.inner.fs.resolve(path.as_ref())
-    }
-    /// Opens a file by path; a suffix (`users.dbf::concurrent`) asks for a mode.
-    ///
-    /// # Errors
-    /// As [`resolve`](Self::resolve) and [`open_inode`](Self::open_inode).
-    pub fn open(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
-        let mut gone = None;
-        loop {
-            let (ino, suffix) =
-                self.inner.fs.resolve_for_open(path.as_ref(), options, &|dir, name, making| self.make_with_room(dir, name, making))?;
-            let options = OpenOptions { mode: suffix.or(options.mode), ..options.clone() };
-            match self.open_inode(ino, &options) {
-                // A rename or rollback replaced the file since the name was looked up.
-                Err(error) if error.kind == ErrorKind::NotFound && gone != Some(ino) => gone = Some(ino),
-                result => return result,
-            }
-        }
-    }
-    /// Makes a directory and the missing ones above it.
-    ///
-    /// # Errors
-    /// As [`make`](Self::make).
-    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<Attr> {
-        self.inner.fs.create_dir_all(path.as_ref(), &|dir, name, making| self.make_with_room(dir, name, making))
-    }
-    /// Removes a file or empty directory by path.
-    ///
-    /// # Errors
-    /// As [`unlink`](Self::unlink) and [`rmdir`](Self::rmdir).
-    pub fn remove(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.inner.fs.remove_path(path.as_ref())
-    }
-    /// Renames by path (replacing).
-    ///
-    /// # Errors
-    /// As [`rename`](Self::rename).
-    pub fn rename_path(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
-        let (from, to) = (self.inner.fs.walk(from.as_ref(), false)?, self.inner.fs.walk(to.as_ref(), false)?);
-        self.rename(from.dir, &from.name, to.dir, &to.name, RenameMode::Replace)
     }
 }
 

@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use crate::{Lsn, Result};
-use bedplate_store::MetaStore;
-use bedplate_store::{PlantedBug, planted};
+use bedplate_store::{MetaStore, PlantedBug, planted};
 
 /// Device ranges whose content a record in the log vouches for with a checksum that replay will still look at.
 ///

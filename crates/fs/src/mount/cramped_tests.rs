@@ -4,8 +4,7 @@ use bedplate_block::{AlignedBuf, CrashChoice, SimulatedDevice};
 
 use super::*;
 use crate::{AllocateMode, CheckpointOptions, FileSystem, FormatOptions, IoMode, OpenOptions, RenameMode, SetAttr, SpacePolicy};
-use bedplate_store::RecordKind;
-use bedplate_store::RowChange;
+use bedplate_store::{RecordKind, RowChange};
 
 const SIZE: u64 = 34 << 20;
 const PART: usize = 1 << 20;

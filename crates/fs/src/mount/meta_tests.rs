@@ -7,9 +7,7 @@ use bedplate_block::{BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, Rea
 
 use crate::engine::Engine;
 use crate::{ErrorKind, FileSystem, FormatOptions, MountOptions};
-use bedplate_store::{ByteRun, CONTENT_BYTES, COPY_B, COPY_BYTES, Lists, Superblock};
-use bedplate_store::{Record, RecordKind};
-use bedplate_store::{RowChange, Table};
+use bedplate_store::{ByteRun, CONTENT_BYTES, COPY_B, COPY_BYTES, Lists, Record, RecordKind, RowChange, Superblock, Table};
 
 const SIZE: u64 = 64 << 20;
 

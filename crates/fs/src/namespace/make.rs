@@ -8,9 +8,7 @@ use crate::data::{EXTENT_SIZE, UNTORN};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, Lsn, NewFile, Result, Timestamp};
-use bedplate_store::RecordKind;
-use bedplate_store::check_name;
-use bedplate_store::{InodeRow, RowChange, Table, inode_key, pair_key};
+use bedplate_store::{InodeRow, RecordKind, RowChange, Table, check_name, inode_key, pair_key};
 
 const SET_GID: u32 = 0o2000;
 /// The permission bits that there are.

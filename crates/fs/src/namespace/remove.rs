@@ -6,9 +6,7 @@ use super::{delete_name, touch_directory};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
-use bedplate_store::RecordKind;
-use bedplate_store::check_name;
-use bedplate_store::{RowChange, Table, inode_key};
+use bedplate_store::{RecordKind, RowChange, Table, check_name, inode_key};
 
 impl Engine {
     pub(crate) fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
@@ -23,12 +21,7 @@ impl Engine {
                 return Err(Error::new(ErrorKind::IsDirectory, format!("'{}' is a directory", name.escape_ascii())));
             }
             let inode = self.named(dir, dentry)?;
-            let mut rows = vec![delete_name(dir, name)];
-            let locks = (touch_directory(&parent, 0, &mut rows), drop_name(&inode, &mut rows));
-            let lsn = self.commit(RecordKind::Unlink, rows);
-            drop(locks);
-            inode.note_lsn(lsn, false);
-            parent.note_lsn(lsn, false);
+            self.commit_removal(&parent, name, &inode, 0);
             inode
         };
         self.reclaim_if_dead(&inode);
@@ -48,16 +41,21 @@ impl Engine {
                 return Err(Error::new(ErrorKind::NotDirectory, format!("'{}' is not a directory", name.escape_ascii())));
             }
             self.need_empty(inode.ino, name)?;
-            let mut rows = vec![delete_name(dir, name)];
-            let locks = (touch_directory(&parent, -1, &mut rows), drop_name(&inode, &mut rows));
-            let lsn = self.commit(RecordKind::Unlink, rows);
-            drop(locks);
-            inode.note_lsn(lsn, false);
-            parent.note_lsn(lsn, false);
+            self.commit_removal(&parent, name, &inode, -1);
             inode
         };
         self.reclaim_if_dead(&inode);
         Ok(())
+    }
+
+    /// Removes a name with one record, under the lock of names; `links` is added to the link count of the directory.
+    fn commit_removal(&self, dir: &Inode, name: &[u8], inode: &Inode, links: i32) {
+        let mut rows = vec![delete_name(dir.ino, name)];
+        let locks = (touch_directory(dir, links, &mut rows), drop_name(inode, &mut rows));
+        let lsn = self.commit(RecordKind::Unlink, rows);
+        drop(locks);
+        inode.note_lsn(lsn, false);
+        dir.note_lsn(lsn, false);
     }
 
     pub(crate) fn need_empty(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
@@ -71,10 +69,7 @@ impl Engine {
     pub(crate) fn drop_child(&self, dir: &Arc<Inode>, name: &[u8], child: &Arc<Inode>, counts: bool) {
         {
             let _names = self.names.lock();
-            let mut rows = vec![delete_name(dir.ino, name)];
-            let links = if counts && child.kind == FileKind::Directory { -1 } else { 0 };
-            let _locks = (touch_directory(dir, links, &mut rows), drop_name(child, &mut rows));
-            self.commit(RecordKind::Unlink, rows);
+            self.commit_removal(dir, name, child, if counts && child.kind == FileKind::Directory { -1 } else { 0 });
         }
         self.reclaim_if_dead(child);
     }

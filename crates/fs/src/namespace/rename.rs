@@ -8,10 +8,7 @@ use super::{delete_name, put_name, touch_directory};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Error, ErrorKind, FileKind, InodeNo, NewFile, RenameMode, Result, Timestamp};
-use bedplate_store::RecordKind;
-use bedplate_store::check_name;
-use bedplate_store::{DentryRow, RowChange};
-use bedplate_store::{PlantedBug, planted};
+use bedplate_store::{DentryRow, PlantedBug, RecordKind, RowChange, check_name, planted};
 
 /// No directory lies deeper. A path to it would have far more bytes than the system takes; only damage leads through more parents.
 const DEPTH_MAX: u32 = 1 << 20;

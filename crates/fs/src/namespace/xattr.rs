@@ -7,9 +7,7 @@ use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::lock::Changing;
 use crate::{Error, ErrorKind, FileKind, InodeNo, Lsn, Result, Timestamp};
-use bedplate_store::NAME_BYTES_MAX;
-use bedplate_store::RecordKind;
-use bedplate_store::{RowChange, Table, pair_key};
+use bedplate_store::{NAME_BYTES_MAX, RecordKind, RowChange, Table, pair_key};
 
 /// Longest value in bytes (`XATTR_SIZE_MAX`).
 pub(crate) const XATTR_VALUE_BYTES_MAX: usize = 65536;

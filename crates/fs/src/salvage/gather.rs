@@ -12,9 +12,9 @@ use std::sync::Arc;
 use bedplate_block::{AlignedBuf, BlockDevice};
 
 use super::pages::{self, Gap, PAGE, Slot, TreeFile};
-use bedplate_store::{DentryRow, ExtentRow, InodeRow, Table, split_extent_key, split_key};
-use bedplate_store::{LogParts, LogPosition, replay};
-use bedplate_store::{POSITION, Region, table_name};
+use bedplate_store::{
+    DentryRow, ExtentRow, InodeRow, LogParts, LogPosition, POSITION, Region, Table, replay, split_extent_key, split_key, table_name,
+};
 
 /// Rows of one table.
 pub(super) type Rows = BTreeMap<Vec<u8>, Vec<u8>>;

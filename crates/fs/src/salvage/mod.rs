@@ -19,10 +19,7 @@ use serde::Serialize;
 use crate::inode::attr_of;
 use crate::mount::attach_log;
 use crate::{Attr, Error, ErrorKind, FileBlock, FileKind, InodeNo, Result};
-use bedplate_store::Region;
-use bedplate_store::Superblock;
-use bedplate_store::check_name;
-use bedplate_store::{DentryRow, ExtentRow, InodeRow, Table, extent_key, pair_key, split_extent_key, split_key};
+use bedplate_store::{DentryRow, ExtentRow, InodeRow, Region, Superblock, Table, check_name, extent_key, pair_key, split_extent_key, split_key};
 use gather::Gathered;
 
 /// Bytes read at once.

@@ -12,9 +12,7 @@ use crate::forge::{self, RowImage};
 use crate::{
     BlockNo, Epoch, ErrorKind, FileBlock, FileKind, FileSystem, FormatOptions, InodeNo, LostRange, MountOptions, NewFile, OpenOptions, RenameMode,
 };
-use bedplate_store::Region;
-use bedplate_store::{COPY_B, Superblock};
-use bedplate_store::{DentryRow, ExtentRow, Table, extent_key, inode_key, pair_key};
+use bedplate_store::{COPY_B, DentryRow, ExtentRow, Region, Superblock, Table, extent_key, inode_key, pair_key};
 
 const SIZE: u64 = 32 << 20;
 const FILES: usize = 40;

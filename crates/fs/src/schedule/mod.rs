@@ -23,9 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calendar::format_time;
 use crate::{Error, ErrorKind, Result, Timestamp};
-use bedplate_store::Reader;
-use bedplate_store::check_name;
-use bedplate_store::{RowChange, Table};
+use bedplate_store::{Reader, RowChange, Table, check_name};
 
 /// Begins the names of settings that are schedules.
 pub(crate) const SCHEDULE_PREFIX: &[u8] = b"schedule.";

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use super::{Moment, SCHEDULE_PREFIX, Schedule, failure_key_of};
 use crate::Result;
-use bedplate_store::MetaStore;
-use bedplate_store::Table;
+use bedplate_store::{MetaStore, Table};
 
 /// The schedules, and whose turn it was.
 #[derive(Debug, Default)]

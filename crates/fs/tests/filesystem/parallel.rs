@@ -358,25 +358,3 @@ fn s_34_a_full_volume_says_so_stays_sound_and_recovers() {
         assert_sound(&device);
     }
 }
-
-/// An open that looked a name up and found its file replaced and removed failed with "inode N was removed".
-#[test]
-fn a_name_that_is_replaced_all_the_time_can_always_be_opened() {
-    let device = device(64 << 20, 512);
-    format(&device, 4096);
-    let fs = mount_as(&device, IoMode::Concurrent);
-    drop(fs.open("/name", &OpenOptions::create()).unwrap());
-    let replaced = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let _finish = Finish(&replaced);
-            for _ in 0..3000 {
-                drop(fs.open("/next", &OpenOptions::create()).unwrap());
-                fs.rename_path("/next", "/name").unwrap();
-            }
-        });
-        while !replaced.load(Ordering::Relaxed) {
-            fs.open("/name", &OpenOptions::read_only()).expect("the name leads to a file at every moment");
-        }
-    });
-}

@@ -108,11 +108,11 @@ impl Shared {
         if name == ".." {
             return self.entry(self.fs.lookup(number, b"..")?, None);
         }
-        let attr = self.fs.attr(number)?;
-        if !number.is_possible() || attr.nlink == 0 {
+        if !number.is_possible() {
             return Err(Errno::NOENT);
         }
-        self.entry(attr, None)
+        let attr = self.fs.attr(number)?;
+        if attr.nlink == 0 { Err(Errno::NOENT) } else { self.entry(attr, None) }
     }
 
     pub(super) fn lookup(&self, caller: Caller, dir: InodeNo, name: &OsStr) -> Answer<Entry> {

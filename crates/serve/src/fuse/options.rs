@@ -41,7 +41,7 @@ pub const MOUNT_OPTIONS: [MountOption; 21] = {
         flag("relatime", "access times move once a day at most, and after a change; the default"),
         flag("noatime", "access times never move"),
         flag("nodiratime", "accepted: reading a directory never moves its access time"),
-        flag("allow_other", "lets other users than the one who mounts in; permissions are checked in any case"),
+        flag("allow_other", "lets users other than the mounting one in; permissions are checked in any case"),
         flag("default_permissions", "accepted: the kernel always checks permissions"),
         flag("auto_unmount", "the mount goes away when the daemon dies"),
         flag("nonempty", "mounts over a directory that is not empty"),

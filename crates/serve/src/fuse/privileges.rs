@@ -40,7 +40,8 @@ impl Privileges {
         }
         let attr = fs.attr(open.inode.ino)?;
         remove_capabilities(fs, open.inode.ino)?;
-        let left = without_set_id(&attr, caller).filter(|_| kill_set_id);
+        // Asked only where they go: it may have to read the caller's groups.
+        let left = if kill_set_id { without_set_id(&attr, caller) } else { None };
         if let Some(mode) = left {
             fs.set_attr(open.inode.ino, &SetAttr { mode: Some(mode), ..SetAttr::default() })?;
         }

@@ -3,8 +3,7 @@
 use crate::check::tests::{Forged, delete, put};
 use crate::forge::RowImage;
 use crate::{BlockNo, CheckpointOptions, CheckpointScope, Epoch, FileBlock, FileKind, FileSystem, FindingKind, InodeNo, OpenOptions, SetAttr};
-use bedplate_store::{CheckpointRow, before_key, encode_image, scope_key};
-use bedplate_store::{DentryRow, ExtentRow, Table, extent_key, inode_key, pair_key};
+use bedplate_store::{CheckpointRow, DentryRow, ExtentRow, Table, before_key, encode_image, extent_key, inode_key, pair_key, scope_key};
 
 const PAST: Epoch = Epoch(1);
 
